@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from prefill_router.targets import Pool, Target, read_pool
-from prefill_router_gateway.learning import LearnerSettings, PurseLimits, learn
+from prefill_router_gateway.learning import BudgetLimits, LearnerSettings, learn
 
 _PAUSE, _DOLLARS = 1.0, 1e6
 _NEVER = 10**9
@@ -30,7 +30,7 @@ def main() -> None:
         pool=Pool(targets),
         judges=Pool((judge,)),
         versions=folder,
-        limits=PurseLimits(in_all=_DOLLARS),
+        limits=BudgetLimits(in_all=_DOLLARS),
         least=_NEVER,
     )
     learn(settings)

@@ -153,8 +153,8 @@ def mix(seed: int, *, shift: float) -> tuple[int | None, bool]:
 def _delay(found: TargetChange | None, *, changed: bool) -> tuple[int | None, bool]:
     if found is None:
         return None, False
-    early = not changed or found.seen < HERE
-    return (None, True) if early else (found.seen - HERE, False)
+    early = not changed or found.alarm < HERE
+    return (None, True) if early else (found.alarm - HERE, False)
 
 
 def told(found: list[tuple[Any, ...]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Side questions and judgments: recorded before they are asked, within the purse, once each."""
+"""Side questions and judgments: recorded before they are asked, within the budget, once each."""
 
 import os
 import signal
@@ -17,11 +17,11 @@ from prefill_router.progress import SilentProgress
 from prefill_router.targets import Target
 from prefill_router_gateway.learning import (
     AnswerJudges,
+    BudgetLimits,
     Labelling,
     LabellingRound,
     LabellingSettings,
-    Purse,
-    PurseLimits,
+    LearningBudget,
     Verifiers,
 )
 from prefill_router_gateway.learning.judging import ASSUMED_ERROR, Form, family
@@ -57,15 +57,15 @@ def labelled(
             pool,
             AnswerJudges(judging, form=form),
             verifiers=Verifiers(**verifiers),
-            purse=Purse(store, PurseLimits(per_day=dollars, in_all=dollars)),
+            budget=LearningBudget(store, BudgetLimits(per_day=dollars, in_all=dollars)),
             settings=settings,
         )
-        return labelling.round(share=1.0, progress=SilentProgress())
+        return labelling.run_round(share=1.0, progress=SilentProgress())
 
 
 def spent(url: str) -> float:
     with closing(open_learning(url)) as store:
-        return Purse(store, PurseLimits(per_day=1.0)).spent()
+        return LearningBudget(store, BudgetLimits(per_day=1.0)).spending()
 
 
 def test_chances_are_recorded_as_they_were_drawn_and_what_was_drawn_was_asked(
@@ -89,7 +89,7 @@ def test_chances_are_recorded_as_they_were_drawn_and_what_was_drawn_was_asked(
 
 
 @pytest.mark.parametrize("dollars", [0.0, 0.0007, 0.002])
-def test_the_purse_is_never_exceeded_over_many_rounds(tmp_path: Path, dollars: float) -> None:
+def test_the_budget_is_never_exceeded_over_many_rounds(tmp_path: Path, dollars: float) -> None:
     url = write_traffic(tmp_path, 30)
     with answering(answer) as (base_url, _):
         for _ in range(3):
@@ -107,7 +107,7 @@ def test_requests_wait_for_dollars_where_none_are_left(tmp_path: Path) -> None:
         assert labelled(url, base_url).answers == {"answered": 5}
 
 
-def test_what_is_judged_already_leaves_the_purse_to_new_requests(tmp_path: Path) -> None:
+def test_what_is_judged_already_leaves_the_budget_to_new_requests(tmp_path: Path) -> None:
     url = write_traffic(tmp_path, 100)
     with answering(answer) as (base_url, _):
         labelled(url, base_url)

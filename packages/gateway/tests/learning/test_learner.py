@@ -19,7 +19,7 @@ from prefill_router.errors import ConfigError, StoreError
 from prefill_router.files import writer_lock
 from prefill_router.router import EncoderSources, VersionRegistry
 from prefill_router.testing import FakeEncoder
-from prefill_router_gateway.learning import LearnerSettings, PurseLimits, learn
+from prefill_router_gateway.learning import BudgetLimits, LearnerSettings, learn
 from prefill_router_gateway.receipts import export, labelled_samples, scored_receipts
 
 pytestmark = pytest.mark.slow
@@ -38,7 +38,7 @@ def settings(url: str, base_url: str, folder: Path, **more: Any) -> LearnerSetti
         "pool": pool,
         "judges": judges,
         "versions": str(folder / "versions"),
-        "limits": PurseLimits(per_day=1.0, in_all=5.0),
+        "limits": BudgetLimits(per_day=1.0, in_all=5.0),
         "encoder": "fake",
         "sources": EncoderSources(loaded=(FakeEncoder(),)),
         "cache": folder / "cache",
@@ -47,7 +47,7 @@ def settings(url: str, base_url: str, folder: Path, **more: Any) -> LearnerSetti
     return LearnerSettings(**{**usual, **more})
 
 
-def test_samples_become_a_candidate_within_the_purse_and_nothing_is_asked_twice(
+def test_samples_become_a_candidate_within_the_budget_and_nothing_is_asked_twice(
     tmp_path: Path, served: tuple[str, list[dict[str, Any]]]
 ) -> None:
     base_url, seen = served

@@ -52,7 +52,7 @@ def test_worth_may_differ_by_any_factor(dollars: float) -> None:
     assert spent == pytest.approx(dollars, rel=1e-9) or (found[teaches] == 1).all()
 
 
-def test_all_are_labelled_where_the_purse_is_large_enough() -> None:
+def test_all_are_labelled_where_the_budget_is_large_enough() -> None:
     price = np.array([[1.0, np.nan], [2.0, 3.0]])
     assert propensities(np.zeros((2, 2)), price, 6.0).tolist() == [[1, 0], [1, 1]]
     assert propensities(np.zeros((2, 2)), price * 0, 0.0).tolist() == [[1, 0], [1, 1]]

@@ -63,7 +63,7 @@ def test_candidates_take_over_or_are_withdrawn(gain: float, dollars: float, acti
 def test_a_better_one_that_is_dearer_takes_over_only_where_that_is_allowed() -> None:
     data = traffic(0.15, dollars=0.0025)
     assert decide_rollout(data, SETTINGS).action == "share"
-    allowed = decide_rollout(data, replace(SETTINGS, dearer=0.5))
+    allowed = decide_rollout(data, replace(SETTINGS, cost_margin=0.5))
     assert (allowed.action, "better" in allowed.why) == ("promote", True)
 
 
@@ -100,7 +100,7 @@ def test_requests_beyond_the_bound_of_earlier_ones_have_overlap() -> None:
     decision = decide_rollout(replace(data, propensity=chance), SETTINGS)
     assert decision.evidence["without_overlap"] == 50
     assert decision.evidence["beyond_bound"] == 1
-    assert "50 of 200 requests tell nothing" in decision.why
+    assert "50 of 200 requests say nothing" in decision.why
     assert "1 of 200 requests are left out" in decision.why
 
 

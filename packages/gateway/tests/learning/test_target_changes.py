@@ -31,9 +31,9 @@ def test_a_worse_target_is_told_with_its_evidence_and_about_since_when() -> None
     change = watched(fall=0.35).change
     assert change is not None
     assert (change.kind, change.target) == ("quality", "t")
-    assert 450 < change.since <= change.seen < 700
+    assert 450 < change.since <= change.alarm < 700
     assert change.evidence["observed"] < change.evidence["expected"] - 0.2
-    assert change.evidence["labels"] == change.seen - change.since + 1
+    assert change.evidence["labels"] == change.alarm - change.since + 1
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -86,7 +86,7 @@ def test_another_price_is_told_after_five_answers_and_discounts_in_between_are_n
     billed[20:] = 2 * listed[20:]
     found = price_change("t", billed, listed)
     assert found is not None
-    assert (found.since, found.seen) == (20, 24)
+    assert (found.since, found.alarm) == (20, 24)
     assert found.evidence["times the list"] == pytest.approx(2)
 
 
@@ -96,7 +96,7 @@ def test_answers_without_a_bill_tell_nothing_of_prices() -> None:
     billed[::4] = 3e-4
     found = price_change("t", billed, listed)
     assert found is not None
-    assert (found.since, found.seen) == (0, 16)
+    assert (found.since, found.alarm) == (0, 16)
 
 
 @pytest.mark.slow
@@ -108,7 +108,7 @@ def test_another_mix_of_requests_is_told_and_the_same_mix_is_not() -> None:
     found = mix_change(reference, same, names=("a", "b"))
     assert found is not None
     assert (found.evidence["what"], found.evidence["direction"]) == ("b", "higher")
-    assert 1400 < found.since <= found.seen < 1900
+    assert 1400 < found.since <= found.alarm < 1900
 
 
 @pytest.mark.parametrize(

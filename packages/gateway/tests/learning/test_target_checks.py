@@ -26,10 +26,10 @@ from prefill_router.router import EncoderSources, Router, VersionRegistry
 from prefill_router.targets import Pool
 from prefill_router.testing import FakeEncoder
 from prefill_router_gateway.learning import (
+    BudgetLimits,
     LearnerSettings,
+    LearningBudget,
     LearningRound,
-    Purse,
-    PurseLimits,
     TargetChecks,
     change_words,
     follow_changes,
@@ -116,13 +116,13 @@ class Work:
             recipe=QUICK_RECIPE,
             sources=EncoderSources(loaded=(FakeEncoder(),)),
             cache=self.folder / "cache",
-            **{"limits": PurseLimits(in_all=100), "anchors_every": 20, "least": 30, **more},
+            **{"limits": BudgetLimits(in_all=100), "anchors_every": 20, "least": 30, **more},
         )
         return learn(settings, clock=lambda: START + self.count + 1e-5 * next(TICKS))
 
     def spent(self) -> float:
         with closing(open_learning(self.url)) as store:
-            return Purse(store, PurseLimits(in_all=100)).spent()
+            return LearningBudget(store, BudgetLimits(in_all=100)).spending()
 
     def repeated(self) -> list[SideAnswer]:
         """The answers to anchors."""
@@ -206,7 +206,7 @@ def test_without_a_change_there_is_no_alarm_and_anchors_are_asked_at_intervals(w
 
 def test_answers_to_anchors_take_at_most_a_fifth_of_what_may_be_spent(work: Work) -> None:
     before = work.spent()
-    work.learn(limits=PurseLimits(in_all=before + 0.001), least=NO_FIT)
+    work.learn(limits=BudgetLimits(in_all=before + 0.001), least=NO_FIT)
     paid = [one.cost or 0.0 for one in work.repeated()]
     assert 0 < len(paid) < 120
     assert sum(paid) <= 0.0002
@@ -302,8 +302,8 @@ def looked(
     with closing(open_learning(url)) as store:
         insert_rows(store, [to_row(receipt) for receipt in receipts], [])
         write_learning(store, [*samples, *labels])
-        found = TargetChecks(url, store, pool, registry, **settings).look()
-        assert TargetChecks(url, store, pool, registry, **settings).look() == ()
+        found = TargetChecks(url, store, pool, registry, **settings).record_changes()
+        assert TargetChecks(url, store, pool, registry, **settings).record_changes() == ()
     assert tuple(read_learning(url, RecordedChange)) == found
     return found
 

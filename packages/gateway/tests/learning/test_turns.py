@@ -198,4 +198,4 @@ def test_turns_of_few_conversations_prove_no_more_than_these() -> None:
 def test_it_is_told_where_requests_lack_overlap() -> None:
     data = traffic(0.15, requests=400)
     apart = replace(data, propensity=np.tile([1.0, 0.0], (400, 1)))
-    assert "400 of 400 requests tell nothing" in decide_rollout(apart, SETTINGS).why
+    assert "400 of 400 requests say nothing" in decide_rollout(apart, SETTINGS).why

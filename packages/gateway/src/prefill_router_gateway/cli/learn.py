@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _NICE = 10
 """By how much the learner lowers its priority."""
 _EACH_ROUND = 0.5
-"""The share of what the purse has left that a round may spend, where more rounds follow."""
+"""The share of what the budget has left that a round may spend, where more rounds follow."""
 _SPAN = re.compile(r"(\d{1,5})([mhd])")
 _SECONDS = {"m": 60.0, "h": 3600.0, "d": 86_400.0}
 
@@ -113,16 +113,16 @@ def learn(
     from prefill_router.grading import RUBRIC, place_and_name
     from prefill_router.targets import read_pool
     from prefill_router_gateway.learning import (
+        BudgetLimits,
         LabellingSettings,
         LearnerSettings,
-        PurseLimits,
         learn as learn_round,
     )
 
     with _terminable():
         pause = _seconds(every)
         with reading_words():
-            limits = PurseLimits(per_day=per_day, in_all=max_cost)
+            limits = BudgetLimits(per_day=per_day, in_all=max_cost)
             if grader_function is not None:
                 place_and_name(grader_function)
         settings = LearnerSettings(

@@ -14,7 +14,11 @@ from .learner import (
     LearningRound as LearningRound,
     learn as learn,
 )
-from .paid_questions import Purse as Purse, PurseEntry as PurseEntry, PurseLimits as PurseLimits
+from .paid_questions import (
+    BudgetEntry as BudgetEntry,
+    BudgetLimits as BudgetLimits,
+    LearningBudget as LearningBudget,
+)
 from .rollout import (
     CandidateStep as CandidateStep,
     CandidateTrial as CandidateTrial,

@@ -44,8 +44,8 @@ class AnchorQuestion(NamedTuple):
     @classmethod
     def of(cls, decision: str, name: str) -> "AnchorQuestion":
         """The question that an answer under this name is to."""
-        found = _ASKED.fullmatch(name)
-        return cls(decision, found[1], int(found[2])) if found else cls(decision, name, 1)
+        match = _ASKED.fullmatch(name)
+        return cls(decision, match[1], int(match[2])) if match else cls(decision, name, 1)
 
     @property
     def name(self) -> str:
@@ -104,29 +104,35 @@ class AnswerGrades:
         """Read them from a database of receipts; raises as `read_learning`."""
         grades: dict[str, dict[str, list[FirstJudgment]]] = defaultdict(lambda: defaultdict(list))
         repeated: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-        arrived, times = {one.id: one.at for one in read_learning(url, SampledRequest)}, {}
-        for one in read_learning(url, SideAnswer):
-            asked = AnchorQuestion.of(one.id, one.target)
-            times[one.id, one.target] = one.at
-            if asked.number > 1:
-                repeated[asked.target][one.id].append(one.at)
-        first = {(one.id, one.target): one for one in reversed([*read_learning(url, AnswerLabel)])}
+        arrived, times = {sample.id: sample.at for sample in read_learning(url, SampledRequest)}, {}
+        for answer in read_learning(url, SideAnswer):
+            question = AnchorQuestion.of(answer.id, answer.target)
+            times[answer.id, answer.target] = answer.at
+            if question.number > 1:
+                repeated[question.target][answer.id].append(answer.at)
+        first = {
+            (label.id, label.target): label
+            for label in reversed([*read_learning(url, AnswerLabel)])
+        }
         for cell, label in first.items():
-            asked = AnchorQuestion.of(*cell)
+            question = AnchorQuestion.of(*cell)
             at = times.get(cell, arrived.get(label.id))
             if at is not None:
-                grade = FirstJudgment(at, label.score, label.error, asked.number)
-                grades[asked.target][label.id].append(grade)
-        for of_target in grades.values():
-            for some in of_target.values():
-                some.sort(key=attrgetter("at"))
+                grade = FirstJudgment(at, label.score, label.error, question.number)
+                grades[question.target][label.id].append(grade)
+        for by_request in grades.values():
+            for judgments in by_request.values():
+                judgments.sort(key=attrgetter("at"))
         return cls(grades, repeated)
 
     def since(self, target: str, start: float) -> dict[str, list[FirstJudgment]]:
         """The grades of a target's answers after a time, by request."""
-        known = self.grades.get(target, {})
-        later = {name: [one for one in some if one.at > start] for name, some in known.items()}
-        return {name: some for name, some in later.items() if some}
+        grades = self.grades.get(target, {})
+        later = {
+            name: [judgment for judgment in judgments if judgment.at > start]
+            for name, judgments in grades.items()
+        }
+        return {name: judgments for name, judgments in later.items() if judgments}
 
 
 @final
@@ -160,7 +166,9 @@ def anchor_observations(grades: Iterable[Sequence[FirstJudgment]]) -> Iterator[O
     Args:
         grades: The grades of each request, in order of time.
     """
-    pairs = [pair for one in grades if one[0].score >= CUT for pair in pairwise(one)]
+    pairs = [
+        pair for judgments in grades if judgments[0].score >= CUT for pair in pairwise(judgments)
+    ]
     expected = AnchorExpectation()
     for number, (last, now) in enumerate(sorted(pairs, key=lambda pair: pair[1].at)):
         if number >= LEARNED:

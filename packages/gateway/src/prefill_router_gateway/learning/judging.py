@@ -28,7 +28,7 @@ from prefill_router.errors import ConfigError
 from prefill_router.grading import RUBRIC, judge_prompt, pair_prompt, read_preference, read_verdict
 from prefill_router.runs import Task
 from prefill_router.targets import Pool, Target
-from prefill_router_gateway.learning.paid_questions import PaidQuestion, PurseEntry
+from prefill_router_gateway.learning.paid_questions import BudgetEntry, PaidQuestion
 from prefill_router_gateway.receipts import (
     REVERSED,
     USER_ERROR,
@@ -101,49 +101,53 @@ def label_sources(
         by_source[label.rater][cell].append(label.score)
         if label.source != label.rater:
             reversed_[label.rater][cell] = label.score
-    for cell, given in feedback.items():
-        scores = [one.score for one in given]
+    for cell, ratings in feedback.items():
+        scores = [rating.score for rating in ratings]
         if scores:
             by_source["user"][cell].append(sum(scores) / len(scores))
-    known: dict[str, LabelSource] = {}
-    for name in sorted(by_source, key=_trust):
-        found = _source(name, by_source[name], known, by_source)
-        known[name] = replace(found, first=_first(by_source[name], reversed_[name]))
-    return known
+    sources: dict[str, LabelSource] = {}
+    for name in sorted(by_source, key=_rank_trust):
+        source = _measure_source(name, by_source[name], sources, by_source)
+        sources[name] = replace(source, first=_first_preference(by_source[name], reversed_[name]))
+    return sources
 
 
-def _first(scores: _Scores, reversed_: Mapping[_Cell, float]) -> float:
+def _first_preference(scores: _Scores, reversed_: Mapping[_Cell, float]) -> float:
     """How often the answer that is shown first is preferred, of pairs judged in both orders."""
-    both = [
-        (sum(scores[cell]) - last, last)
-        for cell, last in reversed_.items()
+    totals = [
+        (sum(scores[cell]) - reversed_score, reversed_score)
+        for cell, reversed_score in reversed_.items()
         if len(scores[cell]) == 2
     ]
-    return sum((1 + one - last) / 2 for one, last in both) / len(both) if both else math.nan
+    return (
+        sum((1 + total - reversed_score) / 2 for total, reversed_score in totals) / len(totals)
+        if totals
+        else math.nan
+    )
 
 
-def _trust(name: str) -> tuple[int, str]:
+def _rank_trust(name: str) -> tuple[int, str]:
     """Better known sources first."""
     return (0 if name.startswith("verifier:") else 1 if name == "user" else 2), name
 
 
-def _source(
+def _measure_source(
     name: str,
     scores: _Scores,
-    known: Mapping[str, LabelSource],
+    better: Mapping[str, LabelSource],
     by_source: Mapping[str, _Scores],
 ) -> LabelSource:
     if name.startswith("verifier:"):
         return LabelSource(name=name, labels=len(scores), error=0.0)
-    again = [_right(s[0]) == _right(s[1]) for s in scores.values() if len(s) > 1]
-    agreement = _mean(again)
+    again = [_is_right(s[0]) == _is_right(s[1]) for s in scores.values() if len(s) > 1]
+    agreement = _average(again)
     pairs = [
-        (_right(mine[-1]) != _right(by_source[other.name][cell][-1]), other)
+        (_is_right(mine[-1]) != _is_right(by_source[other.name][cell][-1]), other)
         for cell, mine in scores.items()
-        for other in known.values()
-        if _trust(other.name)[0] < _trust(name)[0] and cell in by_source[other.name]
+        for other in better.values()
+        if _rank_trust(other.name)[0] < _rank_trust(name)[0] and cell in by_source[other.name]
     ]
-    off = _mean(opposite for opposite, _ in pairs)
+    off = _average(opposite for opposite, _ in pairs)
     users = [not opposite for opposite, other in pairs if other.name == "user"]
     theirs = sum(other.error for _, other in pairs) / len(pairs) if pairs else 0.0
     return LabelSource(
@@ -152,7 +156,7 @@ def _source(
         repeated=len(again),
         agreement=agreement,
         by_users=len(users),
-        user_agreement=_mean(users),
+        user_agreement=_average(users),
         compared=len(pairs),
         contradicted=off,
         error=estimated_error(
@@ -192,16 +196,16 @@ def estimated_error(
     start = max(assumed, own)
     if not compared:
         return min(start, MOST)
-    told = min(max((contradicted - theirs) / (1 - 2 * theirs), 0.0), MOST)
-    return min((BEHIND * start + compared * told) / (BEHIND + compared), MOST)
+    shown = min(max((contradicted - theirs) / (1 - 2 * theirs), 0.0), MOST)
+    return min((BEHIND * start + compared * shown) / (BEHIND + compared), MOST)
 
 
-def _mean(held: Iterable[bool]) -> float:
-    found = list(held)
-    return sum(found) / len(found) if found else math.nan
+def _average(flags: Iterable[bool]) -> float:
+    values = list(flags)
+    return sum(values) / len(values) if values else math.nan
 
 
-def _right(score: float) -> bool:
+def _is_right(score: float) -> bool:
     return score >= CUT
 
 
@@ -273,7 +277,7 @@ class AnswerJudges:
         unpriced = [judge.name for judge in pool if not judge.has_price]
         if unpriced:
             raise ConfigError(
-                f"the judge {unpriced[0]!r} has no price, so it can't be kept within the purse; "
+                f"the judge {unpriced[0]!r} has no price, so it can't be kept within the budget; "
                 "give its prices in the judges' pool file, 0 where it is free"
             )
         if not rubric.strip():
@@ -288,15 +292,15 @@ class AnswerJudges:
 
     def relatives(self, pool: Pool) -> list[str]:
         """The targets of a pool that only judges of their own family judge."""
-        return [one.name for one in pool if family(self.judge_of(one)) == family(one)]
+        return [target.name for target in pool if family(self.judge_of(target)) == family(target)]
 
     def price(self, request: RepeatedRequest, target: Target, answer: str) -> float:
         """The expected US dollars of judging an answer."""
         read = estimated_usage(request.prompt, Reply(text=answer))
-        both = 2 if self.form == "pairs" else 1
-        given = (read.input_tokens or 0) + both * (read.output_tokens or 0) + _FRAME
-        usage = Usage(input_tokens=given, output_tokens=_VERDICT)
-        return both * (cost_of(usage, self.judge_of(target)) or 0.0)
+        calls = 2 if self.form == "pairs" else 1
+        tokens = (read.input_tokens or 0) + calls * (read.output_tokens or 0) + _FRAME
+        usage = Usage(input_tokens=tokens, output_tokens=_VERDICT)
+        return calls * (cost_of(usage, self.judge_of(target)) or 0.0)
 
     def questions(
         self, judged: JudgedAnswer, errors: Mapping[str, float], *, again: bool = False
@@ -309,37 +313,42 @@ class AnswerJudges:
             again: Whether it was judged before, and is judged again to measure the judge.
         """
         request = judged.request
-        judge, task = self.judge_of(judged.target), self._task(request)
+        judge, task = self.judge_of(judged.target), self._make_task(request)
         source = f"judge:{judge.name}"
         if self.form == "rubric":
             prompt = judge_prompt("judge", task, judged.answer, soft=False)
-            told = [(source, prompt, _verdict)]
+            judgments = [(source, prompt, _read_verdict_score)]
         else:
             reference = judged.reference or ""
             first = pair_prompt(task, judged.answer, reference)
             second = pair_prompt(task, reference, judged.answer)
-            told = [(source, first, read_preference), (source + REVERSED, second, _reversed)]
+            judgments = [
+                (source, first, read_preference),
+                (source + REVERSED, second, _read_reversed_preference),
+            ]
         return [
             PaidQuestion(
-                entry=PurseEntry(
+                entry=BudgetEntry(
                     id=request.sample.id,
                     target=judged.target.name,
                     purpose=name + (AGAIN if again else ""),
                 ),
-                asked=judge,
+                target=judge,
                 prompt=prompt,
-                rows=_Labelled(judged, name, errors.get(source, ASSUMED_ERROR), read, self._clock),
+                rows=_LabelMaker(
+                    judged, name, errors.get(source, ASSUMED_ERROR), read, self._clock
+                ),
             )
-            for name, prompt, read in told
+            for name, prompt, read in judgments
         ]
 
-    def _task(self, request: RepeatedRequest) -> Task:
+    def _make_task(self, request: RepeatedRequest) -> Task:
         query = Query(request.sample.id, request.prompt)
         return Task(query=query, grader="judge", options={"rubric": self._rubric})
 
 
 @dataclass(frozen=True)
-class _Labelled:
+class _LabelMaker:
     """Makes the label of a judge's reply; none where it can't be read."""
 
     judged: JudgedAnswer
@@ -364,17 +373,17 @@ class _Labelled:
         return (label,)
 
 
-def _verdict(reply: str) -> float | None:
-    found = read_verdict(reply, soft=False)
-    return None if found is None else found.score
+def _read_verdict_score(reply: str) -> float | None:
+    verdict = read_verdict(reply, soft=False)
+    return None if verdict is None else verdict.score
 
 
-def _reversed(reply: str) -> float | None:
+def _read_reversed_preference(reply: str) -> float | None:
     score = read_preference(reply)
     return None if score is None else 1 - score
 
 
-def won_shares(
+def label_client_answers(
     labels: Iterable[AnswerLabel], routed: Mapping[str, str], *, at: float
 ) -> list[AnswerLabel]:
     """The labels of the answers that clients got, from the pairs that they were compared in.
@@ -384,19 +393,19 @@ def won_shares(
         routed: The target that answered each request.
         at: The time of the labels.
     """
-    lost: dict[str, list[AnswerLabel]] = defaultdict(list)
+    by_request: dict[str, list[AnswerLabel]] = defaultdict(list)
     for label in labels:
         if label.source.startswith("judge:") and label.target != routed.get(label.id):
-            lost[label.id].append(label)
+            by_request[label.id].append(label)
     return [
         AnswerLabel(
             id=name,
             target=routed[name],
-            source=given[0].rater,
+            source=beaten[0].rater,
             at=at,
-            score=1 - sum(one.score for one in given) / len(given),
-            error=given[0].error,
+            score=1 - sum(label.score for label in beaten) / len(beaten),
+            error=beaten[0].error,
         )
-        for name, given in lost.items()
+        for name, beaten in by_request.items()
         if name in routed
     ]

@@ -16,7 +16,8 @@ from typing import Any, Final, final
 import numpy as np
 
 from prefill_router.activations import Activations
-from prefill_router.data import FRACTIONS, RoutingDataset, split_by_time
+from prefill_router.data import FRACTIONS, RoutingDataset, Split, split_by_time
+from prefill_router.database import Database
 from prefill_router.errors import ConfigError, DataError, FitError
 from prefill_router.evaluation import Bootstrap, Estimate, SettingRule, Trial, mean_over
 from prefill_router.features import Need
@@ -28,7 +29,7 @@ from prefill_router.router import EncoderSources, Router, VersionRegistry
 from prefill_router.targets import Pool
 from prefill_router_gateway.learning.judging import AnswerJudges, Form
 from prefill_router_gateway.learning.labelling import Labelling, LabellingRound, source_words
-from prefill_router_gateway.learning.paid_questions import Purse, PurseLimits
+from prefill_router_gateway.learning.paid_questions import BudgetLimits, LearningBudget
 from prefill_router_gateway.learning.rollout import CandidateStep, CandidateTrial
 from prefill_router_gateway.learning.side_plan import LabellingSettings
 from prefill_router_gateway.learning.target_changes import (
@@ -93,7 +94,7 @@ class LearnerSettings:
     pool: Pool
     judges: Pool
     versions: str
-    limits: PurseLimits
+    limits: BudgetLimits
     encoder: str = "minilm"
     recipe: Recipe | None = None
     rubric: str = RUBRIC
@@ -145,19 +146,24 @@ class LearningRound:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        asked = {
+        labelling = {
             **vars(self.labelling),
             "answers": dict(self.labelling.answers),
             "labels": dict(self.labelling.labels),
-            "sources": {name: one.to_dict() for name, one in self.labelling.sources.items()},
+            "sources": {name: source.to_dict() for name, source in self.labelling.sources.items()},
             "notes": list(self.labelling.notes),
         }
         step = None if self.step is None else {**vars(self.step), **vars(self.step.decision)}
         if step is not None:
             del step["decision"]
-        changes = [{**vars(one), "evidence": dict(one.evidence)} for one in self.changes]
-        told = {"labels": dict(self.labels), "labelling": asked, "step": step, "changes": changes}
-        return {**vars(self), **told}
+        changes = [{**vars(change), "evidence": dict(change.evidence)} for change in self.changes]
+        mappings = {
+            "labels": dict(self.labels),
+            "labelling": labelling,
+            "step": step,
+            "changes": changes,
+        }
+        return {**vars(self), **mappings}
 
 
 def learn(
@@ -171,7 +177,7 @@ def learn(
 
     Args:
         settings: What to work with.
-        share: Of what the purse has left, how much may be spent in this round.
+        share: Of what the budget has left, how much may be spent in this round.
         progress: Shows the progress.
         clock: Returns the time in seconds since 1970.
 
@@ -179,33 +185,14 @@ def learn(
         ConfigError: Another learner works on the database or the versions, or a setting is wrong.
         StoreError: The database can't be used.
     """
-    shown = progress or SilentProgress()
+    progress = progress or SilentProgress()
     registry = VersionRegistry.at(settings.versions)
     open_store(settings.receipts, create=False).close()  # a wrong name makes no new database
-    with _alone(settings, registry), closing(open_learning(settings.receipts)) as store:
-        checks = TargetChecks(
-            settings.receipts,
-            store,
-            settings.pool,
-            registry,
-            every=settings.anchors_every,
-            is_graded=settings.form == "rubric",
-            clock=clock,
-        )
-        labelling = Labelling(
-            settings.receipts,
-            store,
-            checks.pool,
-            AnswerJudges(settings.judges, rubric=settings.rubric, form=settings.form, clock=clock),
-            verifiers=Verifiers(
-                pattern=settings.pattern, function=settings.function, tests=settings.run_tests
-            ),
-            purse=Purse(store, settings.limits, clock=clock),
-            settings=settings.labelling,
-            clock=clock,
-        )
-        done = labelling.round(share=share, anchors=checks.due, progress=shown)
-        changes = checks.look()
+    with _lock_out_others(settings, registry), closing(open_learning(settings.receipts)) as store:
+        checks = _make_checks(settings, store, registry, clock)
+        labelling = _make_labelling(settings, store, checks.pool, clock)
+        round_ = labelling.run_round(share=share, anchors=checks.due_anchors, progress=progress)
+        changes = checks.record_changes()
         day = datetime.fromtimestamp(clock(), UTC).date().isoformat()
         followed = follow_changes(
             registry, checks.changes, checks.pool, charged=checks.charged, day=day
@@ -214,18 +201,52 @@ def learn(
             receipts=settings.receipts,
             pool=checks.pool,
             registry=registry,
-            errors=done.errors,
-            states=partial(_states, settings, progress=shown),
+            errors=round_.errors,
+            states=partial(_gather_states, settings, progress=progress),
             sources=settings.sources,
             since=checks.since,
         )
-        step = trial.step(shown)
-        found = _fitted(settings, registry, done, checks, shown)
-        return replace(found, step=step, changes=changes, followed=followed)
+        step = trial.step(progress)
+        outcome = _fit_if_due(settings, registry, round_, checks, progress)
+        return replace(outcome, step=step, changes=changes, followed=followed)
+
+
+def _make_checks(
+    settings: LearnerSettings,
+    store: Database,
+    registry: VersionRegistry,
+    clock: Callable[[], float],
+) -> TargetChecks:
+    return TargetChecks(
+        settings.receipts,
+        store,
+        settings.pool,
+        registry,
+        every=settings.anchors_every,
+        is_graded=settings.form == "rubric",
+        clock=clock,
+    )
+
+
+def _make_labelling(
+    settings: LearnerSettings, store: Database, pool: Pool, clock: Callable[[], float]
+) -> Labelling:
+    return Labelling(
+        settings.receipts,
+        store,
+        pool,
+        AnswerJudges(settings.judges, rubric=settings.rubric, form=settings.form, clock=clock),
+        verifiers=Verifiers(
+            pattern=settings.pattern, function=settings.function, tests=settings.run_tests
+        ),
+        budget=LearningBudget(store, settings.limits, clock=clock),
+        settings=settings.labelling,
+        clock=clock,
+    )
 
 
 @contextmanager
-def _alone(settings: LearnerSettings, registry: VersionRegistry) -> Iterator[None]:
+def _lock_out_others(settings: LearnerSettings, registry: VersionRegistry) -> Iterator[None]:
     """Refuse a second learner on the same database or versions, where these are files here."""
     with ExitStack() as locks:
         for place in (file_of(settings.receipts), registry.place):
@@ -239,105 +260,120 @@ def _alone(settings: LearnerSettings, registry: VersionRegistry) -> Iterator[Non
         yield
 
 
-def _fitted(
+def _fit_if_due(
     settings: LearnerSettings,
     registry: VersionRegistry,
-    done: LabellingRound,
+    labelling: LabellingRound,
     checks: TargetChecks,
-    shown: Progress,
+    progress: Progress,
 ) -> LearningRound:
     try:
-        found = export(
+        exported = export(
             current_scores(scored_receipts(settings.receipts), checks.since),
             pool=checks.pool,
             samples=current_samples(labelled_samples(settings.receipts), checks.since),
             turns=turns_by_request(settings.receipts),
-            errors=done.errors,
+            errors=labelling.errors,
         )
     except DataError as error:
-        return LearningRound(labelling=done, note=str(error))
-    labels, measured = dict(found.sources), _measured(found.dataset, settings.least)
+        return LearningRound(labelling=labelling, note=str(error))
+    labels, targets = dict(exported.sources), _labelled_targets(exported.dataset, settings.least)
     state = registry.state()
     last = sum(state.versions[-1].labels.values()) if state.versions else 0
     more = _MORE if state.candidate is None else _MORE_THAN_TRIED
-    if len(measured) < 2:
+    if len(targets) < 2:
         note = f"fewer than two targets have {settings.least} labels"
-        return LearningRound(labelling=done, labels=labels, note=note)
+        return LearningRound(labelling=labelling, labels=labels, note=note)
     if sum(labels.values()) < more * last and not fit_is_due(state, checks.changes):
         note = f"{sum(labels.values()):,} labels, {last:,} at the last version; waiting for more"
-        return LearningRound(labelling=done, labels=labels, note=note)
+        return LearningRound(labelling=labelling, labels=labels, note=note)
     try:
-        dataset = found.dataset.select(targets=measured)
-        return _added(settings, registry, done, checks, found, dataset, shown)
+        dataset = exported.dataset.select(targets=targets)
+        return _add_version(settings, registry, labelling, checks, exported, dataset, progress)
     except (DataError, FitError) as error:
-        return LearningRound(labelling=done, labels=labels, note=str(error))
+        return LearningRound(labelling=labelling, labels=labels, note=str(error))
 
 
-def _measured(dataset: RoutingDataset, least: int) -> list[str]:
+def _labelled_targets(dataset: RoutingDataset, least: int) -> list[str]:
     """The targets that have enough labels in the part that is fitted on."""
     older = dataset.correct[: round(FRACTIONS["train"] * len(dataset))]
     counts = (~np.isnan(older)).sum(axis=0)
-    return [n for n, count in zip(dataset.pool.names, counts, strict=True) if count >= least]
+    return [name for name, count in zip(dataset.pool.names, counts, strict=True) if count >= least]
 
 
-def _added(
+def _add_version(
     settings: LearnerSettings,
     registry: VersionRegistry,
-    done: LabellingRound,
+    labelling: LabellingRound,
     checks: TargetChecks,
-    found: DatasetExport,
+    exported: DatasetExport,
     dataset: RoutingDataset,
-    shown: Progress,
+    progress: Progress,
 ) -> LearningRound:
     """Fit on older traffic, judge it by cross-fitting and on the newest, and add the version."""
-    states = _states(settings, dataset, progress=shown)
-    sources = settings.sources
-    drawn = split_by_time(dataset, fractions=FRACTIONS)
-    recipe, config = settings.recipe, FitConfig(setting=SettingRule(lose=_LOSE))
-    given: dict[str, Any] = {"drawn": drawn, "sources": sources, "verdict": True, "progress": shown}
-    if recipe is None:
-        fitted, _ = fit_chosen(dataset, [states], effort="quick", config=config, **given)
-    else:
-        fitted = fit_router(dataset, [states], config=replace(config, recipe=recipe), **given)
-    test, verdict = dataset.select(drawn["test"]), fitted.verdict
-    current = registry.state().current
-    against: dict[str, Any] = {}
-    worse = False
+    states = _gather_states(settings, dataset, progress=progress)
+    folds = split_by_time(dataset, fractions=FRACTIONS)
+    fitted = _fit(settings, dataset, states, folds, progress)
+    current, verdict = registry.state().current, fitted.verdict
+    comparison: dict[str, Any] = {}
+    is_worse = False
     if current is not None:
-        running = Router.load(registry.router(current), sources=sources)
+        running = Router.load(registry.router(current), sources=settings.sources)
         if set(running.pool.names) <= set(dataset.pool.names):
-            accuracy, cost = gain_over(fitted, running, test, [states], shown)
-            worse = accuracy.upper < 0 and not cost.upper < 0
-            against = {"running": current, "accuracy": accuracy.to_dict(), "cost": cost.to_dict()}
+            test = dataset.select(folds["test"])
+            accuracy, cost = gain_over(fitted, running, test, [states], progress)
+            is_worse = accuracy.upper < 0 and not cost.upper < 0
+            gains = {"accuracy": accuracy.to_dict(), "cost": cost.to_dict()}
+            comparison = {"running": current, **gains}
     name = registry.add(
         fitted.router,
         {
             "data": dataset.fingerprint,
-            "labels": dict(found.sources),
-            "traffic": found.times,
-            "verdict": None if verdict is None else {**verdict.to_dict(), **against},
-            "notes": tuple(source_words(done)),
-            "changes": tuple(one.id for one in checks.changes),
+            "labels": dict(exported.sources),
+            "traffic": exported.times,
+            "verdict": None if verdict is None else {**verdict.to_dict(), **comparison},
+            "notes": tuple(source_words(labelling)),
+            "changes": tuple(change.id for change in checks.changes),
             "charged": checks.charged,
         },
     )
-    word, because = ("can't tell", "") if verdict is None else (verdict.word, verdict.because)
-    is_candidate = word == "worth it" and not worse
+    word, reason = ("can't tell", "") if verdict is None else (verdict.word, verdict.because)
+    is_candidate = word == "worth it" and not is_worse
     if is_candidate:
         registry.shadow(name)
-    lower = f"surely less accurate than {current}, and no cheaper" if worse else word
+    why_not = f"surely less accurate than {current}, and no cheaper" if is_worse else word
     return LearningRound(
-        labelling=done,
-        labels=dict(found.sources),
+        labelling=labelling,
+        labels=dict(exported.sources),
         version=name,
-        verdict=because,
+        verdict=reason,
         word=word,
         is_candidate=is_candidate,
-        note="" if is_candidate else lower,
+        note="" if is_candidate else why_not,
     )
 
 
-def _states(
+def _fit(
+    settings: LearnerSettings,
+    dataset: RoutingDataset,
+    states: Activations,
+    folds: Split,
+    progress: Progress,
+) -> RouterFit:
+    recipe, config = settings.recipe, FitConfig(setting=SettingRule(lose=_LOSE))
+    options: dict[str, Any] = {
+        "drawn": folds,
+        "sources": settings.sources,
+        "verdict": True,
+        "progress": progress,
+    }
+    if recipe is None:
+        fitted, _ = fit_chosen(dataset, [states], effort="quick", config=config, **options)
+        return fitted
+    return fit_router(dataset, [states], config=replace(config, recipe=recipe), **options)
+
+
+def _gather_states(
     settings: LearnerSettings, dataset: RoutingDataset, *, progress: Progress
 ) -> Activations:
     """The states of a dataset, from the cache as far as it has them."""
@@ -364,21 +400,21 @@ def gain_over(
         states: Its states.
         progress: Shows the progress.
     """
-    chosen = []
+    trials = []
     for router in (fitted.router, running):
         predictions = router.predict(test, stores=states, progress=progress)
         trial = Trial.join(predictions, test, policy=router.policy)
-        chosen.append((trial, trial.path.at(router.setting)))
-    (new, mine), (old, theirs) = chosen
-    drawn = Bootstrap(len(test), _RESAMPLES, 0, len(test), test.conversations)
+        trials.append((trial, trial.path.at(router.setting)))
+    (new, mine), (old, theirs) = trials
+    bootstrap = Bootstrap(len(test), _RESAMPLES, 0, len(test), test.conversations)
 
     def difference(table: str) -> Estimate:
         first = new.of_choice(getattr(new, table), mine)
         second = old.of_choice(getattr(old, table), theirs)
         off = np.where(np.isnan(first) | np.isnan(second), np.nan, first - second)
-        known = ~np.isnan(off)
-        return drawn.estimate(
-            lambda weights: mean_over(weights * known, off), "no outcome of both is known"
+        has_both = ~np.isnan(off)
+        return bootstrap.estimate(
+            lambda weights: mean_over(weights * has_both, off), "no outcome of both is known"
         )
 
     return difference("correct"), difference("paid")

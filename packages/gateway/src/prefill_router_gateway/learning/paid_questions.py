@@ -1,10 +1,10 @@
-"""Asks questions that are paid from the purse, within each provider's limits.
+"""Asks questions that are paid from the budget, within each provider's limits.
 
-The same engine asks targets on the side and judges about answers. The purse is what the learner may
-spend, a day and in all, and what it has spent. Before a call the most that it can cost is written
-to the database of receipts; afterwards its charge replaces that, in one transaction with what the
-call brought. Where a process is killed in between, the most that it can cost counts as spent, and
-the question isn't asked again.
+The same engine asks targets on the side and judges about answers. The budget is what the learner
+may spend, a day and in all, and what it has spent. Before a call, the most that it can cost is
+written to the database of receipts. Afterwards its charge replaces that, in one transaction with
+what the call brought. Where a process is killed in between, the most that it can cost counts as
+spent, and the question isn't asked again.
 """
 
 import asyncio
@@ -53,13 +53,13 @@ _COLUMNS = (
 )
 _IDENTITY = "id, target, purpose"
 _DAY = 86_400.0
-_EXACT = 12
+_DECIMALS = 12
 """Decimals of a sum of US dollars; smaller parts are rounding errors."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class PurseLimits:
+class BudgetLimits:
     """What may be spent.
 
     Attributes:
@@ -83,7 +83,7 @@ class PurseLimits:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class PurseEntry:
+class BudgetEntry:
     """What a call is made for; each entry is paid once.
 
     Attributes:
@@ -98,7 +98,7 @@ class PurseEntry:
 
 
 @final
-class Purse:
+class LearningBudget:
     """The ledger of one learner; only one process at a time may write it.
 
     Args:
@@ -108,36 +108,36 @@ class Purse:
     """
 
     def __init__(
-        self, store: Database, limits: PurseLimits, *, clock: Callable[[], float] = time.time
+        self, store: Database, limits: BudgetLimits, *, clock: Callable[[], float] = time.time
     ) -> None:
         make_table(store, CHARGES, _COLUMNS, identity=_IDENTITY)
         self._store, self._limits, self._clock = store, limits, clock
 
-    def spent(self, *, today: bool = False) -> float:
+    def spending(self, *, today: bool = False) -> float:
         """US dollars spent in all, or today; what an open call can cost counts."""
         since = self._clock() // _DAY * _DAY if today else -math.inf
         query = f"SELECT COALESCE(SUM(dollars), 0) FROM {CHARGES} WHERE at >= ?"
-        return round(float(self._store.select(query, [max(since, 0.0)])[0][0]), _EXACT)
+        return round(float(self._store.select(query, [max(since, 0.0)])[0][0]), _DECIMALS)
 
     @property
-    def left(self) -> float:
+    def available(self) -> float:
         """US dollars that may still be spent now."""
         limits = self._limits
-        today = math.inf if limits.per_day is None else limits.per_day - self.spent(today=True)
-        in_all = math.inf if limits.in_all is None else limits.in_all - self.spent()
+        today = math.inf if limits.per_day is None else limits.per_day - self.spending(today=True)
+        in_all = math.inf if limits.in_all is None else limits.in_all - self.spending()
         return max(0.0, min(today, in_all))
 
-    def begun(self, purpose: str) -> set[tuple[str, str]]:
+    def paid_cells(self, purpose: str) -> set[tuple[str, str]]:
         """The ids and targets of which something was spent for a purpose; they are paid."""
         query = f"SELECT id, target FROM {CHARGES} WHERE purpose = ?"
         return {(name, target) for name, target in self._store.select(query, [purpose])}
 
-    def interrupted(self, purpose: str) -> list[tuple[str, str, float]]:
+    def interrupted_calls(self, purpose: str) -> list[tuple[str, str, float]]:
         """Ids, targets and charges of calls of which no outcome is known."""
         query = f"SELECT id, target, dollars FROM {CHARGES} WHERE purpose = ? AND open = 1"
         return [(name, target, cost) for name, target, cost in self._store.select(query, [purpose])]
 
-    def intend(self, entry: PurseEntry, most: float) -> None:
+    def reserve(self, entry: BudgetEntry, most: float) -> None:
         """Write, before a call, the most that it can cost; an entry may take several calls."""
         self._store.change(
             [
@@ -151,20 +151,20 @@ class Purse:
         )
 
     def settle(
-        self, entry: PurseEntry, most: float, charged: float, rows: Sequence[LearningRow] = ()
+        self, entry: BudgetEntry, most: float, charged: float, rows: Sequence[LearningRow] = ()
     ) -> None:
-        """Replace what was intended by what was charged, and write what the call brought.
+        """Replace what was reserved by what was charged, and write what the call brought.
 
-        An entry that cost nothing and brought nothing is forgotten, so that it may be asked again.
+        An entry that cost nothing and brought nothing is deleted, so that it may be asked again.
         """
         key = [entry.id, entry.target, entry.purpose]
-        which = "WHERE id = ? AND target = ? AND purpose = ?"
-        settled = f"UPDATE {CHARGES} SET dollars = dollars - ? + ?, open = 0 {which}"
-        forgotten = f"DELETE FROM {CHARGES} {which} AND dollars < 1e-12"
+        condition = "WHERE id = ? AND target = ? AND purpose = ?"
+        update = f"UPDATE {CHARGES} SET dollars = dollars - ? + ?, open = 0 {condition}"
+        delete = f"DELETE FROM {CHARGES} {condition} AND dollars < 1e-12"
         self._store.change(
             [
-                (settled, [most, charged, *key]),
-                *([] if rows else [(forgotten, key)]),
+                (update, [most, charged, *key]),
+                *([] if rows else [(delete, key)]),
                 *(learning_insert(row) for row in rows),
             ]
         )
@@ -173,8 +173,8 @@ class Purse:
 SIDE: Final = "side"
 """The purpose of asking a target a sampled request."""
 _ATTEMPTS = 4
-OVER_PURSE = "the purse"
-"""The reason of questions that the purse has no dollars for."""
+OVER_BUDGET = "the budget"
+"""The reason why a question wasn't asked: the budget has too few dollars left."""
 
 
 @final
@@ -184,13 +184,13 @@ class PaidQuestion:
 
     Attributes:
         entry: What it is asked for.
-        asked: The target that is asked, with the options of this question.
+        target: The target or judge that is asked, with the options of this question.
         prompt: The prompt.
         rows: Makes the rows of a call that ended; none to ask again another time.
     """
 
-    entry: PurseEntry
-    asked: Target
+    entry: BudgetEntry
+    target: Target
     prompt: Prompt = field(repr=False)
     rows: Callable[[PaidCall], Sequence[LearningRow]] = field(repr=False)
 
@@ -200,7 +200,7 @@ def side_question(
     target: Target,
     propensity: float,
     *,
-    kept_as: str = "",
+    answer_name: str = "",
     clock: Callable[[], float],
 ) -> PaidQuestion:
     """A sampled request for a target.
@@ -209,62 +209,67 @@ def side_question(
         request: The request.
         target: The target.
         propensity: The probability with which it was to be asked.
-        kept_as: The name under which the answer is kept; by default the target's.
+        answer_name: The name under which the answer is kept; by default the target's.
         clock: Returns the time in seconds since 1970.
     """
-    name, kept = request.sample.id, kept_as or target.name
+    name, answer_name = request.sample.id, answer_name or target.name
     return PaidQuestion(
-        entry=PurseEntry(id=name, target=kept, purpose=SIDE),
-        asked=request.options_for(target),
+        entry=BudgetEntry(id=name, target=answer_name, purpose=SIDE),
+        target=request.options_for(target),
         prompt=request.prompt,
-        rows=partial(_side_answer, name, kept, propensity, clock),
+        rows=partial(_make_side_answer, name, answer_name, propensity, clock),
     )
 
 
-def _side_answer(
+def _make_side_answer(
     decision: str, target: str, propensity: float, clock: Callable[[], float], call: PaidCall
 ) -> Sequence[SideAnswer]:
     """The row of a side question; none where it may be asked again."""
     outcome, cost = call.outcome, call.bill.charged
     row = SideAnswer(id=decision, target=target, at=clock(), propensity=propensity, cost=cost)
     if isinstance(outcome, UpstreamError):
-        failed = outcome.failure in FOR_ONE_PROMPT
-        return (replace(row, failure=outcome.failure),) if failed else ()
-    given, written = outcome.usage.input_tokens, outcome.usage.output_tokens
-    return (replace(row, answer=outcome.text, input_tokens=given, output_tokens=written),)
+        is_final = outcome.failure in FOR_ONE_PROMPT
+        return (replace(row, failure=outcome.failure),) if is_final else ()
+    read, written = outcome.usage.input_tokens, outcome.usage.output_tokens
+    return (replace(row, answer=outcome.text, input_tokens=read, output_tokens=written),)
 
 
 def ask(
-    questions: Sequence[PaidQuestion], pool: Pool, purse: Purse, *, limit: float, advance: Advance
+    questions: Sequence[PaidQuestion],
+    pool: Pool,
+    budget: LearningBudget,
+    *,
+    limit: float,
+    advance: Advance,
 ) -> Counter[str]:
     """Ask all questions, each once.
 
     Args:
         questions: The questions; their targets are in the pool.
         pool: Where the targets are served.
-        purse: Pays.
+        budget: Pays.
         limit: The most US dollars to spend now.
         advance: Called with each question that has ended.
 
     Returns:
         The number of questions by how they ended: `answered`, the reason of a failure, or
-        `OVER_PURSE`.
+        `OVER_BUDGET`.
     """
     if not questions:
         return Counter()
-    asked = pool.at_first().select(dict.fromkeys(one.asked.name for one in questions))
-    return asyncio.run(_Asking(asked, purse, limit, advance).all(questions))
+    targets = pool.at_first().select(dict.fromkeys(question.target.name for question in questions))
+    return asyncio.run(_QuestionRun(targets, budget, limit, advance).ask_all(questions))
 
 
-class _Asking:
-    def __init__(self, pool: Pool, purse: Purse, limit: float, advance: Advance) -> None:
-        self._pool, self._purse, self._advance = pool, purse, advance
-        self._ledger = SpendingLedger(min(limit, purse.left), charged=0.0)
+class _QuestionRun:
+    def __init__(self, pool: Pool, budget: LearningBudget, limit: float, advance: Advance) -> None:
+        self._pool, self._budget, self._advance = pool, budget, advance
+        self._ledger = SpendingLedger(min(limit, budget.available), charged=0.0)
         self._circuit = CircuitBreaker(pool)
-        self._retrying = RetryPolicy(_ATTEMPTS, patience=1)
+        self._retry_policy = RetryPolicy(_ATTEMPTS, patience=1)
         self._ends: Counter[str] = Counter()
 
-    async def all(self, questions: Iterable[PaidQuestion]) -> Counter[str]:
+    async def ask_all(self, questions: Iterable[PaidQuestion]) -> Counter[str]:
         async with Upstream(self._pool) as upstream:
             self._upstream = upstream
             self._calls = PaidCalls(self._pool, upstream, self._ledger)
@@ -278,19 +283,19 @@ class _Asking:
         return self._ends
 
     async def _ask(self, question: PaidQuestion) -> None:
-        retries, end = Retries(self._retrying), ""
+        retries, end = Retries(self._retry_policy), ""
         while not end:
-            call = await self._make(question)
+            call = await self._call(question)
             if call is None:
-                end = "no answers" if self._is_closed(question) else OVER_PURSE
+                end = "no answers" if self._is_closed(question) else OVER_BUDGET
             elif isinstance(call.outcome, Reply):
                 end = "answered"
             else:
-                end = await self._wait(call.outcome, retries)
+                end = await self._wait_to_retry(call.outcome, retries)
         self._ends[end] += 1
         self._advance(note=f"${self._ledger.charged:.4f} spent")
 
-    async def _wait(self, error: UpstreamError, retries: Retries) -> str:
+    async def _wait_to_retry(self, error: UpstreamError, retries: Retries) -> str:
         """Wait before the next call; returns why there is none, or nothing."""
         try:
             await asyncio.sleep(retries.wait(error))
@@ -298,31 +303,31 @@ class _Asking:
             return error.failure
         return ""
 
-    async def _make(self, question: PaidQuestion) -> PaidCall | None:
-        asked, prompt, most = question.asked, question.prompt, [0.0]
+    async def _call(self, question: PaidQuestion) -> PaidCall | None:
+        target, prompt, most = question.target, question.prompt, [0.0]
 
         async def begin(reserved: float) -> None:
-            self._purse.intend(question.entry, reserved)
+            self._budget.reserve(question.entry, reserved)
             most[0] = reserved
 
         call = await self._calls.make(
-            asked,
+            target,
             prompt,
             tokens=estimated_usage(prompt, Reply(text="")).input_tokens or 0,
             wanted=lambda: not self._is_closed(question),
             begin=begin,
-            ask=lambda: self._upstream.ask_as(asked, prompt),
+            ask=lambda: self._upstream.ask_as(target, prompt),
         )
         if call is not None:
             charged = call.bill.charged
-            self._purse.settle(question.entry, most[0], charged, question.rows(call))
+            self._budget.settle(question.entry, most[0], charged, question.rows(call))
             self._ledger.recorded(charged)
             if isinstance(call.outcome, UpstreamError):
-                self._circuit.failed(asked.name, call.outcome, question=question.entry.id)
+                self._circuit.failed(target.name, call.outcome, question=question.entry.id)
             else:
-                self._circuit.answered(asked.name)
+                self._circuit.answered(target.name)
         return call
 
     def _is_closed(self, question: PaidQuestion) -> bool:
-        name = question.asked.name
+        name = question.target.name
         return bool(self._circuit.refused(name) or self._circuit.postponed(name))

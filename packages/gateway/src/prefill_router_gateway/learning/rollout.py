@@ -55,6 +55,7 @@ from prefill_router_gateway.learning.target_changes import (
     follows_change,
 )
 from prefill_router_gateway.receipts import (
+    LabelledSample,
     export,
     labelled_samples,
     scored_receipts,
@@ -82,7 +83,7 @@ class RolloutSettings:
             for example the 99th percentile of costs so far.
         margin: How much lower the share of correct answers may be.
         first_margin: The same before the candidate decides on a share of the conversations.
-        dearer: How much dearer a better candidate may be, as a share of the current cost.
+        cost_margin: How much more a better candidate may cost, as a share of the current cost.
         level: The probability of a wrong decision, ever, at most.
         floor: The lowest probability of being labelled that counts as overlap.
         most_error: The largest probability of a wrong label that is used.
@@ -96,7 +97,7 @@ class RolloutSettings:
     most_dollars: Positive
     margin: Annotated[float, SHARE_BETWEEN] = 0.01
     first_margin: Annotated[float, SHARE_BETWEEN] = 0.05
-    dearer: NotNegative = 0.0
+    cost_margin: NotNegative = 0.0
     level: Annotated[float, SHARE_BETWEEN] = 0.05
     floor: Fraction = 0.1
     most_error: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
@@ -196,28 +197,26 @@ def decide_rollout(data: RolloutData, settings: RolloutSettings) -> RolloutDecis
     if not len(data):
         return RolloutDecision("wait", "there are no sampled requests yet")
     pairs = _Pairs.of(data)
-    quality, has_overlap, within, worst = _quality(data, settings, pairs)
-    dollars, saved_enough, dollars_known, most = _dollars(data, settings, pairs)
+    quality, has_overlap, within, worst = _quality_differences(data, settings, pairs)
+    dollars, excess_dollars, has_dollars, most = _cost_differences(data, settings, pairs)
     has_quality = has_overlap & within
     low, high = (pairs.mean(np.where(has_quality, quality, unknown)) for unknown in (-1.0, 1.0))
-    dear = pairs.mean(np.where(dollars_known, dollars, settings.most_dollars))
-    dearer = pairs.mean(np.where(dollars_known, saved_enough, settings.most_dollars))
-    shortfalls: dict[Claim, tuple[PerPair, PerPair]] = {
+    cost = pairs.mean(np.where(has_dollars, dollars, settings.most_dollars))
+    excess = pairs.mean(np.where(has_dollars, excess_dollars, settings.most_dollars))
+    margins: dict[Claim, tuple[PerPair, PerPair]] = {
         "not far worse": (low + settings.first_margin, worst),
         "no worse": (low + settings.margin, worst),
         "better": (low, worst),
         "worse": (-high - settings.margin, worst + settings.margin),
-        "cheaper": (-dear, most),
-        "not dearer": (-dearer, most * (1 + settings.dearer)),
+        "cheaper": (-cost, most),
+        "not dearer": (-excess, most * (1 + settings.cost_margin)),
     }
-    evidence = {
-        name: log_capital(values, worst=most) for name, (values, most) in shortfalls.items()
-    }
+    evidence = {claim: log_capital(values, worst=most) for claim, (values, most) in margins.items()}
     bar = math.log(_CLAIMS / settings.level)
     proven = {
         claim: int(np.argmax(e >= bar)) + 1 for claim, e in evidence.items() if e.max() >= bar
     }
-    action, why, lacking = _action(proven, data, settings)
+    action, why, lacking = _choose_action(proven, data, settings)
     without_overlap, beyond_bound = int((~has_overlap).sum()), int((has_overlap & ~within).sum())
     if lacking:
         why += _describe_losses(without_overlap, beyond_bound, len(data))
@@ -235,14 +234,14 @@ def decide_rollout(data: RolloutData, settings: RolloutSettings) -> RolloutDecis
             "beyond_bound": beyond_bound,
             "labels": labels,
             "compared": int(compared.sum()),
-            "quality": _plain(quality[has_quality].mean() if has_quality.any() else math.nan),
-            "dollars": _plain(dollars[dollars_known].mean() if dollars_known.any() else math.nan),
+            "quality": _round_mean(quality[has_quality]),
+            "dollars": _round_mean(dollars[has_dollars]),
             "e_values": {
-                claim: _plain(math.exp(min(e.max(), 600))) for claim, e in evidence.items()
+                claim: _round_value(math.exp(min(e.max(), 600))) for claim, e in evidence.items()
             },
-            "needed_e_value": _plain(math.exp(bar)),
+            "needed_e_value": _round_value(math.exp(bar)),
         },
-        _labels_needed([shortfalls[claim][0] for claim in lacking], bar, labels),
+        _count_labels_needed([margins[claim][0] for claim in lacking], bar, labels),
     )
 
 
@@ -251,7 +250,7 @@ def _describe_losses(without_overlap: int, beyond_bound: int, requests: int) -> 
     words = ""
     if without_overlap:
         words += (
-            f"; {without_overlap:,} of {requests:,} requests tell nothing, since one of both "
+            f"; {without_overlap:,} of {requests:,} requests say nothing, since one of both "
             "answers had next to no chance of a label"
         )
     if beyond_bound:
@@ -294,7 +293,7 @@ def advance(
     return None
 
 
-def _action(
+def _choose_action(
     proven: dict[Claim, int], data: RolloutData, settings: RolloutSettings
 ) -> tuple[Action, str, list[Claim]]:
     """The action, why, and the claims that are lacking for the next."""
@@ -347,12 +346,12 @@ class _Pairs:
 
     def highest(self, values: PerRequest) -> PerPair:
         """The highest value of each pair's requests."""
-        found = np.full(len(self.count), -np.inf)
-        np.maximum.at(found, self.place, values)
-        return found
+        highest = np.full(len(self.count), -np.inf)
+        np.maximum.at(highest, self.place, values)
+        return highest
 
 
-def _quality(
+def _quality_differences(
     data: RolloutData, settings: RolloutSettings, pairs: _Pairs
 ) -> tuple[
     PerRequest, Bool[NDArray[np.bool_], " request"], Bool[NDArray[np.bool_], " request"], PerPair
@@ -364,35 +363,38 @@ def _quality(
     usable = np.where(error <= settings.most_error, np.nan_to_num(data.propensity), 0.0)
     if data.lost is not None:
         usable = np.where(data.lost, 0.0, usable)
-    values, has_overlap = _values(data, data.predicted, corrected, usable, settings.floor)
+    values, has_overlap = _estimate_values(data, data.predicted, corrected, usable, settings.floor)
     beyond = settings.most_error / (1 - 2 * settings.most_error)  # of a corrected label
-    first, second = _chosen(data, 1 / np.maximum(usable, settings.floor))
-    within, worst = _bounded((1 + beyond) * (first + second) - 1, pairs)
+    first, second = _values_of_choices(data, 1 / np.maximum(usable, settings.floor))
+    within, worst = _bound_pairs((1 + beyond) * (first + second) - 1, pairs)
     return values[1] - values[0], has_overlap, within, worst
 
 
-def _dollars(
+def _cost_differences(
     data: RolloutData, settings: RolloutSettings, pairs: _Pairs
 ) -> tuple[PerRequest, PerRequest, Bool[NDArray[np.bool_], " request"], PerPair]:
     """The differences in cost, those beyond what is allowed, which are known, and the bounds."""
     most = settings.most_dollars
     expected = np.clip(data.expected_dollars, 0, most)
     if data.dollars is None:
-        values, known = np.stack(_chosen(data, expected)), np.ones(len(data), dtype=bool)
+        values = np.stack(_values_of_choices(data, expected))
+        is_priced = np.ones(len(data), dtype=bool)
         widest = np.full(len(data), most)
     else:
         observed, chance = np.clip(data.dollars, 0, most), np.nan_to_num(data.propensity)
-        values, known = _values(data, expected, observed, chance, settings.floor)
-        first, second = _chosen(data, 1 / np.maximum(chance, settings.floor))
+        values, is_priced = _estimate_values(data, expected, observed, chance, settings.floor)
+        first, second = _values_of_choices(data, 1 / np.maximum(chance, settings.floor))
         widest = most * (first + second - 1)
-    beyond = values[1] - (1 + settings.dearer) * values[0]
+    beyond = values[1] - (1 + settings.cost_margin) * values[0]
     same = data.current == data.candidate
-    beyond = np.where(same, -settings.dearer * expected[np.arange(len(data)), data.current], beyond)
-    within, worst = _bounded(widest, pairs)
-    return values[1] - values[0], beyond, known & within, worst
+    beyond = np.where(
+        same, -settings.cost_margin * expected[np.arange(len(data)), data.current], beyond
+    )
+    within, worst = _bound_pairs(widest, pairs)
+    return values[1] - values[0], beyond, is_priced & within, worst
 
 
-def _bounded(
+def _bound_pairs(
     widest: PerRequest, pairs: _Pairs
 ) -> tuple[Bool[NDArray[np.bool_], " request"], PerPair]:
     """Which differences are of pairs within the widest bound of earlier ones, and that bound.
@@ -405,7 +407,7 @@ def _bounded(
     return (each <= worst)[pairs.place], worst
 
 
-def _values(
+def _estimate_values(
     data: RolloutData, predicted: PerCell, observed: PerCell, propensity: PerCell, floor: float
 ) -> tuple[Float[NDArray[np.float64], "choice request"], Bool[NDArray[np.bool_], " request"]]:
     """The doubly robust values of both choices, and where both are known or the same."""
@@ -413,16 +415,16 @@ def _values(
     missing = np.isnan(observed) | (propensity < floor)
     robust = predicted + np.where(missing, 0.0, (observed - predicted) / chance)
     same = data.current == data.candidate
-    enough = np.stack(_chosen(data, propensity)) >= floor
-    return np.stack(_chosen(data, robust)), same | enough.all(axis=0)
+    enough = np.stack(_values_of_choices(data, propensity)) >= floor
+    return np.stack(_values_of_choices(data, robust)), same | enough.all(axis=0)
 
 
-def _chosen(data: RolloutData, values: PerCell) -> tuple[PerRequest, PerRequest]:
+def _values_of_choices(data: RolloutData, values: PerCell) -> tuple[PerRequest, PerRequest]:
     rows = np.arange(len(data))
     return values[rows, data.current], values[rows, data.candidate]
 
 
-def _labels_needed(lacking: list[PerPair], bar: float, labels: int) -> int | None:
+def _count_labels_needed(lacking: list[PerPair], bar: float, labels: int) -> int | None:
     """How many labels until the slowest claim is proven, if shortfalls go on like these.
 
     The logarithm of the capital grows by about half the squared mean over the mean square.
@@ -436,7 +438,11 @@ def _labels_needed(lacking: list[PerPair], bar: float, labels: int) -> int | Non
     return math.ceil(max(needed) * labels / len(lacking[0])) if lacking else None
 
 
-def _plain(value: float) -> float | None:
+def _round_mean(values: PerRequest) -> float | None:
+    return _round_value(values.mean() if len(values) else math.nan)
+
+
+def _round_value(value: float) -> float | None:
     return float(f"{value:.4g}") if math.isfinite(value) else None
 
 
@@ -488,7 +494,7 @@ class CandidateTrial:
             tried, against = state.current, state.before
         if tried is None or follows_change(state, tried):
             return None
-        evidence = self._data(state[tried], against, progress)
+        evidence = self._collect_data(state[tried], against, progress)
         if isinstance(evidence, str):
             return CandidateStep(
                 version=tried, decision=RolloutDecision("wait", evidence), is_taken=False
@@ -498,63 +504,79 @@ class CandidateTrial:
         after = advance(self.registry, decision, tried, settings)
         return CandidateStep(version=tried, decision=decision, is_taken=after is not None)
 
-    def _data(
+    def _collect_data(
         self, tried: VersionLineage, against: str | None, progress: Progress
     ) -> tuple[RolloutData, RolloutSettings] | str:
         """The labelled traffic since the version was fitted, or why there is none."""
-        router = Router.load(self.registry.router(tried.name), sources=self.sources)
+        traffic = self._export_since_fit(tried)
+        if isinstance(traffic, str):
+            return traffic
+        dataset, samples, served = traffic
+        router = self._load(tried.name)
+        running = None if against is None else self._load(against)
+        for name, other in ((tried.name, router), (against, running)):
+            names = () if other is None else other.pool.names
+            if lacking := [target for target in names if target not in dataset.pool.names]:
+                return f"the pool lacks targets of {name}: {', '.join(lacking)}"
+        states = self.states(dataset)
+        predictions, candidate = _predict_choices(router, dataset, states, progress)
+        most = predictions.scale.high
+        if running is None:
+            current = _majority_target(predictions, served, tried)
+            if current is None:
+                return f"what served before {tried.name} isn't one of its targets"
+        else:
+            theirs, choices = _predict_choices(running, dataset, states, progress)
+            predictions, current = _add_targets(predictions, theirs, choices)
+            most = max(most, theirs.scale.high)
+        cells = dataset.select(predictions.query_ids, targets=predictions.targets)
+        zeros = np.zeros(cells.correct.shape)
+        data = RolloutData(
+            current=current,
+            candidate=candidate,
+            predicted=predictions.correctness,
+            label=cells.correct,
+            propensity=zeros if cells.propensity is None else cells.propensity,
+            expected_dollars=predictions.estimated_cost,
+            dollars=cells.observed_cost,
+            label_error=cells.label_error,
+            lost=_find_drawn(predictions, samples) & np.isnan(cells.correct),
+            live=np.array(
+                [served[id_].router == tried.fingerprint for id_ in predictions.query_ids]
+            ),
+            conversations=None if cells.conversations is None else np.array(cells.conversations),
+        )
+        return data, RolloutSettings(most_dollars=most)
+
+    def _load(self, version: str) -> Router:
+        return Router.load(self.registry.router(version), sources=self.sources)
+
+    def _export_since_fit(
+        self, tried: VersionLineage
+    ) -> tuple[RoutingDataset, Mapping[str, LabelledSample], Mapping[str, Receipt]] | str:
+        """The dataset, samples and receipts since a version was fitted, or why there are none."""
         since = -math.inf if tried.traffic is None else math.nextafter(tried.traffic[1], math.inf)
         samples = current_samples(labelled_samples(self.receipts, since=since), self.since)
         scored = current_scores(scored_receipts(self.receipts, since=since), self.since)
         turns = turns_by_request(self.receipts, since=since)
-        wanted = {i for name in samples for i in (turns[name].ids if name in turns else (name,))}
-        pairs = [pair for pair in scored if pair[0].choice.id in wanted]
+        decisions = {
+            decision
+            for name in samples
+            for decision in (turns[name].ids if name in turns else (name,))
+        }
+        pairs = [pair for pair in scored if pair[0].choice.id in decisions]
         if not pairs:
             return "no request was kept since those that it was fitted on"
         try:
-            made = export(pairs, pool=self.pool, samples=samples, turns=turns, errors=self.errors)
+            exported = export(
+                pairs, pool=self.pool, samples=samples, turns=turns, errors=self.errors
+            )
         except DataError as error:
             return str(error)
-        dataset = self._leave_out_earlier(made.dataset, since)
+        dataset = self._leave_out_earlier(exported.dataset, since)
         if dataset is None:
             return "all requests since it was fitted are of conversations that it was fitted on"
-        running = None
-        if against is not None:
-            running = Router.load(self.registry.router(against), sources=self.sources)
-        for name, one in ((tried.name, router), (against, running)):
-            names = () if one is None else one.pool.names
-            if lacking := [target for target in names if target not in dataset.pool.names]:
-                return f"the pool lacks targets of {name}: {', '.join(lacking)}"
-        served = {receipt.choice.id: receipt for receipt, _ in pairs}
-        states = self.states(dataset)
-        made_by, candidate = _choices(router, dataset, states, progress)
-        most = made_by.scale.high
-        if running is None:
-            current = _default(made_by, served, tried)
-            if current is None:
-                return f"what served before {tried.name} isn't one of its targets"
-        else:
-            theirs, chosen = _choices(running, dataset, states, progress)
-            made_by, current = _with_others(made_by, theirs, chosen)
-            most = max(most, theirs.scale.high)
-        cells = dataset.select(made_by.query_ids, targets=made_by.targets)
-        unknown = np.zeros(cells.correct.shape)
-        asked = [samples[name].questions for name in made_by.query_ids]
-        drawn = [[o is not None and t in o.drawn for t in made_by.targets] for o in asked]
-        data = RolloutData(
-            current=current,
-            candidate=candidate,
-            predicted=made_by.correctness,
-            label=cells.correct,
-            propensity=unknown if cells.propensity is None else cells.propensity,
-            expected_dollars=made_by.estimated_cost,
-            dollars=cells.observed_cost,
-            label_error=cells.label_error,
-            lost=np.array(drawn) & np.isnan(cells.correct),
-            live=np.array([served[i].router == tried.fingerprint for i in made_by.query_ids]),
-            conversations=None if cells.conversations is None else np.array(cells.conversations),
-        )
-        return data, RolloutSettings(most_dollars=most)
+        return dataset, samples, {receipt.choice.id: receipt for receipt, _ in pairs}
 
     def _leave_out_earlier(self, dataset: RoutingDataset, since: float) -> RoutingDataset | None:
         """The queries without those whose conversation began before a time; None if none is left.
@@ -567,39 +589,58 @@ class CandidateTrial:
         return dataset.select(new) if new else None
 
 
-def _choices(
+def _predict_choices(
     router: Router, dataset: RoutingDataset, states: Activations, progress: Progress
 ) -> tuple[Predictions, Choices]:
     """A router's predictions, and its choices at the lam that was chosen on its train rows."""
-    wanted = dataset.select(targets=router.pool.names)
-    made = router.predict(wanted, stores=[states], progress=progress)
-    path = router.policy.path(made.correctness, made.normalised_cost, targets=made.targets)
-    return made, path.at(router.setting)
+    rows = dataset.select(targets=router.pool.names)
+    predictions = router.predict(rows, stores=[states], progress=progress)
+    path = router.policy.path(
+        predictions.correctness, predictions.normalised_cost, targets=predictions.targets
+    )
+    return predictions, path.at(router.setting)
 
 
-def _with_others(
-    made: Predictions, theirs: Predictions, chosen: Choices
+def _find_drawn(
+    predictions: Predictions, samples: Mapping[str, LabelledSample]
+) -> Bool[NDArray[np.bool_], "request target"]:
+    """Which cells were drawn to be labelled."""
+    plans = [samples[name].questions for name in predictions.query_ids]
+    return np.array(
+        [
+            [plan is not None and target in plan.drawn for target in predictions.targets]
+            for plan in plans
+        ]
+    )
+
+
+def _add_targets(
+    predictions: Predictions, theirs: Predictions, choices: Choices
 ) -> tuple[Predictions, Choices]:
     """Predictions with those for further targets of another router, and its choices in them."""
-    more = [k for k, name in enumerate(theirs.targets) if name not in made.targets]
-    names = (*made.targets, *(theirs.targets[k] for k in more))
+    more = [k for k, name in enumerate(theirs.targets) if name not in predictions.targets]
+    names = (*predictions.targets, *(theirs.targets[k] for k in more))
     columns = np.array([names.index(name) for name in theirs.targets], dtype=np.int64)
-    both = replace(
-        made,
+    extended = replace(
+        predictions,
         targets=names,
-        correctness=np.hstack([made.correctness, theirs.correctness[:, more]]),
-        estimated_cost=np.hstack([made.estimated_cost, theirs.estimated_cost[:, more]]),
+        correctness=np.hstack([predictions.correctness, theirs.correctness[:, more]]),
+        estimated_cost=np.hstack([predictions.estimated_cost, theirs.estimated_cost[:, more]]),
     )
-    return both, columns[chosen]
+    return extended, columns[choices]
 
 
-def _default(
-    made: Predictions, served: Mapping[str, Receipt], tried: VersionLineage
+def _majority_target(
+    predictions: Predictions, served: Mapping[str, Receipt], tried: VersionLineage
 ) -> Choices | None:
     """The target that answers most requests that the version didn't decide on."""
-    others = [served[i] for i in made.query_ids if served[i].router != tried.fingerprint]
+    others = [
+        served[decision]
+        for decision in predictions.query_ids
+        if served[decision].router != tried.fingerprint
+    ]
     names = Counter(receipt.outcome.target for receipt in others)
-    found = names.most_common(1)[0][0] if names else None
-    if found not in made.targets:
+    target = names.most_common(1)[0][0] if names else None
+    if target not in predictions.targets:
         return None
-    return np.full(len(made), made.targets.index(found), dtype=np.int64)
+    return np.full(len(predictions), predictions.targets.index(target), dtype=np.int64)

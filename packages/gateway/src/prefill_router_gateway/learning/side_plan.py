@@ -40,28 +40,28 @@ def expected_gain(correctness: PerTarget, cost: PerTarget, lam: float) -> PerTar
 
     Args:
         correctness: Predicted probabilities of a correct answer.
-        cost: Estimated costs, US dollars; they are taken relative to the dearest.
+        cost: Estimated costs, US dollars; they are taken relative to the most expensive.
         lam: The weight of correctness.
     """
-    dearest = float(cost.max())
-    score = lam * correctness - (1 - lam) * (cost / dearest if dearest > 0 else cost)
+    highest = float(cost.max())
+    score = lam * correctness - (1 - lam) * (cost / highest if highest > 0 else cost)
     spread = lam * np.sqrt((correctness * (1 - correctness) + 0.05) / (LABELS_BEHIND + 1))
     gains = np.empty(len(score))
     for k in range(len(score)):
         best = max((float(s) for j, s in enumerate(score) if j != k), default=float(score[k]))
         away = abs(float(score[k]) - best)  # a leader may turn out worse, another one better
-        gains[k] = _gain(-away, float(spread[k]))
+        gains[k] = _normal_gain(-away, float(spread[k]))
     return gains
 
 
-def _gain(distance: float, spread: float) -> float:
+def _normal_gain(distance: float, spread: float) -> float:
     """The mean of max(0, x) for a normal x of this mean and standard deviation."""
     if spread <= 0:
         return max(0.0, distance)
     z = distance / spread
     density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
-    found = spread * density + distance * math.erfc(-z / math.sqrt(2)) / 2
-    return max(0.0, found)  # far below 0 the difference of two tiny numbers rounds to either side
+    gain = spread * density + distance * math.erfc(-z / math.sqrt(2)) / 2
+    return max(0.0, gain)  # far below 0 the difference of two tiny numbers rounds to either side
 
 
 def propensities(gain: Cells, price: Cells, dollars: float) -> Cells:
@@ -81,17 +81,17 @@ def propensities(gain: Cells, price: Cells, dollars: float) -> Cells:
     if float(np.nansum(price)) <= dollars:
         return askable.astype(np.float64)
     floor = FLOOR * dollars / total
-    known = askable & ~np.isnan(gain)
-    worth = np.where(known, np.nan_to_num(gain) / np.where(askable, cost, 1.0), 0.0)
+    has_gain = askable & ~np.isnan(gain)
+    worth = np.where(has_gain, np.nan_to_num(gain) / np.where(askable, cost, 1.0), 0.0)
     if not worth.any():  # nothing tells them apart
-        known, worth = askable, askable.astype(np.float64)
-    worth = np.where(askable & ~known, worth[known].mean(), worth) / worth.max()
+        has_gain, worth = askable, askable.astype(np.float64)
+    worth = np.where(askable & ~has_gain, worth[has_gain].mean(), worth) / worth.max()
     teaches = worth > _LEAST_WORTH
-    scale = _scale(worth[teaches], cost[teaches], floor, dollars - floor * total)
+    scale = _find_scale(worth[teaches], cost[teaches], floor, dollars - floor * total)
     return np.where(askable, np.minimum(1.0, floor + scale * worth), 0.0)
 
 
-def _scale(
+def _find_scale(
     worth: NDArray[np.float64], cost: NDArray[np.float64], floor: float, dollars: float
 ) -> float:
     """The s with which the sum of cost * (min(1, floor + s * worth) - floor) is `dollars`.
@@ -176,25 +176,32 @@ class SidePlan:
         """
         if not new:
             return []
-        gain = np.array([self._gain(receipt) for _, receipt in new])
-        price = np.array([[self._price(*one, t, dollars) for t in self._pool] for one in new])
+        gain = np.array([self._expected_gains(receipt) for _, receipt in new])
+        price = np.array(
+            [[self._price_label(*request, t, dollars) for t in self._pool] for request in new]
+        )
         chances = propensities(gain, price * self.ratio, dollars)
         if not chances.any():
             return []
         self._expected += float(np.nansum(chances * price))
-        return [self._drawn(one, row, at) for one, row in zip(new, chances.tolist(), strict=True)]
+        return [
+            self._draw_request(request, row, at)
+            for request, row in zip(new, chances.tolist(), strict=True)
+        ]
 
-    def _drawn(self, one: RoutedRequest, row: list[float], at: float) -> SideQuestions:
-        name, mine = one[0].sample.id, str(one[1].outcome.target)
-        told, seed = dict(zip(self._pool.names, row, strict=True)), self._settings.seed
-        drawn = [target for target in told if chance(seed, name, target) < told[target]]
+    def _draw_request(self, request: RoutedRequest, row: list[float], at: float) -> SideQuestions:
+        name, mine = request[0].sample.id, str(request[1].outcome.target)
+        chances, seed = dict(zip(self._pool.names, row, strict=True)), self._settings.seed
+        targets = [target for target in chances if chance(seed, name, target) < chances[target]]
         if self._judges.form == "pairs":  # the client's answer is judged beside any other
-            others = [p for target, p in told.items() if target != mine]
-            told[mine] = 1 - float(np.prod([1 - p for p in others]))
-            drawn = [t for t in told if t == mine or t in drawn] if set(drawn) - {mine} else []
-        return SideQuestions(id=name, at=at, propensity=told, drawn=drawn)
+            others = [p for target, p in chances.items() if target != mine]
+            chances[mine] = 1 - float(np.prod([1 - p for p in others]))
+            targets = (
+                [t for t in chances if t == mine or t in targets] if set(targets) - {mine} else []
+            )
+        return SideQuestions(id=name, at=at, propensity=chances, drawn=targets)
 
-    def _gain(self, receipt: Receipt) -> list[float]:
+    def _expected_gains(self, receipt: Receipt) -> list[float]:
         """What a label of each target would teach; NaN without a forecast."""
         choice, names = receipt.choice, self._pool.names
         if not all(n in choice.correctness and n in choice.estimated_cost for n in names):
@@ -202,10 +209,10 @@ class SidePlan:
         correctness = np.array([choice.correctness[name] for name in names])
         cost = np.array([choice.estimated_cost[name] for name in names])
         lam = 0.5 if choice.lam is None else choice.lam
-        found: list[float] = expected_gain(correctness, cost, lam).tolist()
-        return found
+        gains: list[float] = expected_gain(correctness, cost, lam).tolist()
+        return gains
 
-    def _price(
+    def _price_label(
         self, request: RepeatedRequest, receipt: Receipt, target: Target, dollars: float
     ) -> float:
         """The expected US dollars of a label; NaN where the target can't be asked."""

@@ -42,7 +42,7 @@ _PRICE_OFF, _PRICE_RUN = 0.1, 5
 @final
 @dataclass(frozen=True, kw_only=True)
 class ChangeSettings:
-    """How sure a change must be before it is told.
+    """How sure a change must be before it is reported.
 
     Attributes:
         false_alarms: The probability of any false alarm of one kind, within `horizon`.
@@ -80,14 +80,14 @@ class TargetChange:
     Attributes:
         kind: What changed.
         target: The target; None for the mix of traffic.
-        seen: The position of the observation that made it sure.
+        alarm: The position of the observation that made it sure.
         since: The position from which on it probably holds.
         evidence: The numbers that it rests on.
     """
 
     kind: Literal["quality", "price", "mix"]
     target: str | None
-    seen: int
+    alarm: int
     since: int
     evidence: Mapping[str, Any] = field(hash=False)
 
@@ -111,8 +111,8 @@ class QualityWatch:
         self.suspicion = 0.0
         self._target, self._settings = target, settings or ChangeSettings()
         self._detector = ChangeDetector()
-        self._overrated = 0.0
-        self._seen: list[tuple[float, float, float]] = []  # score, expected, shortfall
+        self._excess = 0.0
+        self._labels: list[tuple[float, float, float]] = []  # score, expected, shortfall
 
     def add(self, score: float, expected: float, *, error: float = 0.0) -> None:
         """Take the next label.
@@ -123,24 +123,24 @@ class QualityWatch:
             error: The probability that the label is wrong.
         """
         settings = self._settings
-        told = error + (1 - 2 * error) * expected
-        least = _certain(_certain(told) + self._overrated - settings.tolerance)
-        self._seen.append((score, told, least - score))
+        predicted = error + (1 - 2 * error) * expected
+        least = _clip_certainty(_clip_certainty(predicted) + self._excess - settings.tolerance)
+        self._labels.append((score, predicted, least - score))
         evidence = self._detector.add(least - score, worst=1 - least)
         self.suspicion = max(0.0, evidence / settings.threshold)
-        if len(self._seen) == settings.reference:
-            self._overrated = _overrated([one[0] - one[1] for one in self._seen])
+        if len(self._labels) == settings.reference:
+            self._excess = _estimate_excess([label[0] - label[1] for label in self._labels])
         if self.change is None and evidence >= settings.threshold:
-            self.change = self._told()
+            self.change = self._describe_change()
 
-    def _told(self) -> TargetChange:
-        backwards = np.cumsum([shortfall for _, _, shortfall in reversed(self._seen)])
-        seen = len(self._seen) - 1
-        since = seen - int(backwards.argmax())
-        scores, expected, _ = np.mean(self._seen[since:], axis=0).tolist()
-        evidence = {"labels": seen - since + 1, "expected": expected, "observed": scores}
+    def _describe_change(self) -> TargetChange:
+        backwards = np.cumsum([shortfall for _, _, shortfall in reversed(self._labels)])
+        alarm = len(self._labels) - 1
+        since = alarm - int(backwards.argmax())
+        scores, expected, _ = np.mean(self._labels[since:], axis=0).tolist()
+        evidence = {"labels": alarm - since + 1, "expected": expected, "observed": scores}
         return TargetChange(
-            kind="quality", target=self._target, seen=seen, since=since, evidence=evidence
+            kind="quality", target=self._target, alarm=alarm, since=since, evidence=evidence
         )
 
 
@@ -152,8 +152,8 @@ def price_change(target: str, billed: Values, listed: Values) -> TargetChange | 
         billed: US dollars that the provider reported for each answer, in order of time.
         listed: The same by list prices.
     """
-    known = np.nonzero((listed > 0) & np.isfinite(billed))[0]
-    ratios = billed[known] / listed[known]
+    rows = np.nonzero((listed > 0) & np.isfinite(billed))[0]
+    ratios = billed[rows] / listed[rows]
     for sign in (1, -1):
         off = sign * (ratios - 1) > _PRICE_OFF
         total = np.cumsum(np.concatenate([[0], off]))
@@ -163,8 +163,8 @@ def price_change(target: str, billed: Values, listed: Values) -> TargetChange | 
             return TargetChange(
                 kind="price",
                 target=target,
-                seen=int(known[part][-1]),
-                since=int(known[part][0]),
+                alarm=int(rows[part][-1]),
+                since=int(rows[part][0]),
                 evidence={"answers": _PRICE_RUN, "times the list": float(np.median(ratios[part]))},
             )
     return None
@@ -172,7 +172,7 @@ def price_change(target: str, billed: Values, listed: Values) -> TargetChange | 
 
 def mix_change(
     reference: Float[NDArray[np.float64], "request summary"],
-    seen: Float[NDArray[np.float64], "later summary"],
+    later: Float[NDArray[np.float64], "later summary"],
     *,
     names: tuple[str, ...],
 ) -> TargetChange | None:
@@ -180,7 +180,7 @@ def mix_change(
 
     Args:
         reference: Numbers that describe earlier requests, for example the predicted probabilities.
-        seen: The same of later requests, in order of time.
+        later: The same of later requests, in order of time.
         names: What each number is.
 
     Returns:
@@ -189,34 +189,36 @@ def mix_change(
     settings = ChangeSettings()
     threshold = settings.threshold + math.log(2 * len(names))  # each number, in both directions
     half = 0.5 - settings.tolerance
-    found = []
+    alarms = []
     for column, name in enumerate(names):
-        ranks = _ranks(reference[:, column], seen[:, column])
+        ranks = _rank_values(reference[:, column], later[:, column])
         for direction, values in (("lower", ranks), ("higher", 1 - ranks)):
-            alarm = _alarm(values, half, threshold)
+            alarm = _find_alarm(values, half, threshold)
             if alarm is not None:
                 part = slice(alarm[1], alarm[0] + 1)
-                told = {"what": name, "direction": direction, "rank": float(ranks[part].mean())}
-                found.append((*alarm, told))
-    if not found:
+                evidence = {"what": name, "direction": direction, "rank": float(ranks[part].mean())}
+                alarms.append((*alarm, evidence))
+    if not alarms:
         return None
-    at, since, told = min(found, key=lambda one: one[0])
-    return TargetChange(kind="mix", target=None, seen=at, since=since, evidence=told)
+    at, since, evidence = min(alarms, key=lambda alarm: alarm[0])
+    return TargetChange(kind="mix", target=None, alarm=at, since=since, evidence=evidence)
 
 
-def _ranks(reference: Float[NDArray[np.float64], " request"], seen: Values) -> Values:
+def _rank_values(reference: Float[NDArray[np.float64], " request"], values: Values) -> Values:
     """The share of the reference below each value; ties count half."""
-    held = np.sort(reference)
-    below = np.searchsorted(held, seen, side="left") + np.searchsorted(held, seen, side="right")
-    found: Values = below / (2 * max(1, len(held)))
-    return found
+    ordered = np.sort(reference)
+    below = np.searchsorted(ordered, values, side="left") + np.searchsorted(
+        ordered, values, side="right"
+    )
+    shares: Values = below / (2 * max(1, len(ordered)))
+    return shares
 
 
-def _certain(probability: float) -> float:
+def _clip_certainty(probability: float) -> float:
     return min(max(probability, 1 - _SURE), _SURE)
 
 
-def _overrated(off: Sequence[float]) -> float:
+def _estimate_excess(off: Sequence[float]) -> float:
     """How far the first labels fall short at most; 0 where that may be chance."""
     if len(off) < 2:
         return 0.0
@@ -224,13 +226,13 @@ def _overrated(off: Sequence[float]) -> float:
     return mean - error if mean + error < 0 else 0.0
 
 
-def _alarm(ranks: Values, half: float, threshold: float) -> tuple[int, int] | None:
+def _find_alarm(ranks: Values, half: float, threshold: float) -> tuple[int, int] | None:
     """The position where ranks are surely too low, and where that began."""
     detector = ChangeDetector()
-    for seen, rank in enumerate(ranks.tolist()):
+    for position, rank in enumerate(ranks.tolist()):
         if detector.add(half - rank, worst=1 - half) >= threshold:
-            backwards = np.cumsum(half - ranks[seen::-1])
-            return seen, seen - int(backwards.argmax())
+            backwards = np.cumsum(half - ranks[position::-1])
+            return position, position - int(backwards.argmax())
     return None
 
 
@@ -261,27 +263,26 @@ def follow_changes(
         return None
     version, place = state[state.current], registry.router(state.current)
     running = read_light(place).pool
-    known = {target.name: target for target in pool if target.has_price}
-    targets = tuple(t.priced_as(known[t.name]) if t.name in known else t for t in running)
+    priced = {target.name: target for target in pool if target.has_price}
+    targets = tuple(t.priced_as(priced[t.name]) if t.name in priced else t for t in running)
     moved = {new.name for old, new in zip(running, targets, strict=True) if old != new}
-    worse = _worse(state, changes, len(pool))
-    left = [one for one in worse if one.target in running.names]
-    if not moved and not left:
+    worse = _find_worse(state, changes, len(pool))
+    avoidable = [change for change in worse if change.target in running.names]
+    if not moved and not avoidable:
         return None
     router = Router.load(place)
-    points = router.record.chosen
     if moved:
         router = router.with_pool(replace(running, targets=targets, prices_date=day))
-    for one in left:
-        with suppress(ConfigError):  # a router needs two targets
-            router = remove_target(router, one.target)
-    left = [one for one in left if one.target not in router.pool.names]
-    if not moved and not left:
+    router = _leave_targets(router, [change.target for change in avoidable])
+    avoidable = [change for change in avoidable if change.target not in router.pool.names]
+    if not moved and not avoidable:
         return None
-    if left and points is not None:
-        router = _at_its_lam(router, points)
-    prices = {one.target: one for one in changes if one.kind == "price" and one.target in moved}
-    answered = [*left, *prices.values()]
+    prices = {
+        change.target: change
+        for change in changes
+        if change.kind == "price" and change.target in moved
+    }
+    answered = [*avoidable, *prices.values()]
     name = registry.add(
         router,
         {
@@ -290,13 +291,24 @@ def follow_changes(
             "notes": tuple(map(change_words, answered)),
         },
     )
-    told = {one.id: {"since": one.since, **one.evidence} for one in answered}
+    evidence = {change.id: {"since": change.since, **change.evidence} for change in answered}
     why = "; ".join(map(change_words, answered))
-    registry.promote(name, evidence={"why": why, "changes": told})
+    registry.promote(name, evidence={"why": why, "changes": evidence})
     return name
 
 
-def _at_its_lam(router: Router, points: OperatingPoints) -> Router:
+def _leave_targets(router: Router, targets: Sequence[str]) -> Router:
+    """The router without these targets, as far as two stay, at the lam that it had."""
+    points, count = router.record.chosen, len(router.pool.names)
+    for target in targets:
+        with suppress(ConfigError):  # a router needs two targets
+            router = remove_target(router, target)
+    if points is None or len(router.pool.names) == count:
+        return router
+    return _keep_lam(router, points)
+
+
+def _keep_lam(router: Router, points: OperatingPoints) -> Router:
     """The router with the lam that it had before targets left."""
     names, reference = router.pool.names, router.reference
     if points.best not in names:
@@ -307,20 +319,20 @@ def _at_its_lam(router: Router, points: OperatingPoints) -> Router:
     return replace(router, record=record)
 
 
-def _worse(
+def _find_worse(
     state: VersionState, changes: Iterable[RecordedChange], targets: int
 ) -> list[RecordedChange]:
     """The changes for the worse that the version that serves doesn't know, and no step answered.
 
     Empty where more than half of the targets seem worse: then the judge is probably another.
     """
-    told = {one for step in state.steps for one in step.evidence.get("changes", ())}
-    known = () if state.current is None else state[state.current].changes
-    worse = [one for one in changes if one.evidence.get("direction") == "worse"]
-    new = [one for one in worse if one.id not in known]
-    if 2 * len({one.target for one in new}) > targets:
+    answered = {change for step in state.steps for change in step.evidence.get("changes", ())}
+    recorded = () if state.current is None else state[state.current].changes
+    worse = [change for change in changes if change.evidence.get("direction") == "worse"]
+    new = [change for change in worse if change.id not in recorded]
+    if 2 * len({change.target for change in new}) > targets:
         return []
-    return [one for one in new if one.id not in told]
+    return [change for change in new if change.id not in answered]
 
 
 def follows_change(state: VersionState, version: str) -> bool:
@@ -330,8 +342,8 @@ def follows_change(state: VersionState, version: str) -> bool:
 
 def fit_is_due(state: VersionState, changes: Iterable[RecordedChange]) -> bool:
     """Whether targets or traffic changed since any version was fitted."""
-    known = {one for version in state.versions for one in version.changes}
-    return any(one.kind != "price" and one.id not in known for one in changes)
+    recorded = {change for version in state.versions for change in version.changes}
+    return any(change.kind != "price" and change.id not in recorded for change in changes)
 
 
 def current_samples(
@@ -343,18 +355,20 @@ def current_samples(
         samples: The samples, by decision.
         since: By target, the time from which on its answers count, in seconds since 1970.
     """
-    return {name: _current(one, since) for name, one in samples.items()}
+    return {name: _drop_old_answers(sample, since) for name, sample in samples.items()}
 
 
-def _current(sample: LabelledSample, since: Mapping[str, float]) -> LabelledSample:
+def _drop_old_answers(sample: LabelledSample, since: Mapping[str, float]) -> LabelledSample:
     questions, answers = sample.questions, sample.answers
     if questions is None:
         return sample
-    given = {name: answers[name].at if name in answers else sample.sample.at for name in since}
-    old = [name for name in since if given[name] < since[name]]
-    kept = [name for name in questions.drawn if name not in old]
+    answered_at = {
+        name: answers[name].at if name in answers else sample.sample.at for name in since
+    }
+    old = [name for name in since if answered_at[name] < since[name]]
+    drawn = [name for name in questions.drawn if name not in old]
     chances = {**questions.propensity, **dict.fromkeys(old, 0.0)}
-    return replace(sample, questions=replace(questions, drawn=kept, propensity=chances))
+    return replace(sample, questions=replace(questions, drawn=drawn, propensity=chances))
 
 
 def current_scores(
@@ -368,16 +382,17 @@ def current_scores(
 
 def change_words(change: RecordedChange) -> str:
     """A change and its evidence, in words."""
-    told, name = change.evidence, change.target
+    evidence, name = change.evidence, change.target
     when = datetime.fromtimestamp(change.since, UTC).isoformat(timespec="seconds")
     if change.kind == "quality":
         return (
-            f"{name} is {told['direction']} since {when}: {told['observed']:.0%} of "
-            f"{told['labels']:,} answers were right, and {told['expected']:.0%} were expected"
+            f"{name} is {evidence['direction']} since {when}: {evidence['observed']:.0%} of "
+            f"{evidence['labels']:,} answers were right, and {evidence['expected']:.0%} were "
+            "expected"
         )
     if change.kind == "mix":
-        what = f"predictions for {told['what']} are {told['direction']}"
-        return f"the mix of requests is another since {when}: {what}"
-    if "answers" not in told:
+        shift = f"predictions for {evidence['what']} are {evidence['direction']}"
+        return f"the mix of requests is another since {when}: {shift}"
+    if "answers" not in evidence:
         return f"{name} has other list prices since {when}"
-    return f"{name} costs {told['times the list']:.3g} times its list price since {when}"
+    return f"{name} costs {evidence['times the list']:.3g} times its list price since {when}"

@@ -52,10 +52,10 @@ _SETTINGS: Final = ChangeSettings(false_alarms=0.025)
 _REFERENCE, _LATEST = 1000, 10_000
 """The requests that later ones are compared with, and how many are looked at."""
 _TIME = attrgetter("at")
-_Watched = tuple[str, QualityWatch, Sequence[Observation]]
+_Watch = tuple[str, QualityWatch, Sequence[Observation]]
 
 
-class _Routed(NamedTuple):
+class _TargetRequest(NamedTuple):
     """A request, as far as changes show in it; what its target billed, and by the list."""
 
     at: float
@@ -95,26 +95,30 @@ class TargetChecks:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._url, self._store, self._registry, self._clock = url, store, registry, clock
-        self._given, self._listed = pool, pool.at_first()
+        self._pool, self._listed = pool, pool.at_first()
         self._every, self._is_graded = every, is_graded
         self.changes = tuple(read_learning(url, RecordedChange))
         state = registry.state()
         self._version = None if state.current is None else state[state.current]
         latest = read_receipts(url, limit=_LATEST, newest_first=True)
-        self._traffic = [self._routed(one) for one in latest][::-1]
-        decided = (one.router for one in reversed(self._traffic) if one.router)
-        self._router = next(decided, "") if self._version is None else self._version.fingerprint
+        self._traffic = [self._summarise(receipt) for receipt in latest][::-1]
+        fingerprints = (request.router for request in reversed(self._traffic) if request.router)
+        self._router = (
+            next(fingerprints, "") if self._version is None else self._version.fingerprint
+        )
 
-    def _routed(self, receipt: Receipt) -> _Routed:
+    def _summarise(self, receipt: Receipt) -> _TargetRequest:
         name, usage = receipt.outcome.target, receipt.outcome.usage
         billed = None if usage is None else reported_cost(usage)
         listed = None
-        if name in self._given.names and usage is not None and billed is not None:
-            target = self._given[name]
+        if name in self._pool.names and usage is not None and billed is not None:
+            target = self._pool[name]
             listed = None if target.endpoints else cost_of(usage, target)
-        return _Routed(receipt.at, receipt.router, name, receipt.choice.correctness, billed, listed)
+        return _TargetRequest(
+            receipt.at, receipt.router, name, receipt.choice.correctness, billed, listed
+        )
 
-    def _read(self) -> None:
+    def _read_grades(self) -> None:
         """Read the grades so far, and what the router that serves predicted of them."""
         self._grades = AnswerGrades.read(self._url)
         ids = {name for some in self._grades.grades.values() for name in some}
@@ -124,58 +128,64 @@ class TargetChecks:
             if receipt.router and receipt.router == self._router
         }
 
-    def _of(self, kind: str, target: str = "") -> list[RecordedChange]:
-        return [one for one in self.changes if (one.kind, one.target) == (kind, target)]
+    def _changes_of(self, kind: str, target: str = "") -> list[RecordedChange]:
+        return [change for change in self.changes if (change.kind, change.target) == (kind, target)]
 
-    def _start(self, kind: str, target: str = "") -> float:
+    def _last_noticed(self, kind: str, target: str = "") -> float:
         """The time after which nothing was noticed yet."""
-        return max((one.seen for one in self._of(kind, target)), default=-math.inf)
+        return max((change.seen for change in self._changes_of(kind, target)), default=-math.inf)
 
     @property
     def since(self) -> Mapping[str, float]:
         """By target that is another now, the time from which on its answers are its own."""
-        return {one.target: one.since for one in self.changes if one.kind == "quality"}
+        return {change.target: change.since for change in self.changes if change.kind == "quality"}
 
     @property
     def pool(self) -> Pool:
         """The targets at the prices that their providers charge."""
-        targets = tuple(_times_price(one, self._times(one.name)) for one in self._listed)
+        targets = tuple(
+            _scale_prices(target, self._price_factor(target.name)) for target in self._listed
+        )
         return replace(self._listed, targets=targets)
 
     @property
     def charged(self) -> tuple[str, ...]:
         """The targets whose providers charge other prices than listed."""
-        return tuple(name for name in self._listed.names if self._times(name) != 1)
+        return tuple(name for name in self._listed.names if self._price_factor(name) != 1)
 
-    def _times(self, name: str) -> float:
+    def _price_factor(self, name: str) -> float:
         """What a target's provider charges, relative to the list as it is now."""
-        known = self._of("price", name)
-        if not known or known[-1].evidence["listed"] != _prices(self._listed[name]):
+        changes = self._changes_of("price", name)
+        if not changes or changes[-1].evidence["listed"] != _list_prices(self._listed[name]):
             return 1.0
-        return float(known[-1].evidence["times the list"])
+        return float(changes[-1].evidence["times the list"])
 
-    def due(
-        self, askable: Collection[str], done: Collection[tuple[str, str]]
+    def due_anchors(
+        self, askable: Collection[str], attempted: Collection[tuple[str, str]]
     ) -> list[AnchorQuestion]:
         """The anchors to ask now.
 
         Args:
             askable: The requests that can be asked again.
-            done: The requests and names of answers that were asked for.
+            attempted: The requests and names of answers that were asked for.
         """
         if not self._every or not self._is_graded:
             return []
-        self._read()
-        found = []
+        self._read_grades()
+        anchors = []
         for target in self._listed:
-            for name in self._due(target.name, askable) if target.has_price else ():
-                asked = (AnchorQuestion(name, target.name, n) for n in itertools.count(2))
-                found.append(next(one for one in asked if (name, one.name) not in done))
-        return found
+            for name in self._next_anchors(target.name, askable) if target.has_price else ():
+                questions = (AnchorQuestion(name, target.name, n) for n in itertools.count(2))
+                anchors.append(
+                    next(
+                        question for question in questions if (name, question.name) not in attempted
+                    )
+                )
+        return anchors
 
-    def _due(self, target: str, askable: Collection[str]) -> list[str]:
+    def _next_anchors(self, target: str, askable: Collection[str]) -> list[str]:
         """The next anchors: those that were asked least, and of these the oldest."""
-        start, times = self._start("quality", target), self._grades.repeated.get(target, {})
+        start, times = self._last_noticed("quality", target), self._grades.repeated.get(target, {})
         again = {name: sum(at > start for at in some) for name, some in times.items()}
         right = sorted(
             (again.get(name, 0), some[0].at, name)
@@ -184,125 +194,130 @@ class TargetChecks:
         )
         new = LEARNED - sum(again.values())
         last = max((at for some in times.values() for at in some), default=-math.inf)
-        seen = sum(one.target == target and one.at > last for one in self._traffic)
-        suspicion = self._watched(target)[0][1].suspicion
+        requests = sum(request.target == target and request.at > last for request in self._traffic)
+        suspicion = self._watch_answers(target)[0][1].suspicion
         every = self._every / (_OFTEN if suspicion > _SUSPICIOUS else 1)
         if new > 0:
-            return [name for asked, _, name in right if not asked][:new]
-        return [name for _, _, name in right[: _AT_ONCE if seen >= every else 0]]
+            return [name for count, _, name in right if not count][:new]
+        return [name for _, _, name in right[: _AT_ONCE if requests >= every else 0]]
 
-    def look(self) -> tuple[RecordedChange, ...]:
+    def record_changes(self) -> tuple[RecordedChange, ...]:
         """Record what is noticed now, and return it."""
-        self._read()
-        found = (*self._quality(), *self._price(), *self._mix())
-        write_learning(self._store, found)
-        self.changes += found
-        return found
+        self._read_grades()
+        changes = (*self._quality_changes(), *self._price_changes(), *self._mix_changes())
+        write_learning(self._store, changes)
+        self.changes += changes
+        return changes
 
-    def _watched(self, target: str) -> tuple[_Watched, _Watched]:
+    def _watch_answers(self, target: str) -> tuple[_Watch, _Watch]:
         """The watches of a target for worse and better answers, with what they saw."""
-        grades = self._grades.since(target, self._start("quality", target))
-        labels = sorted(self._labels(target, grades), key=_TIME)
-        both = sorted([*labels, *anchor_observations(grades.values())], key=_TIME)
+        grades = self._grades.since(target, self._last_noticed("quality", target))
+        labels = sorted(self._observe_labels(target, grades), key=_TIME)
+        with_anchors = sorted([*labels, *anchor_observations(grades.values())], key=_TIME)
         worse, better = QualityWatch(target, _SETTINGS), QualityWatch(target, _SETTINGS)
-        for one in both:
-            worse.add(one.score, one.expected, error=one.error)
-        for one in labels:
-            better.add(1 - one.score, 1 - one.expected, error=one.error)
-        return ("worse", worse, both), ("better", better, labels)
+        for label in with_anchors:
+            worse.add(label.score, label.expected, error=label.error)
+        for label in labels:
+            better.add(1 - label.score, 1 - label.expected, error=label.error)
+        return ("worse", worse, with_anchors), ("better", better, labels)
 
-    def _labels(
+    def _observe_labels(
         self, target: str, grades: Mapping[str, Sequence[FirstJudgment]]
     ) -> Iterator[Observation]:
         """First answers, with what the router that serves predicted, unless it knew another."""
-        known = () if self._version is None else self._version.changes
-        if any(one.id not in known for one in self._of("quality", target)):
+        recorded = () if self._version is None else self._version.changes
+        if any(change.id not in recorded for change in self._changes_of("quality", target)):
             return
         for name, (first, *_) in grades.items():
             expected = self._predicted.get(name, {}).get(target)
             if expected is not None and first.number == 1:
                 yield Observation(first.at, first.score, expected, first.error)
 
-    def _quality(self) -> Iterator[RecordedChange]:
+    def _quality_changes(self) -> Iterator[RecordedChange]:
         for target in self._listed.names if self._is_graded else ():
-            for direction, watch, seen in self._watched(target):
+            for direction, watch, observations in self._watch_answers(target):
                 if watch.change is not None:
-                    told = dict(watch.change.evidence)
+                    evidence = dict(watch.change.evidence)
                     if direction == "better":
-                        told |= {name: 1 - told[name] for name in ("expected", "observed")}
-                    times = seen[watch.change.since].at, seen[watch.change.seen].at
-                    yield self._record("quality", target, times, {"direction": direction, **told})
+                        evidence |= {name: 1 - evidence[name] for name in ("expected", "observed")}
+                    times = observations[watch.change.since].at, observations[watch.change.alarm].at
+                    yield self._make_change(
+                        "quality", target, times, {"direction": direction, **evidence}
+                    )
                     break
 
-    def _price(self) -> Iterator[RecordedChange]:
+    def _price_changes(self) -> Iterator[RecordedChange]:
         """New list prices, and bills that differ from the list as it was corrected so far."""
-        fitted = self._fitted_prices()
+        fitted = self._read_fitted_prices()
         for target in self._listed:
-            name, prices = target.name, _prices(target)
-            known = self._of("price", name)
-            listed = known[-1].evidence["listed"] if known else fitted.get(name, prices)
+            name, prices = target.name, _list_prices(target)
+            changes = self._changes_of("price", name)
+            listed = changes[-1].evidence["listed"] if changes else fitted.get(name, prices)
             if not target.has_price:
                 continue
             if listed != prices:
-                told = {"times the list": 1.0, "listed": prices, "listed before": listed}
-                yield self._record("price", name, (self._clock(), self._clock()), told)
+                evidence = {"times the list": 1.0, "listed": prices, "listed before": listed}
+                yield self._make_change("price", name, (self._clock(), self._clock()), evidence)
                 continue
-            start, before = self._start("price", name), self._times(name)
+            start, before = self._last_noticed("price", name), self._price_factor(name)
             rows = [
-                (one.at, one.billed, one.listed * before)
-                for one in self._traffic
-                if one.target == name and one.at > start and one.billed is not None and one.listed
+                (request.at, request.billed, request.listed * before)
+                for request in self._traffic
+                if request.target == name
+                and request.at > start
+                and request.billed is not None
+                and request.listed
             ]
             at, *dollars = np.array(rows, dtype=np.float64).reshape(-1, 3).T
-            found = price_change(name, *dollars)
-            if found is not None:
-                now = before * found.evidence["times the list"]
-                told = {**found.evidence, "times the list": now, "listed": prices}
-                times = float(at[found.since]), float(at[found.seen])
-                yield self._record("price", name, times, told)
+            change = price_change(name, *dollars)
+            if change is not None:
+                factor = before * change.evidence["times the list"]
+                evidence = {**change.evidence, "times the list": factor, "listed": prices}
+                times = float(at[change.since]), float(at[change.alarm])
+                yield self._make_change("price", name, times, evidence)
 
-    def _mix(self) -> Iterator[RecordedChange]:
+    def _mix_changes(self) -> Iterator[RecordedChange]:
         """Whether requests differ from the first that the router decided on."""
-        start, mine = self._start("mix"), self._router
+        start, mine = self._last_noticed("mix"), self._router
         rows = [r for r in self._traffic if r.router == mine and r.at > start and r.correctness]
         if len(rows) <= _REFERENCE:
             return
         names = tuple(rows[0].correctness)
-        table = np.array([[one.correctness[name] for name in names] for one in rows])
-        found = mix_change(table[:_REFERENCE], table[_REFERENCE:], names=names)
-        if found is not None:
-            times = rows[_REFERENCE + found.since].at, rows[_REFERENCE + found.seen].at
-            yield self._record("mix", "", times, found.evidence)
+        table = np.array([[request.correctness[name] for name in names] for request in rows])
+        change = mix_change(table[:_REFERENCE], table[_REFERENCE:], names=names)
+        if change is not None:
+            times = rows[_REFERENCE + change.since].at, rows[_REFERENCE + change.alarm].at
+            yield self._make_change("mix", "", times, change.evidence)
 
-    def _record(
+    def _make_change(
         self, kind: ChangeKind, target: str, times: tuple[float, float], evidence: Mapping[str, Any]
     ) -> RecordedChange:
         """A change; `times` are those since when, and at which it was sure."""
-        since, seen = times
+        since, alarm = times
         return RecordedChange(
-            id=f"{kind}:{target}:{seen:.3f}",
+            id=f"{kind}:{target}:{alarm:.3f}",
             target=target,
             kind=kind,
             at=self._clock(),
             since=since,
-            seen=seen,
+            seen=alarm,
             evidence=evidence,
         )
 
-    def _fitted_prices(self) -> dict[str, list[float | None]]:
+    def _read_fitted_prices(self) -> dict[str, list[float | None]]:
         """The prices of the version that serves, by target; none without one."""
         version = self._version
         if version is None:
             return {}
         pool = read_light(self._registry.router(version.name)).pool
-        return {target.name: _prices(target) for target in pool}
+        return {target.name: _list_prices(target) for target in pool}
 
 
-def _prices(target: Target) -> list[float | None]:
+def _list_prices(target: Target) -> list[float | None]:
     return [getattr(target, name) for name in PRICES]
 
 
-def _times_price(target: Target, times: float) -> Target:
-    known = zip(PRICES, _prices(target), strict=True)
-    prices: dict[str, Any] = {name: price * times for name, price in known if price is not None}
+def _scale_prices(target: Target, times: float) -> Target:
+    listed = zip(PRICES, _list_prices(target), strict=True)
+    prices: dict[str, Any] = {name: price * times for name, price in listed if price is not None}
     return replace(target, **prices)

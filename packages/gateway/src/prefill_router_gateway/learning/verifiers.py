@@ -31,17 +31,17 @@ _FILE = "answer.py"
 _PROGRAM: Final = f"""
 import contextlib, io, json, os, sys
 
-said = os.dup(1)
-os.dup2(2, 1)  # what the answer prints by itself tells nothing
+pipe = os.dup(1)
+os.dup2(2, 1)  # what the answer prints by itself is no result
 names = {{"__name__": "answer"}}
 with open("{_FILE}", encoding="utf-8") as file:
     exec(compile(file.read(), "{_FILE}", "exec"), names)
 defined = sorted(name for name, value in names.items() if callable(value))
-found = []
+outputs = []
 for source in json.load(sys.stdin):
-    shown = io.StringIO()
+    printed = io.StringIO()
     try:
-        with contextlib.redirect_stdout(shown):
+        with contextlib.redirect_stdout(printed):
             try:
                 code = compile(source, "test", "eval")
             except SyntaxError:
@@ -50,11 +50,11 @@ for source in json.load(sys.stdin):
                 value = eval(code, names)
                 if value is not None:
                     print(repr(value))
-        found.append(shown.getvalue())
+        outputs.append(printed.getvalue())
     except BaseException:
-        found.append(None)
-with os.fdopen(said, "w", encoding="utf-8") as out:
-    json.dump([defined, found], out)
+        outputs.append(None)
+with os.fdopen(pipe, "w", encoding="utf-8") as out:
+    json.dump([defined, outputs], out)
 """
 
 
@@ -65,11 +65,11 @@ class RequestTest:
 
     Attributes:
         source: A statement, or an expression.
-        shown: What it must show; None where it must only raise no error.
+        expected: What it must print; None where it must only raise no error.
     """
 
     source: str
-    shown: str | None = None
+    expected: str | None = None
 
     @property
     def called(self) -> set[str]:
@@ -83,10 +83,10 @@ def request_tests(text: str) -> list[RequestTest]:
 
     Examples that show an error, or leave out a part by dots, are none.
     """
-    return [*_asserted(text), *_examples(text)][:MOST]
+    return [*_read_asserts(text), *_read_examples(text)][:MOST]
 
 
-def _asserted(text: str) -> Iterator[RequestTest]:
+def _read_asserts(text: str) -> Iterator[RequestTest]:
     for line in text.split("\n"):
         source = line.strip()
         if not source.startswith("assert"):
@@ -100,20 +100,20 @@ def _asserted(text: str) -> Iterator[RequestTest]:
             yield test
 
 
-def _examples(text: str) -> Iterator[RequestTest]:
+def _read_examples(text: str) -> Iterator[RequestTest]:
     try:
-        found = doctest.DocTestParser().get_examples(text)
-        for one in found:
-            ast.parse(one.source)
+        examples = doctest.DocTestParser().get_examples(text)
+        for example in examples:
+            ast.parse(example.source)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return
-    for one in found:
-        if one.exc_msg is None and "..." not in one.want and "```" not in one.want:
-            yield RequestTest(one.source, one.want or None)
+    for example in examples:
+        if example.exc_msg is None and "..." not in example.want and "```" not in example.want:
+            yield RequestTest(example.source, example.want or None)
 
 
 def passes(tests: Sequence[RequestTest], answer: str, sandbox: Sandbox) -> bool | None:
-    """Whether the program in an answer passes tests; None where they don't tell.
+    """Whether the program in an answer passes tests; None where they don't decide.
 
     Raises:
         SandboxError: The sandbox failed.
@@ -125,24 +125,24 @@ def passes(tests: Sequence[RequestTest], answer: str, sandbox: Sandbox) -> bool 
     source = code.encode("utf-8", "replace")
     outcome = sandbox.run(_PROGRAM, stdin=stdin, files={_FILE: source})
     try:
-        defined, shown = json.loads(outcome.stdout) if outcome.status == "ok" else ([], [])
-        known = [
-            (test, one)
-            for test, one in zip(tests, shown, strict=True)
+        defined, outputs = json.loads(outcome.stdout) if outcome.status == "ok" else ([], [])
+        relevant = [
+            (test, output)
+            for test, output in zip(tests, outputs, strict=True)
             if test.called & set(defined)
         ]
     except (ValueError, TypeError):  # the program wrote something else
         return None
-    return all(_holds(test, one) for test, one in known) if known else None
+    return all(_passes_test(test, output) for test, output in relevant) if relevant else None
 
 
-def _holds(test: RequestTest, shown: str | None) -> bool:
-    if shown is None:
+def _passes_test(test: RequestTest, output: str | None) -> bool:
+    if output is None:
         return False
-    if test.shown is None or shown.split() == test.shown.split():
+    if test.expected is None or output.split() == test.expected.split():
         return True
     try:
-        return bool(ast.literal_eval(shown.strip()) == ast.literal_eval(test.shown.strip()))
+        return bool(ast.literal_eval(output.strip()) == ast.literal_eval(test.expected.strip()))
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return False
 
@@ -208,14 +208,14 @@ class Verifiers:
         if self._pattern is not None and self._pattern.search(answer) is None:
             return Verification("pattern", 0.0)
         if self._sandbox is not None:
-            asked = next((m.content for m in reversed(request.prompt) if m.role == "user"), "")
-            if passes(request_tests(asked), answer, self._sandbox) is False:
+            question = next((m.content for m in reversed(request.prompt) if m.role == "user"), "")
+            if passes(request_tests(question), answer, self._sandbox) is False:
                 return Verification("tests", 0.0)
         if self._function is not None:
             task = Task(query=Query(request.sample.id, request.prompt), grader="python")
-            found: Grade = self._function.grade(task, answer)
-            if found.score is not None:
-                return Verification("function", found.score)
+            grade: Grade = self._function.grade(task, answer)
+            if grade.score is not None:
+                return Verification("function", grade.score)
         return None
 
 
@@ -240,9 +240,9 @@ def follows(schema: Mapping[str, Any], answer: str) -> bool:
     except ImportError:
         return _follows_outermost(schema, value)
     try:
-        known = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
-        known.check_schema(schema)
-        checked = jsonschema.validators.extend(known, _counted(known.VALIDATORS))
+        dialect = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
+        dialect.check_schema(schema)
+        checked = jsonschema.validators.extend(dialect, _limit_checks(dialect.VALIDATORS))
         return not any(checked(schema, registry=Registry()).iter_errors(value))
     except jsonschema.SchemaError:
         return True
@@ -253,25 +253,25 @@ def follows(schema: Mapping[str, Any], answer: str) -> bool:
 _Check = Callable[..., Iterable[Any]]
 
 
-def _counted(checks: Mapping[str, _Check]) -> dict[str, _Check]:
+def _limit_checks(checks: Mapping[str, _Check]) -> dict[str, _Check]:
     """The checks of a schema's keywords, of which so many are made and no more."""
     left = itertools.count(MOST_CHECKS, -1)
 
     def counted(check: _Check) -> _Check:
-        def one(validator: Any, given: Any, value: Any, schema: Any) -> Iterator[Any]:
+        def count(validator: Any, keyword: Any, value: Any, schema: Any) -> Iterator[Any]:
             if next(left) <= 0:
                 raise ValueError("the schema takes too many checks")
-            yield from check(validator, given, value, schema) or ()
+            yield from check(validator, keyword, value, schema) or ()
 
-        return one
+        return count
 
-    def passed(validator: Any, given: Any, value: Any, schema: Any) -> Iterator[Any]:
-        del validator, given, value, schema
+    def passed(validator: Any, keyword: Any, value: Any, schema: Any) -> Iterator[Any]:
+        del validator, keyword, value, schema
         yield from ()
 
-    def beyond(validator: Any, given: Any, value: Any, schema: Any) -> Iterator[Any]:
+    def beyond(validator: Any, keyword: Any, value: Any, schema: Any) -> Iterator[Any]:
         if "patternProperties" not in schema:  # which properties these are, its patterns say
-            yield from checks["additionalProperties"](validator, given, value, schema) or ()
+            yield from checks["additionalProperties"](validator, keyword, value, schema) or ()
 
     own = {**dict.fromkeys(UNCHECKED, passed), "additionalProperties": beyond}
     return {name: counted(own.get(name, check)) for name, check in checks.items()}

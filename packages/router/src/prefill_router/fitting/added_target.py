@@ -422,7 +422,7 @@ def _asked(
             found = ask([train.query_ids[row] for row in chosen.tolist()])
             answers = _answers(found, train, name)
             advance(float(len(chosen) - before))
-            if len(answers.rows) == answered:  # the purse is empty, or the target doesn't answer
+            if len(answers.rows) == answered:  # the budget is empty, or the target doesn't answer
                 break
     return answers, tuple(train.query_ids[row] for row in chosen.tolist())
 
