@@ -18,7 +18,7 @@ from prefill_router_gateway.receipts import (
     LabelledSample,
     SideAnswer,
     SideQuestions,
-    combined,
+    combine_labels,
     export,
     insert_rows,
     labelled_samples,
@@ -103,10 +103,10 @@ def test_a_sample_of_an_earlier_version_has_the_prompt_of_its_body(tmp_path: Pat
 
 
 def test_labels_of_several_sources_are_combined() -> None:
-    assert combined([(1.0, 0.2)]) == (1.0, 0.2)
-    assert combined([(0.0, 0.1), (1.0, 0.0)]) == (1.0, 0.0)
-    assert combined([(1.0, 0.1), (0.0, 0.1)]) == (0.5, 0.0)
-    score, error = combined([(1.0, 0.1), (0.0, 0.3)])
+    assert combine_labels([(1.0, 0.2)]) == (1.0, 0.2)
+    assert combine_labels([(0.0, 0.1), (1.0, 0.0)]) == (1.0, 0.0)
+    assert combine_labels([(1.0, 0.1), (0.0, 0.1)]) == (0.5, 0.0)
+    score, error = combine_labels([(1.0, 0.1), (0.0, 0.3)])
     assert score == 1
     assert error == pytest.approx(0.1 * 0.7 / (0.1 * 0.7 + 0.9 * 0.3))
 

@@ -91,7 +91,7 @@ def test_what_has_gathered_is_written_together_in_order() -> None:
         assert writer.stats().waiting == 40
         store.may.set()
         assert all(await asyncio.gather(*tasks))
-        assert (writer.stats().kept, writer.stats().waiting) == (40, 0)
+        assert (writer.stats().written, writer.stats().waiting) == (40, 0)
         assert await writer.close() == 0
         assert not await writer.keep(made_receipt(41))  # too late
         assert writer.stats().lost == 1
@@ -108,10 +108,10 @@ def test_nobody_waits_longer_than_they_want_and_nothing_is_lost() -> None:
         writer = ReceiptWriter(store, wait_seconds=0.001)
         store.may.clear()
         assert not await writer.keep(made_receipt(1))
-        assert (writer.stats().kept, writer.stats().waiting, writer.stats().lost) == (0, 1, 0)
+        assert (writer.stats().written, writer.stats().waiting, writer.stats().lost) == (0, 1, 0)
         store.may.set()
         assert await writer.close() == 0
-        assert writer.stats().kept == 1
+        assert writer.stats().written == 1
 
     asyncio.run(work())
     assert store.batches == [names(1)]
@@ -185,7 +185,7 @@ def test_a_database_that_is_down_is_asked_again() -> None:
         writer = ReceiptWriter(store, wait_seconds=60)
         assert await writer.keep(made_receipt(1))
         stats = writer.stats()
-        assert (stats.kept, stats.failures, stats.last_error_kind) == (1, 1, "out for lunch")
+        assert (stats.written, stats.failures, stats.last_error_kind) == (1, 1, "out for lunch")
         assert writer.healthy
         await writer.close()
         assert not writer.healthy
@@ -252,7 +252,7 @@ def test_a_row_that_is_never_taken_is_lost_alone() -> None:
         store.may.set()
         assert await first
         assert await asyncio.gather(*tasks) == [True, False, False, True]
-        assert (writer.stats().kept, writer.stats().lost, writer.stats().waiting) == (3, 2, 0)
+        assert (writer.stats().written, writer.stats().lost, writer.stats().waiting) == (3, 2, 0)
         await writer.close()
 
     asyncio.run(work())
@@ -360,7 +360,7 @@ def test_old_receipts_are_deleted_between_writes(
             await asyncio.sleep(0.001)
         assert await writer.keep(Feedback(id=name_of(9), score=1, at=now))
         await writer.close()
-        assert (writer.stats().kept, writer.stats().failures) == (2, 0)
+        assert (writer.stats().written, writer.stats().failures) == (2, 0)
 
     with caplog.at_level("INFO"):
         asyncio.run(work())

@@ -26,7 +26,7 @@ from .labels import (
     SampledRequest as SampledRequest,
     SideAnswer as SideAnswer,
     SideQuestions as SideQuestions,
-    combined as combined,
+    combine_labels as combine_labels,
     labelled_samples as labelled_samples,
     learning_insert as learning_insert,
     open_learning as open_learning,

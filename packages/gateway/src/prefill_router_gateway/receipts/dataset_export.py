@@ -61,8 +61,8 @@ class _Cell:
     """The values of one target's answers to one prompt."""
 
     scores: list[float] = field(default_factory=list)
-    given: list[float] = field(default_factory=list)
-    written: list[float] = field(default_factory=list)
+    input_tokens: list[float] = field(default_factory=list)
+    output_tokens: list[float] = field(default_factory=list)
     costs: list[float] = field(default_factory=list)
     errors: list[float] = field(default_factory=list)
     chances: list[float] = field(default_factory=list)
@@ -97,13 +97,13 @@ def export(
         DataError: No receipt can be used; the message says why.
     """
     rows = _ExportRows(pool, samples or {}, errors or {})
-    for turn in _by_turn(receipts, turns or {}):
+    for turn in _group_by_turn(receipts, turns or {}):
         rows.add(turn, unscored=unscored)
     if not rows.times:
-        raise _nothing(rows.left_out)
+        raise _no_rows_error(rows.left_out)
     listed = pool or Pool(tuple(Target(name=name) for name in sorted(rows.names)))
-    dataset = _dataset(rows.queries, rows.cells, listed)
-    times, notes = rows.times, tuple(_notes(dataset))
+    dataset = _make_dataset(rows.queries, rows.cells, listed)
+    times, notes = rows.times, tuple(_list_notes(dataset))
     span = min(times), max(times)
     return DatasetExport(dataset, len(times), rows.left_out, notes, rows.sources, span)
 
@@ -163,7 +163,7 @@ class _ExportRows:
             sample, receipt, scores, self.names, self._errors, self.cells, self.queries
         )
         if not why:
-            self.sources.update(_sources(sample, receipt, scores))
+            self.sources.update(_label_sources(sample, receipt, scores))
         return why
 
     def _add_answer(
@@ -178,7 +178,7 @@ class _ExportRows:
         conversation = _conversation(receipt, scores)
         key = prompt_key(prompt) + (f" in {conversation}" if conversation else "")
         self.queries[key] = Query(key, prompt, conversation=conversation)
-        _add(self.cells.setdefault((key, target), _Cell()), receipt, scores)
+        _add_scores(self.cells.setdefault((key, target), _Cell()), receipt, scores)
         self.sources["user"] += bool(scores)
         return ""
 
@@ -219,7 +219,7 @@ class _ScoredTurn:
         self.scores = latest_scores([*self.scores, *scores])
 
 
-def _by_turn(
+def _group_by_turn(
     receipts: Iterable[tuple[Receipt, Sequence[Feedback]]], turns: Mapping[str, PersonTurn]
 ) -> Iterator[_ScoredTurn]:
     """Requests and turns in the order in which they ended."""
@@ -265,7 +265,7 @@ def _why_not(
     return "" if receipt.outcome.target in names else _NOT_IN_POOL
 
 
-def _nothing(left_out: Mapping[str, int]) -> DataError:
+def _no_rows_error(left_out: Mapping[str, int]) -> DataError:
     reasons = ", ".join(f"{count:,} {why}" for why, count in left_out.items())
     if not reasons:
         return DataError("there are no receipts in that time; nothing can be exported")
@@ -315,7 +315,7 @@ def _add_sample(
     return ""
 
 
-def _sources(
+def _label_sources(
     sampled: LabelledSample, receipt: Receipt, scores: Sequence[Feedback]
 ) -> Iterable[str]:
     drawn = () if sampled.questions is None else sampled.questions.drawn
@@ -323,7 +323,7 @@ def _sources(
         yield from sampled.sources(target, scores if target == receipt.outcome.target else ())
 
 
-def _add(cell: _Cell, receipt: Receipt, scores: Sequence[Feedback]) -> None:
+def _add_scores(cell: _Cell, receipt: Receipt, scores: Sequence[Feedback]) -> None:
     if scores:
         cell.scores.append(sum(score.score for score in scores) / len(scores))
     _add_usage(cell, receipt)
@@ -337,8 +337,8 @@ def _add_usage(cell: _Cell, receipt: Receipt) -> None:
         cell.costs.append(receipt.cost)
 
 
-def _add_counts(cell: _Cell, given: int | None, written: int | None) -> None:
-    for counts, count in ((cell.given, given), (cell.written, written)):
+def _add_counts(cell: _Cell, input_tokens: int | None, output_tokens: int | None) -> None:
+    for counts, count in ((cell.input_tokens, input_tokens), (cell.output_tokens, output_tokens)):
         if count is not None and count >= 0:  # a provider may report impossible counts
             counts.append(count)
 
@@ -352,7 +352,7 @@ def _is_text(prompt: Prompt) -> bool:
     return True
 
 
-def _dataset(
+def _make_dataset(
     rows: Mapping[str, Query], cells: Mapping[tuple[str, str], _Cell], pool: Pool
 ) -> RoutingDataset:
     row = {key: i for i, key in enumerate(rows)}
@@ -366,20 +366,20 @@ def _dataset(
         tuple(rows.values()),
         pool,
         tables["scores"],
-        input_tokens=tables["given"],
-        output_tokens=tables["written"],
+        input_tokens=tables["input_tokens"],
+        output_tokens=tables["output_tokens"],
         recorded_cost=tables["costs"],
-        label_error=_known(tables["errors"]),
-        propensity=_known(tables["chances"]),
+        label_error=_table_or_none(tables["errors"]),
+        propensity=_table_or_none(tables["chances"]),
     )
 
 
-def _known(table: Table) -> Table | None:
+def _table_or_none(table: Table) -> Table | None:
     """A table that most datasets don't have; None where it says nothing."""
     return None if np.isnan(table).all() else table
 
 
-def _notes(dataset: RoutingDataset) -> Iterable[str]:
+def _list_notes(dataset: RoutingDataset) -> Iterable[str]:
     labels = (~np.isnan(dataset.correct)).sum(axis=0)
     lacking = [name for name, n in zip(dataset.pool.names, labels.tolist(), strict=True) if not n]
     if lacking:

@@ -118,8 +118,8 @@ class Explanation:
     def sentences(self) -> list[str]:
         """Sentences on what happened and why."""
         receipt, choice, outcome = self.receipt, self.receipt.choice, self.receipt.outcome
-        when = _utc(receipt.at)
-        asked = f"{choice.id}: {receipt.endpoint} for {receipt.requested}, {when}"
+        when = _format_time(receipt.at)
+        request = f"{choice.id}: {receipt.endpoint} for {receipt.requested}, {when}"
         by = outcome.deployment or outcome.target
         who = f" by {by}" if by and outcome.kind == "answered" else ""
         end = f"{_OUTCOMES[outcome.kind]}{who}, status {outcome.status}"
@@ -127,10 +127,10 @@ class Explanation:
         why = f"{choice.target} was chosen: {_REASONS[choice.reason]}"
         if choice.fallback is not None:
             why += f"; {_FALLBACKS[choice.fallback]}"
-        return [asked, end, why, *self._more()]
+        return [request, end, why, *self._explain_rest()]
 
-    def _more(self) -> list[str]:
-        choice, lines = self.receipt.choice, [*_of_agent(self.receipt)]
+    def _explain_rest(self) -> list[str]:
+        choice, lines = self.receipt.choice, [*_describe_agent(self.receipt)]
         if (version := version_of(self.receipt)) is not None:
             lines.append(f"decided by {version}")
             lines += [step] if (step := version_step_of(self.receipt)) is not None else []
@@ -148,7 +148,11 @@ class Explanation:
             lines.append(f"asked for {name}: {_listed(value)}")
         if choice.policy_target not in (None, choice.target):
             lines.append(f"the policy alone would have chosen {choice.policy_target}")
-        lines += [*_escalating(choice), *_waiting(choice), *_sharing(self.receipt)]
+        lines += [
+            *_explain_escalation(choice),
+            *_explain_waits(choice),
+            *_explain_replicas(self.receipt),
+        ]
         if self.decision is not None:
             below, above = self.decision.changes_below, self.decision.changes_above
             if below is not None:
@@ -164,7 +168,7 @@ class Explanation:
         hidden = {"choice", "outcome", "prompt", "details"}
         return {
             **{name: value for name, value in vars(self.receipt).items() if name not in hidden},
-            "choice": {name: _plain(value) for name, value in vars(self.receipt.choice).items()},
+            "choice": {name: _to_plain(value) for name, value in vars(self.receipt.choice).items()},
             "outcome": asdict(self.receipt.outcome),
             "details": dict(self.receipt.details),
             "prompt_kept": self.receipt.prompt is not None,
@@ -176,7 +180,7 @@ class Explanation:
         }
 
 
-def _of_agent(receipt: Receipt) -> Iterator[str]:
+def _describe_agent(receipt: Receipt) -> Iterator[str]:
     """Who asked, where that is known, and how its tools fare."""
     agent = receipt.details.get("agent")
     if isinstance(agent, Mapping):
@@ -190,11 +194,11 @@ def _listed(value: Any) -> str:
     return ", ".join(value) if isinstance(value, list) else str(value)
 
 
-def _utc(at: float) -> str:
+def _format_time(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat(sep=" ", timespec="milliseconds")
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, PredictedWaits | Escalation):
         return asdict(value)
     if isinstance(value, Mapping):
@@ -209,28 +213,29 @@ _CAUSES: Mapping[EscalationCause, str] = {
 }
 
 
-def _escalating(choice: RoutingDecision) -> Iterator[str]:
-    """What was seen of a task that doesn't get on."""
-    found = choice.escalation
-    if found is not None:
-        would = "goes" if found.is_made else "would go, but escalation is only observed,"
-        yield f"{found.count} {_CAUSES[found.cause]}: the task {would} to {found.target}"
+def _explain_escalation(choice: RoutingDecision) -> Iterator[str]:
+    """Why a task goes to a stronger target."""
+    escalation = choice.escalation
+    if escalation is not None:
+        would = "goes" if escalation.is_made else "would go, but escalation is only observed,"
+        cause = f"{escalation.count} {_CAUSES[escalation.cause]}"
+        yield f"{cause}: the task {would} to {escalation.target}"
 
 
-def _waiting(choice: RoutingDecision) -> Iterator[str]:
+def _explain_waits(choice: RoutingDecision) -> Iterator[str]:
     """What waiting and rate limits meant for the choice."""
     waits = choice.waits
     if waits is not None and waits.deadline_seconds is not None:
         late = [name for name in choice.order if waits.is_late(name)]
-        found = f"predicted to take longer: {', '.join(late)}" if late else "all were in time"
-        yield f"deadline of {waits.deadline_seconds:g} s: {found}"
+        outcome = f"predicted to take longer: {', '.join(late)}" if late else "all were in time"
+        yield f"deadline of {waits.deadline_seconds:g} s: {outcome}"
     if waits is not None and waits.dollars_per_second:
         yield f"a second of waiting cost ${waits.dollars_per_second:g}"
     if choice.limited:
         yield f"without headroom in their rate limits: {', '.join(choice.limited)}"
 
 
-def _sharing(receipt: Receipt) -> Iterator[str]:
+def _explain_replicas(receipt: Receipt) -> Iterator[str]:
     """What the gateway shared with other replicas at the end of the request."""
     match receipt.details.get("shared"):
         case [int() as replicas, leased, away_since]:
@@ -238,7 +243,7 @@ def _sharing(receipt: Receipt) -> Iterator[str]:
             if leased is not None:
                 yield f"left of this replica's lease of the budget: ${leased:.4g}"
             if away_since is not None:
-                yield f"cut off from the shared database since {_utc(away_since)}"
+                yield f"cut off from the shared database since {_format_time(away_since)}"
 
 
 def explain(

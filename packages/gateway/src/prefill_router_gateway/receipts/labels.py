@@ -272,10 +272,10 @@ IDENTITY_OF: Final[Mapping[type, tuple[str, ...]]] = {
 """The primary key of each table."""
 
 
-def learning_row(kept: LearningRow) -> Row:
+def learning_row(record: LearningRow) -> Row:
     """The row of one of these, in the order of its columns."""
-    columns = LEARNING_COLUMNS[type(kept)]
-    return tuple(column.written(getattr(kept, column.name)) for column in columns)
+    columns = LEARNING_COLUMNS[type(record)]
+    return tuple(column.written(getattr(record, column.name)) for column in columns)
 
 
 def open_learning(url: str) -> Database:
@@ -306,35 +306,37 @@ def write_learning(store: Database, rows: Sequence[LearningRow]) -> None:
         DownError: The database can't be written now.
         RowError: It rejects one of these rows.
     """
-    store.change([learning_insert(kept) for kept in rows])
+    store.change([learning_insert(row) for row in rows])
 
 
-def learning_insert(kept: LearningRow) -> Statement:
+def learning_insert(record: LearningRow) -> Statement:
     """The statement that inserts a row, unless it exists."""
-    row = learning_row(kept)
-    return _insertion(type(kept), f"VALUES ({_marks(row)})"), row
+    row = learning_row(record)
+    return _insert_statement(type(record), f"VALUES ({_placeholders(row)})"), row
 
 
-def sample_insert(kept: SampledRequest, *, redact: Callable[[str], str]) -> Statement:
+def sample_insert(sample: SampledRequest, *, redact: Callable[[str], str]) -> Statement:
     """The statement that inserts a sampled request, unless its receipt was deleted meanwhile.
 
     Args:
-        kept: The request.
+        sample: The request.
         redact: Applied to its texts as they are written.
     """
-    row = tuple(redact(value) if isinstance(value, str) else value for value in learning_row(kept))
-    source = f"SELECT {_marks(row)} WHERE EXISTS (SELECT 1 FROM {RECEIPTS} WHERE id = ?)"
-    return _insertion(type(kept), source), (*row, kept.id)
+    row = tuple(
+        redact(value) if isinstance(value, str) else value for value in learning_row(sample)
+    )
+    source = f"SELECT {_placeholders(row)} WHERE EXISTS (SELECT 1 FROM {RECEIPTS} WHERE id = ?)"
+    return _insert_statement(type(sample), source), (*row, sample.id)
 
 
-def _marks(row: Row) -> str:
+def _placeholders(row: Row) -> str:
     return ", ".join("?" * len(row))
 
 
-def _insertion(kind: type[LearningRow], source: str) -> str:
+def _insert_statement(kind: type[LearningRow], source: str) -> str:
     names = ", ".join(column.name for column in LEARNING_COLUMNS[kind])
-    known = f"ON CONFLICT ({', '.join(IDENTITY_OF[kind])}) DO NOTHING"
-    return f"INSERT INTO {TABLE_OF[kind]} ({names}) {source} {known}"
+    conflict = f"ON CONFLICT ({', '.join(IDENTITY_OF[kind])}) DO NOTHING"
+    return f"INSERT INTO {TABLE_OF[kind]} ({names}) {source} {conflict}"
 
 
 def read_learning(url: str, kind: type[_Kind], *, since: float | None = None) -> Iterator[_Kind]:
@@ -349,19 +351,23 @@ def read_learning(url: str, kind: type[_Kind], *, since: float | None = None) ->
         StoreError: The database can't be read, or has no receipts.
         CorruptError: A row is damaged.
     """
-    given: Conditions = [] if since is None else [("at >= ?", [since])]
+    conditions: Conditions = [] if since is None else [("at >= ?", [since])]
     columns, table = LEARNING_COLUMNS[kind], TABLE_OF[kind]
     order = list(dict.fromkeys(["at", *IDENTITY_OF[kind]]))
     with closing(open_store(url, create=False)) as store:
         if store.existing([table]):
-            for row in pages(store, [c.name for c in columns], given, table=table, order=order):
-                yield _read(kind, row)
+            for row in pages(
+                store, [c.name for c in columns], conditions, table=table, order=order
+            ):
+                yield _read_row(kind, row)
 
 
-def _read(kind: type[_Kind], row: Sequence[Any]) -> _Kind:
+def _read_row(kind: type[_Kind], row: Sequence[Any]) -> _Kind:
     columns = LEARNING_COLUMNS[kind]
     try:
-        return kind(**{c.name: c.read(value) for c, value in zip(columns, row, strict=True)})
+        return kind(
+            **{column.name: column.read(value) for column, value in zip(columns, row, strict=True)}
+        )
     except (ValueError, TypeError, DataError, RecursionError):
         raise CorruptError(
             f"the row of {row[0]!r} in {TABLE_OF[kind]} is damaged; leave it out, or restore the "
@@ -407,19 +413,19 @@ class LabelledSample:
         """
         if self.questions is None or target not in self.questions.drawn:
             return None
-        told = errors or {}
-        latest = {one.source: one for one in self.labels if one.target == target}
-        found = [(one.score, told.get(one.rater, one.error)) for one in latest.values()]
-        found += [(one.score, told.get("user", USER_ERROR)) for one in feedback]
-        return combined(found) if found else None
+        errors = errors or {}
+        latest = {label.source: label for label in self.labels if label.target == target}
+        scores = [(label.score, errors.get(label.rater, label.error)) for label in latest.values()]
+        scores += [(rating.score, errors.get("user", USER_ERROR)) for rating in feedback]
+        return combine_labels(scores) if scores else None
 
     def sources(self, target: str, feedback: Sequence[Feedback] = ()) -> set[str]:
         """The sources of a target's labels."""
-        named = {one.rater for one in self.labels if one.target == target}
-        return named | ({"user"} if feedback else set())
+        raters = {label.rater for label in self.labels if label.target == target}
+        return raters | ({"user"} if feedback else set())
 
 
-def combined(labels: Sequence[tuple[float, float]]) -> tuple[float, float]:
+def combine_labels(labels: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """One score and error from several, each a score with its error.
 
     Labels that outweigh each other give 0.5, without an error.
@@ -452,7 +458,7 @@ def labelled_samples(url: str, *, since: float | None = None) -> dict[str, Label
     samples = {s.id: s for s in read_learning(url, SampledRequest, since=since) if s.body}
     if not samples:
         return {}
-    drawn = {one.id: one for one in read_learning(url, SideQuestions, since=since)}
+    plans = {plan.id: plan for plan in read_learning(url, SideQuestions, since=since)}
     answers: dict[str, dict[str, SideAnswer]] = {}
     for answer in read_learning(url, SideAnswer, since=since):
         answers.setdefault(answer.id, {})[answer.target] = answer
@@ -462,7 +468,7 @@ def labelled_samples(url: str, *, since: float | None = None) -> dict[str, Label
     return {
         name: LabelledSample(
             sample=sample,
-            questions=drawn.get(name),
+            questions=plans.get(name),
             answers=answers.get(name, {}),
             labels=labels.get(name, ()),
         )
@@ -507,18 +513,18 @@ class RepeatedRequest:
         Args:
             scored: The part of the request that it read, as of the receipt.
         """
-        kept = self.sample.prompt  # samples of receipts of version 2 have none
-        return scored_prompt(self._envelope, scored) if kept is None else prompt_of(kept)
+        stored = self.sample.prompt  # samples of receipts of version 2 have none
+        return scored_prompt(self._envelope, scored) if stored is None else prompt_of(stored)
 
     @property
     def schema(self) -> Mapping[str, Any] | None:
         """The JSON schema that an answer must follow; empty for any JSON object, None for text."""
-        given = self._format
-        if given is None or given.get("type") not in ("json_schema", "json_object"):
+        response_format = self._response_format or {}
+        if response_format.get("type") not in ("json_schema", "json_object"):
             return None
-        named = given.get("json_schema")
-        found = named.get("schema") if isinstance(named, Mapping) else None
-        return found if isinstance(found, Mapping) else {}
+        wrapper = response_format.get("json_schema")
+        schema = wrapper.get("schema") if isinstance(wrapper, Mapping) else None
+        return schema if isinstance(schema, Mapping) else {}
 
     def options_for(self, target: Target) -> Target:
         """The target with this request's own options, where the client gave them."""
@@ -526,8 +532,8 @@ class RepeatedRequest:
         further = {name: body[name] for name in _FURTHER if body.get(name) is not None}
         if body.get(_STOPS):
             further["stop"] = body[_STOPS]
-        if self._format is not None:
-            further["response_format"] = dict(self._format)
+        if self._response_format is not None:
+            further["response_format"] = dict(self._response_format)
         limit = self._envelope.max_tokens
         sampling = {name: body[name] for name in _SAMPLING if body.get(name) is not None}
         request = replace(
@@ -539,19 +545,21 @@ class RepeatedRequest:
         return replace(target, request=request)
 
     @property
-    def _format(self) -> Mapping[str, Any] | None:
+    def _response_format(self) -> Mapping[str, Any] | None:
         """The format of answers that it asks for, in the form of chat completions."""
         body = self.sample.body
         if self.sample.endpoint == "chat":
-            given = body.get("response_format")
-            return given if isinstance(given, Mapping) else None
-        held = body.get("text" if self.sample.endpoint == "responses" else "output_config")
-        given = held.get("format") if isinstance(held, Mapping) else None
-        if given is None and self.sample.endpoint == "messages":
-            given = body.get("output_format")
-        if not isinstance(given, Mapping) or given.get("type") == "text":
+            response_format = body.get("response_format")
+            return response_format if isinstance(response_format, Mapping) else None
+        container = body.get("text" if self.sample.endpoint == "responses" else "output_config")
+        response_format = container.get("format") if isinstance(container, Mapping) else None
+        if response_format is None and self.sample.endpoint == "messages":
+            response_format = body.get("output_format")
+        if not isinstance(response_format, Mapping) or response_format.get("type") == "text":
             return None
-        if given.get("type") != "json_schema":
-            return given
-        named = {"name": "answer"} | {n: value for n, value in given.items() if n != "type"}
-        return {"type": "json_schema", "json_schema": named}
+        if response_format.get("type") != "json_schema":
+            return response_format
+        wrapper = {"name": "answer"} | {
+            n: value for n, value in response_format.items() if n != "type"
+        }
+        return {"type": "json_schema", "json_schema": wrapper}

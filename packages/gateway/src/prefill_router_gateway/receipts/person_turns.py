@@ -127,11 +127,11 @@ def turns_of(
     conditions: Conditions = [(f"session IN ({marks})", list(conversations))]
     conditions += [] if key is None else [("client_key = ?", [key])]
     with closing(open_store(url, create=False)) as store:
-        turns = sorted(_read_turns(store, conditions), key=lambda one: one.at)
-    turns = [one for one in turns if not one.is_subagents] or turns
+        turns = sorted(_read_turns(store, conditions), key=lambda each: each.at)
+    turns = [each for each in turns if not each.is_subagents] or turns
     if turn == "last":
-        return ([one for one in turns if one.why != _NONE] or turns)[-1:]
-    return [one for one in turns if turn in (None, one.name)]
+        return ([each for each in turns if each.why != _NONE] or turns)[-1:]
+    return [each for each in turns if turn in (None, each.name)]
 
 
 def _read_turns(store: Database, conditions: Conditions) -> list[PersonTurn]:

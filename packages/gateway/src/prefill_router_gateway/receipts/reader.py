@@ -79,12 +79,12 @@ def since_time(text: str) -> float:
     if ago:
         return time.time() - int(ago[1]) * _SECONDS[ago[2]]
     try:
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         raise DataError(
             f"{text!r} isn't a time; give 90m, 24h, 7d, or a date or time such as 2026-11-22T08:30"
         ) from None
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def read_receipts(
@@ -114,13 +114,13 @@ def read_receipts(
         StoreError: The database can't be read, or has no receipts tables.
         CorruptError: A row is damaged.
     """
-    wanted = {"at >= ?": since, "at < ?": until, "outcome = ?": outcome, "target = ?": target}
-    given: Conditions = [(clause, [v]) for clause, v in wanted.items() if v is not None]
+    bounds = {"at >= ?": since, "at < ?": until, "outcome = ?": outcome, "target = ?": target}
+    conditions: Conditions = [(clause, [v]) for clause, v in bounds.items() if v is not None]
     if ids is not None:
         texts = [name for name in ids if name.isprintable()]  # databases reject some others
-        given.append((f"id IN ({', '.join('?' * len(texts)) or 'NULL'})", texts))
+        conditions.append((f"id IN ({', '.join('?' * len(texts)) or 'NULL'})", texts))
     with closing(open_store(url, create=False)) as store:
-        for row in pages(store, NAMES, given, limit=limit, newest_first=newest_first):
+        for row in pages(store, NAMES, conditions, limit=limit, newest_first=newest_first):
             yield from_row(row)
 
 
@@ -137,24 +137,24 @@ def scored_receipts(
         StoreError: As for `read_receipts`.
         CorruptError: As for `read_receipts`.
     """
-    given: Conditions = [] if since is None else [("at >= ?", [since])]
+    conditions: Conditions = [] if since is None else [("at >= ?", [since])]
     with closing(open_store(url, create=False)) as store:
-        rows = pages(store, NAMES, given)
-        while some := [from_row(row) for row in islice(rows, _PAGE)]:
-            scores = _latest(store, [receipt.choice.id for receipt in some])
-            yield from ((receipt, scores.get(receipt.choice.id, [])) for receipt in some)
+        rows = pages(store, NAMES, conditions)
+        while receipts := [from_row(row) for row in islice(rows, _PAGE)]:
+            scores = _latest(store, [receipt.choice.id for receipt in receipts])
+            yield from ((receipt, scores.get(receipt.choice.id, [])) for receipt in receipts)
 
 
 def sessions_before(url: str, until: float, among: Iterable[str]) -> set[str]:
     """Those of some conversations that had a request before a time; raises as `read_receipts`."""
     names, earlier = iter(among), set[str]()
     with closing(open_store(url, create=False)) as store:
-        while some := list(islice(names, _PAGE)):
+        while part := list(islice(names, _PAGE)):
             query = (
                 f"SELECT DISTINCT session FROM {RECEIPTS} WHERE at < ? "
-                f"AND session IN ({', '.join('?' * len(some))})"
+                f"AND session IN ({', '.join('?' * len(part))})"
             )
-            earlier |= {str(session) for (session,) in store.select(query, [until, *some])}
+            earlier |= {str(session) for (session,) in store.select(query, [until, *part])}
     return earlier
 
 
@@ -169,8 +169,8 @@ def is_recorded(url: str, decision: str, *, key: str | None = None) -> bool:
     Raises:
         StoreError: As for `read_receipts`.
     """
-    given = "" if key is None else " AND client_key = ?"
-    query = f"SELECT 1 FROM {RECEIPTS} WHERE id = ?{given}"
+    condition = "" if key is None else " AND client_key = ?"
+    query = f"SELECT 1 FROM {RECEIPTS} WHERE id = ?{condition}"
     with closing(open_store(url, create=False)) as store:
         return bool(store.select(query, [decision] if key is None else [decision, key]))
 
@@ -182,9 +182,9 @@ def recent(url: str, count: int) -> list[Receipt]:
 
 def spend_since(url: str, since: float) -> Iterator[RequestSpend]:
     """The costs of requests since a time, in order of time; raises as `read_receipts`."""
-    given: Conditions = [("at >= ?", [since]), ("cost > ?", [0.0])]
+    conditions: Conditions = [("at >= ?", [since]), ("cost > ?", [0.0])]
     with closing(open_store(url, create=False)) as store:
-        for at, _, key, cost in pages(store, ("at", "id", "client_key", "cost"), given):
+        for at, _, key, cost in pages(store, ("at", "id", "client_key", "cost"), conditions):
             yield RequestSpend(key, at, cost)
 
 
@@ -203,7 +203,7 @@ def sessions_since(url: str, since: float) -> Iterator[SessionTurn]:
         *("at", "id", "session", "COALESCE(answered_by, target)", *counts),
         *("answer", "endpoint", "client_key", "outcome", "reason"),
     )
-    given: Conditions = [
+    conditions: Conditions = [
         ("at >= ?", [since]),
         ("(answered_by IS NOT NULL OR outcome = 'routed')", []),
         (
@@ -218,19 +218,19 @@ def sessions_since(url: str, since: float) -> Iterator[SessionTurn]:
         ),
     ]
     with closing(open_store(url, create=False)) as store:
-        for row in pages(store, columns, given):
-            at, name, session, who, given_tokens, written, answer, endpoint, key, *ending = row
+        for row in pages(store, columns, conditions):
+            at, name, session, who, read, written, answer, endpoint, key, *ending = row
             outcome, reason = ending
-            known = named_values(answer, name)
-            tokens = given_tokens + (written or 0)
-            calls = tuple(known.get("tool_calls") or ())
-            kept = known.get("response_id") if endpoint == "responses" else None
+            details = named_values(answer, name)
+            tokens = read + (written or 0)
+            calls = tuple(details.get("tool_calls") or ())
+            response = details.get("response_id") if endpoint == "responses" else None
             if outcome == "cut":
                 session, calls = None, ()
             if reason == "named":
                 session = None
-            place = (known.get("deployments") or [None])[-1]
-            yield SessionTurn(session, who, tokens, at, calls, kept, key, place)
+            place = (details.get("deployments") or [None])[-1]
+            yield SessionTurn(session, who, tokens, at, calls, response, key, place)
 
 
 def latest_feedback(url: str, ids: Sequence[str] | None = None) -> dict[str, list[Feedback]]:
@@ -245,24 +245,24 @@ def latest_feedback(url: str, ids: Sequence[str] | None = None) -> dict[str, lis
 
 
 def _latest(store: Database, ids: Sequence[str] | None) -> dict[str, list[Feedback]]:
-    named = "" if ids is None else f" WHERE id IN ({', '.join('?' * len(ids)) or 'NULL'})"
-    query = f"SELECT id, source, at, score, conversation FROM {FEEDBACK}{named} ORDER BY at"
+    condition = "" if ids is None else f" WHERE id IN ({', '.join('?' * len(ids)) or 'NULL'})"
+    query = f"SELECT id, source, at, score, conversation FROM {FEEDBACK}{condition} ORDER BY at"
     latest = {
         (identity, source): Feedback(
             id=identity, source=source, at=at, score=score, conversation=conversation
         )
         for identity, source, at, score, conversation in store.select(query, list(ids or ()))
     }
-    found: dict[str, list[Feedback]] = {}
+    by_decision: dict[str, list[Feedback]] = {}
     for feedback in latest.values():
-        found.setdefault(feedback.id, []).append(feedback)
-    return found
+        by_decision.setdefault(feedback.id, []).append(feedback)
+    return by_decision
 
 
 def pages(
     store: Database,
     columns: Sequence[str],
-    given: Conditions,
+    conditions: Conditions,
     *,
     table: str = RECEIPTS,
     order: Sequence[str] = ("at", "id"),
@@ -276,7 +276,7 @@ def pages(
     places = [columns.index(name) for name in order]
     sign, direction, begin = ("<", "DESC", "at < ?") if newest_first else (">", "ASC", "at >= ?")
     ordered, marks = ", ".join(f"{name} {direction}" for name in order), ", ".join("?" * len(order))
-    clauses, left = list(given), math.inf if limit is None else limit
+    clauses, left = list(conditions), math.inf if limit is None else limit
     while left > 0:
         size = int(min(_PAGE, left))
         where = " AND ".join(clause for clause, _ in clauses) or "1 = 1"
@@ -290,6 +290,6 @@ def pages(
             return
         left -= size
         # It replaces the time bound: with both, SQLite would scan from the bound for every page.
-        clauses = [clause for clause in given if clause[0] != begin]
+        clauses = [clause for clause in conditions if clause[0] != begin]
         last = [rows[-1][place] for place in places]
         clauses.append((f"({', '.join(order)}) {sign} ({marks})", last))

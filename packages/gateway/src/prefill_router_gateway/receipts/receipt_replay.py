@@ -193,7 +193,7 @@ def at_prices(recorded: Recorded, receipts: Iterable[Receipt], pool: Pool) -> Re
         DataError: A target has no prices, or no receipt has its output tokens.
     """
     prices = [pool[name] for name in recorded.targets]
-    outputs, ratios = _habits(receipts, recorded.targets)
+    outputs, ratios = _measure_usage(receipts, recorded.targets)
     cost = np.empty_like(recorded.estimated_cost)
     for k, target in enumerate(prices):
         if target.input_price is None or target.output_price is None:
@@ -204,8 +204,8 @@ def at_prices(recorded: Recorded, receipts: Iterable[Receipt], pool: Pool) -> Re
                 "prices is unknown; replay with --router, which has learned its output lengths"
             )
         written = 0.0 if not target.output_price else outputs[k] * target.output_price
-        given = recorded.input_tokens * ratios[k] * target.input_price
-        cost[:, k] = (given + written) / _MILLION
+        read = recorded.input_tokens * ratios[k] * target.input_price
+        cost[:, k] = (read + written) / _MILLION
     return recorded.again(
         estimated_cost=np.where(np.isnan(recorded.estimated_cost), np.nan, cost),
         scale=CostScale(float(cost.min()), float(cost.max())) if cost.size else None,
@@ -229,11 +229,11 @@ def by_router(
         DataError: No prompt was kept, or the router knows none of the targets.
         PromptError: A prompt can't be encoded.
     """
-    wanted = set(recorded.ids)
+    ids = set(recorded.ids)
     prompts = {
         r.choice.id: prompt_of(r.prompt)
         for r in receipts
-        if r.prompt is not None and r.choice.id in wanted
+        if r.prompt is not None and r.choice.id in ids
     }
     rows = np.array([i for i, name in enumerate(recorded.ids) if name in prompts], dtype=np.int64)
     lacking = len(recorded) - len(rows)
@@ -243,24 +243,18 @@ def by_router(
             "in the gateway's settings: receipts: {prompts: true}"
         )
     part = recorded.select(rows)
-    shared = [name for name in part.targets if name in router.pool.names]
-    if not shared:
+    if not set(part.targets) & set(router.pool.names):
         raise DataError(
             f"the router chooses among {list(router.pool.names)}; the receipts have "
             f"{list(part.targets)}"
         )
-    forecasts = _forecasts(part, [prompts[i] for i in part.ids], router, progress)
-    named = {name: k for k, name in enumerate(router.pool.names)}
-    columns = [named.get(name, -1) for name in part.targets]
-
-    def of_receipts(table: PerCell) -> PerCell:
-        """Map a table of the router's targets to the receipts' columns; NaN where unknown."""
-        unknown = np.full((len(table), 1), np.nan)
-        return np.concatenate([table, unknown], axis=1)[:, columns]
-
+    forecasts = _forecast_prompts(part, [prompts[name] for name in part.ids], router, progress)
+    correctness = np.stack([forecast.correctness for forecast in forecasts])
     again = part.again(
-        correctness=of_receipts(np.stack([forecast.correctness for forecast in forecasts])),
-        estimated_cost=of_receipts(router.estimated_cost(forecasts)),
+        correctness=_map_columns(correctness, router.pool.names, part.targets),
+        estimated_cost=_map_columns(
+            router.estimated_cost(forecasts), router.pool.names, part.targets
+        ),
         priced=not router.costs.is_free,
         scale=router.costs.scale,
         policy=router.policy,
@@ -268,22 +262,30 @@ def by_router(
     return again, lacking
 
 
-def _forecasts(
+def _map_columns(table: PerCell, names: Sequence[str], targets: Sequence[str]) -> PerCell:
+    """A table with a column for each target, from one with a column for each name; else NaN."""
+    places = {name: k for k, name in enumerate(names)}
+    unknown = np.full((len(table), 1), np.nan)
+    columns = [places.get(name, -1) for name in targets]
+    return np.concatenate([table, unknown], axis=1)[:, columns]
+
+
+def _forecast_prompts(
     part: Recorded, prompts: Sequence[Prompt], router: "Router", progress: Progress | None
 ) -> "list[Forecast]":
     """The router's forecast of each request; equal prompts are read once."""
     keys = [prompt_key(prompt) for prompt in prompts]
     distinct = dict(zip(keys, prompts, strict=True))
-    found = router.forecast_many(list(distinct.values()), progress=progress)
-    each = dict(zip(distinct, found, strict=True))
+    forecasts = router.forecast_many(list(distinct.values()), progress=progress)
+    by_key = dict(zip(distinct, forecasts, strict=True))
     # The recorded count is used, since the whole request is longer than what the encoder reads.
     return [
-        replace(each[key], tokens=int(tokens) or each[key].tokens)
+        replace(by_key[key], tokens=int(tokens) or by_key[key].tokens)
         for key, tokens in zip(keys, part.input_tokens, strict=True)
     ]
 
 
-def _habits(
+def _measure_usage(
     receipts: Iterable[Receipt], targets: Sequence[str]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Each target's median output tokens, and its median ratio of input tokens to estimates."""
@@ -295,9 +297,9 @@ def _habits(
             continue
         if usage.output_tokens is not None and usage.output_tokens >= 0:
             outputs[name].append(usage.output_tokens)
-        given = -1 if usage.input_tokens is None else usage.input_tokens
-        if given >= 0 and receipt.choice.input_tokens > 0:
-            ratios[name].append(given / receipt.choice.input_tokens)
+        read = -1 if usage.input_tokens is None else usage.input_tokens
+        if read >= 0 and receipt.choice.input_tokens > 0:
+            ratios[name].append(read / receipt.choice.input_tokens)
     return (
         np.array([np.median(outputs[n]) if outputs[n] else np.nan for n in targets]),
         np.array([np.median(ratios[n]) if ratios[n] else 1.0 for n in targets]),
@@ -310,7 +312,7 @@ _MOST = 10_000_000
 _End = tuple[float, int, str, str, int]
 
 
-def _without_texts(receipt: Receipt) -> Receipt:
+def _drop_texts(receipt: Receipt) -> Receipt:
     """A receipt without its prompt; one that named its target moves no conversation."""
     choice = receipt.choice
     if choice.reason == "named":
@@ -338,7 +340,7 @@ def replay_sessions(
             conversations keep their target.
         ConfigError: A lam is outside [0, 1].
     """
-    rows = [_without_texts(receipt) for receipt in receipts]
+    rows = [_drop_texts(receipt) for receipt in receipts]
     recorded = Recorded.of(rows)
     check_any(recorded)
     keeping = [None if r.choice.session is None else affinity_rule_of(r) for r in rows]
@@ -432,21 +434,21 @@ class _ReplayedSessions:
         while self._ends and self._ends[0][0] <= receipt.at:
             end, _, session, target, tokens = heapq.heappop(self._ends)
             self._sessions.answered(session, target=target, tokens=tokens, at=end)
-        choice, held = receipt.choice, None
+        choice, holder = receipt.choice, None
         if keeping is not None:
             self._sessions.use(SessionSettings(seconds=keeping.seconds, most=_MOST))
             state = self._sessions.state(choice.session, receipt.at)
-            held = None if state is None or choice.opening else state.target
+            holder = None if state is None or choice.opening else state.target
         if row is None:
             free = choice.reason not in ("tool_loop", "stored", "state")
             moves = choice.reason == "escalation"  # to a target of its own
-            stays = held is not None and not moves and (not free or held in choice.order)
-            return (held or choice.target) if stays else choice.target, None
+            stays = holder is not None and not moves and (not free or holder in choice.order)
+            return (holder or choice.target) if stays else choice.target, None
         if choice.reason == "share":
             return choice.target, None
-        if held is None or keeping is None:
+        if holder is None or keeping is None:
             return self._recorded.targets[self._alone[row]], None
-        return self._chosen(receipt, keeping, row)
+        return self._choose(receipt, keeping, row)
 
     def ends(self, receipt: Receipt, keeping: AffinityRule | None, target: str) -> None:
         """End the request at this target, or at the fallback that answered after it."""
@@ -464,14 +466,14 @@ class _ReplayedSessions:
         end = receipt.at + outcome.total_seconds
         heapq.heappush(self._ends, (end, len(self._ends), choice.session, who, tokens))
 
-    def _chosen(self, receipt: Receipt, keeping: AffinityRule, row: int) -> tuple[str, float]:
+    def _choose(self, receipt: Receipt, keeping: AffinityRule, row: int) -> tuple[str, float]:
         """Choose as the gateway does where the conversation has a target."""
         choice, names = receipt.choice, tuple(receipt.choice.correctness)
         own = choice.lam or 0.0
         spent = own == 0 and bool(choice.lam_asked)
         lam = Allowance(own, exhausted=spent) if self._lam is None else Allowance(self._lam)
         columns = [self._recorded.targets.index(name) for name in names]
-        chosen = self._chooser(names, keeping, row).choose(
+        chosen = self._make_chooser(names, keeping, row).choose(
             RoutingRequest(endpoint=receipt.endpoint, at=receipt.at, session=choice.session),
             RequestEstimate(
                 tokens=choice.input_tokens,
@@ -487,7 +489,9 @@ class _ReplayedSessions:
         first = chosen.order[0]
         return names[first], float(chosen.cost[first])
 
-    def _chooser(self, names: tuple[str, ...], keeping: AffinityRule, row: int) -> TargetChooser:
+    def _make_chooser(
+        self, names: tuple[str, ...], keeping: AffinityRule, row: int
+    ) -> TargetChooser:
         policy, (low, high) = self._recorded.policies[row], self._recorded.scales[row].tolist()
         tables = (keeping.ratio, keeping.saved, keeping.cache_seconds)
         parts = tuple(item for table in tables for item in table.items())

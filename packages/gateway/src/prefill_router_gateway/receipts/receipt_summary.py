@@ -97,33 +97,33 @@ def summary(url: str, since: float) -> ReceiptsSummary:
         StoreError: The database can't be read, or has no receipts tables.
     """
     with closing(open_store(url, create=False)) as store:
-        by_target, by_key = _totals(store, since), _by_key(store, since)
+        by_target, by_key = _sum_by_target(store, since), _sum_by_key(store, since)
     costs = {name: total.cost for name, total in by_target.items()}
-    dearest_first = sorted(by_target, key=lambda name: (-(costs[name] or 0.0), name))
-    known = [cost for cost in costs.values() if cost is not None]
+    by_cost = sorted(by_target, key=lambda name: (-(costs[name] or 0.0), name))
+    known_costs = [cost for cost in costs.values() if cost is not None]
     return ReceiptsSummary(
         requests=sum(t.requests for t in by_target.values()),
-        cost=math.fsum(known) if known or not costs else None,
+        cost=math.fsum(known_costs) if known_costs or not costs else None,
         unknown=sum(t.unknown for t in by_target.values()),
-        by_target={name: by_target[name] for name in dearest_first},
+        by_target={name: by_target[name] for name in by_cost},
         by_key=by_key,
     )
 
 
-def _by_key(store: Database, since: float) -> dict[str | None, KeyTotals]:
+def _sum_by_key(store: Database, since: float) -> dict[str | None, KeyTotals]:
     rows = store.select(
         "SELECT client_key, count(*), sum(CAST(cost AS DOUBLE PRECISION)) "
         f"FROM {RECEIPTS} WHERE at >= ? GROUP BY client_key",
         [since],
     )
-    found = {
+    totals = {
         key: KeyTotals(requests=count, cost=None if cost is None else float(cost))
         for key, count, cost in rows
     }
-    return dict(sorted(found.items(), key=lambda item: (-(item[1].cost or 0.0), item[0] or "")))
+    return dict(sorted(totals.items(), key=lambda item: (-(item[1].cost or 0.0), item[0] or "")))
 
 
-def _totals(store: Database, since: float) -> dict[str, TargetTotals]:
+def _sum_by_target(store: Database, since: float) -> dict[str, TargetTotals]:
     # as floats, since sums of absurd counts that a provider may report would overflow
     sums = ", ".join(f"sum(CAST({name} AS DOUBLE PRECISION))" for name in _SUMS)
     rows = store.select(
@@ -132,15 +132,15 @@ def _totals(store: Database, since: float) -> dict[str, TargetTotals]:
         f"FROM {RECEIPTS} WHERE at >= ? GROUP BY target, outcome ORDER BY target, outcome",
         [since],
     )
-    found: dict[str, list[tuple[Any, ...]]] = {}
+    by_target: dict[str, list[tuple[Any, ...]]] = {}
     for target, *row in rows:
-        found.setdefault(target, []).append(tuple(row))
-    return {target: _of_rows(rows) for target, rows in found.items()}
+        by_target.setdefault(target, []).append(tuple(row))
+    return {target: _add_rows(rows) for target, rows in by_target.items()}
 
 
-def _of_rows(rows: list[tuple[Any, ...]]) -> TargetTotals:
+def _add_rows(rows: list[tuple[Any, ...]]) -> TargetTotals:
     """The totals over a target's rows, one row per outcome."""
-    requests, cost, given, cached, written, reasoning, probability, known, priced, unknown = (
+    requests, cost, read, cached, written, reasoning, probability, predicted, priced, unknown = (
         sum(column or 0 for column in columns) for columns in list(zip(*rows, strict=True))[1:]
     )
     return TargetTotals(
@@ -148,11 +148,11 @@ def _of_rows(rows: list[tuple[Any, ...]]) -> TargetTotals:
         outcomes={row[0]: row[1] for row in rows},
         cost=None if unknown and not priced else float(cost),
         unknown=int(unknown),
-        input_tokens=int(given),
+        input_tokens=int(read),
         cached_tokens=int(cached),
         output_tokens=int(written),
         reasoning_tokens=int(reasoning),
-        probability=probability / known if known else None,
+        probability=probability / predicted if predicted else None,
     )
 
 
@@ -182,16 +182,16 @@ class Mean:
     @classmethod
     def of(cls, values: Iterable[float]) -> "Mean":
         """The mean of numbers, one per conversation; NaN is left out."""
-        known = np.array([value for value in values if not math.isnan(value)])
+        numbers = np.array([value for value in values if not math.isnan(value)])
         half = math.nan
-        if len(known) > 1:
-            half = _WIDE * float(known.std(ddof=1)) / math.sqrt(len(known))
-        return cls(float(known.mean()) if len(known) else math.nan, half, len(known))
+        if len(numbers) > 1:
+            half = _WIDE * float(numbers.std(ddof=1)) / math.sqrt(len(numbers))
+        return cls(float(numbers.mean()) if len(numbers) else math.nan, half, len(numbers))
 
     def less(self, other: "Mean") -> "Mean":
         """The difference of two means over different conversations."""
-        both = min(self.conversations, other.conversations)
-        return Mean(self.value - other.value, math.hypot(self.half, other.half), both)
+        conversations = min(self.conversations, other.conversations)
+        return Mean(self.value - other.value, math.hypot(self.half, other.half), conversations)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -239,27 +239,29 @@ def compare_share(scored: Iterable[ScoredReceipt]) -> tuple[Arm, Arm]:
     Raises:
         DataError: One of the two is empty; the message says why.
     """
-    every = [_One.of(*one) for one in scored if one[0].outcome.kind in _TRIED]
-    apart = [n for n, one in enumerate(every) if one.reason == "share"]
+    every = [_ComparedRequest.of(*pair) for pair in scored if pair[0].outcome.kind in _TRIED]
+    apart = [n for n, request in enumerate(every) if request.reason == "share"]
     if not apart:
         raise DataError(
             "no receipt is of a request outside the routed share; to have some, put this in the "
             "gateway's settings: traffic: {share: 0.1, otherwise: TARGET}"
         )
-    groups: dict[str, list[_One]] = {}
-    for one in every[apart[0] : apart[-1] + 1]:
-        groups.setdefault(one.conversation, []).append(one)
-    rest = [group for group in groups.values() if _has(group, ("share",))]
-    routed = [g for g in groups.values() if _has(g, _ROUTED) and not _has(g, ("share",))]
+    groups: dict[str, list[_ComparedRequest]] = {}
+    for request in every[apart[0] : apart[-1] + 1]:
+        groups.setdefault(request.conversation, []).append(request)
+    rest = [group for group in groups.values() if _has_reason(group, ("share",))]
+    routed = [
+        g for g in groups.values() if _has_reason(g, _ROUTED) and not _has_reason(g, ("share",))
+    ]
     if not routed:
         raise DataError(
             "no request was routed in that time, so there is nothing to compare; for what the "
             "router would have chosen, and its cost, run: prefill-router replay"
         )
-    return _arm(routed), _arm(rest)
+    return _make_arm(routed), _make_arm(rest)
 
 
-class _One(NamedTuple):
+class _ComparedRequest(NamedTuple):
     """The values of one request that are compared, as far as known."""
 
     conversation: str
@@ -270,7 +272,7 @@ class _One(NamedTuple):
     score: tuple[float, ...]
 
     @classmethod
-    def of(cls, receipt: Receipt, said: Sequence[Feedback]) -> "_One":
+    def of(cls, receipt: Receipt, feedback: Sequence[Feedback]) -> "_ComparedRequest":
         choice, outcome = receipt.choice, receipt.outcome
         return cls(
             conversation=choice.session or choice.id,
@@ -278,18 +280,22 @@ class _One(NamedTuple):
             cost=() if receipt.cost is None else (receipt.cost,),
             failed=(float(outcome.kind in _FAILED),),
             seconds=(outcome.total_seconds,) if outcome.kind == "answered" else (),
-            score=tuple(feedback.score for feedback in said),
+            score=tuple(rating.score for rating in feedback),
         )
 
 
-def _has(group: Sequence[_One], reasons: Sequence[str]) -> bool:
-    return any(one.reason in reasons for one in group)
+def _has_reason(group: Sequence[_ComparedRequest], reasons: Sequence[str]) -> bool:
+    return any(request.reason in reasons for request in group)
 
 
-def _arm(groups: Sequence[Sequence[_One]]) -> Arm:
+def _make_arm(groups: Sequence[Sequence[_ComparedRequest]]) -> Arm:
     def mean(name: str, *, summed: bool = False) -> Mean:
-        found = ([value for one in group for value in getattr(one, name)] for group in groups)
-        return Mean.of(sum(known) / (1 if summed else len(known)) for known in found if known)
+        values_of_groups = (
+            [value for request in group for value in getattr(request, name)] for group in groups
+        )
+        return Mean.of(
+            sum(values) / (1 if summed else len(values)) for values in values_of_groups if values
+        )
 
     return Arm(
         conversations=len(groups),

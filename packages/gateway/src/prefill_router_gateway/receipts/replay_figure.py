@@ -25,11 +25,11 @@ _SEEN = 100
 """The number of points on the curve that labels should avoid."""
 
 
-def write_picture(found: Replay, path: Path) -> list[Path]:
+def write_picture(replay: Replay, path: Path) -> list[Path]:
     """Draw the expected results of replayed settings.
 
     Args:
-        found: The settings and the requests.
+        replay: The settings and the requests.
         path: The path of the files, without a suffix.
 
     Returns:
@@ -38,14 +38,14 @@ def write_picture(found: Replay, path: Path) -> list[Path]:
     Raises:
         DataError: The costs of some requests are unknown.
     """
-    if not found.recorded.priced.all():
+    if not replay.recorded.priced.all():
         raise DataError(
             "the costs of some of these requests are unknown, so there is no picture; replay with "
             "--pool, a pool with prices"
         )
-    rows = rows_of(found)
-    how = "in their conversations" if found.sessions else "each by itself"
-    title = f"{len(found.recorded):,} recorded requests, decided again {how}"
+    rows = rows_of(replay)
+    how = "in their conversations" if replay.sessions else "each by itself"
+    title = f"{len(replay.recorded):,} recorded requests, decided again {how}"
     return write_figure(picture(rows, title=title), path, rows)
 
 
@@ -61,20 +61,20 @@ def picture(rows: list[dict[str, Any]], *, title: str) -> Figure:
     return figure
 
 
-def rows_of(found: Replay) -> list[dict[str, Any]]:
+def rows_of(replay: Replay) -> list[dict[str, Any]]:
     """The points of the picture: the curve, each target alone, as it was, and settings tried."""
-    curve = found.recorded.curve()
+    curve = replay.recorded.curve()
     rows = [
         _row("curve", "", p, c, lam=lam)
         for lam, p, c in zip(
             curve.lam.tolist(), curve.accuracy.tolist(), curve.cost.tolist(), strict=True
         )
     ]
-    singles = found.recorded.singles().items()
-    rows += [_row("target", name, one.accuracy, one.cost) for name, one in singles]
+    singles = replay.recorded.singles().items()
+    rows += [_row("target", name, single.accuracy, single.cost) for name, single in singles]
     rows += [
-        _row("setting", one.name, one.accuracy, one.estimated_cost / one.requests)
-        for one in found.settings
+        _row("setting", setting.name, setting.accuracy, setting.estimated_cost / setting.requests)
+        for setting in replay.settings
     ]
     return rows
 

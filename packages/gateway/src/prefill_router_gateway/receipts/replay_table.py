@@ -111,10 +111,10 @@ class Recorded:
     @classmethod
     def of(cls, receipts: Iterable[Receipt]) -> "Recorded":
         """Collect the requests that can be decided again from receipts, read one by one."""
-        found = _Rows()
+        rows = _TableBuilder()
         for receipt in receipts:
-            found.add(receipt)
-        return found.table()._decided()
+            rows.add(receipt)
+        return rows.table()._with_path()
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -138,7 +138,7 @@ class Recorded:
             priced=self.priced if estimated_cost is None else np.full(len(self), priced),
             scales=scales,
             policies=self.policies if policy is None else (policy,) * len(self),
-        )._decided()
+        )._with_path()
 
     def select(self, rows: NDArray[np.int64]) -> "Recorded":
         """Only these requests; `left_out` stays the same."""
@@ -168,27 +168,27 @@ class Recorded:
 
     def at(self, lam: float) -> TargetColumns:
         """The columns of the targets that are chosen at one lam."""
-        return self._quick(self.path.at(lam), np.full(len(self), lam))
+        return self._choose_with_waits(self.path.at(lam), np.full(len(self), lam))
 
     def at_own_lam(self) -> TargetColumns:
         """The columns of the targets that are chosen at each request's own lam."""
         path, lam = self.path, np.repeat(self.lam, np.diff(self.path.start))
-        begun = (path.lam < lam) | (path.lam == 0) | (lam == 1)
-        before = np.concatenate([[0], np.cumsum(begun)])
+        has_begun = (path.lam < lam) | (path.lam == 0) | (lam == 1)
+        before = np.concatenate([[0], np.cumsum(has_begun)])
         count = before[path.start[1:]] - before[path.start[:-1]]
-        return self._quick(path.target[path.start[:-1] + count - 1], self.lam)
+        return self._choose_with_waits(path.target[path.start[:-1] + count - 1], self.lam)
 
-    def _quick(self, who: TargetColumns, lam: PerRequest) -> TargetColumns:
+    def _choose_with_waits(self, who: TargetColumns, lam: PerRequest) -> TargetColumns:
         """The choices where waiting counts, by the gateway's own rule."""
-        found: TargetColumns = who.copy()
-        known = self.may_answer & ~np.isnan(self.correctness + self.estimated_cost)
+        columns: TargetColumns = who.copy()
+        has_forecast = self.may_answer & ~np.isnan(self.correctness + self.estimated_cost)
         for row, waits in enumerate(self.waits):
             if waits is None or (waits.deadline_seconds is None and not waits.dollars_per_second):
                 continue
-            order = sorted(np.flatnonzero(known[row]).tolist(), key=int(who[row]).__ne__)
+            order = sorted(np.flatnonzero(has_forecast[row]).tolist(), key=int(who[row]).__ne__)
             p, rank = self.correctness[row], partial(self._rank, row, float(lam[row]))
-            found[row] = order_ready(order, p, self.targets, waits, (), rank)[0]
-        return found
+            columns[row] = order_ready(order, p, self.targets, waits, (), rank)[0]
+        return columns
 
     def _rank(
         self, row: int, lam: float, p: PerTarget, dollars: PerTarget, among: list[int]
@@ -243,10 +243,10 @@ class Recorded:
             self.estimated_cost if self.priced.all() else np.full_like(self.estimated_cost, np.nan)
         )
 
-    def _decided(self) -> "Recorded":
+    def _with_path(self) -> "Recorded":
         """The requests with their path; those that the policy can't decide are left out."""
-        known = ~np.isnan(self.correctness + self.estimated_cost)
-        may = self.may_answer & known
+        has_forecast = ~np.isnan(self.correctness + self.estimated_cost)
+        may = self.may_answer & has_forecast
         low, high = self.scales[:, :1], self.scales[:, 1:]
         wide = np.where(high > low, high - low, 1.0)
         cost = np.where(high > low, (self.estimated_cost - low) / wide, 0.0)
@@ -263,9 +263,9 @@ class Recorded:
             except ConfigError:  # no target may answer, or none that the policy names
                 continue
             parts.append((rows[path.query], path.lam, columns[path.target]))
-        return self._joined(parts)
+        return self._join_paths(parts)
 
-    def _joined(self, parts: Sequence[tuple[NDArray[Any], ...]]) -> "Recorded":
+    def _join_paths(self, parts: Sequence[tuple[NDArray[Any], ...]]) -> "Recorded":
         empty = (np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64))
         query, lam, target = (np.concatenate(part) for part in zip(empty, *parts, strict=True))
         order = np.argsort(query, kind="stable")
@@ -279,8 +279,8 @@ class Recorded:
 
 
 def _mean(column: NDArray[np.float64]) -> float:
-    known = column[~np.isnan(column)]
-    return float(known.mean()) if len(known) else float("nan")
+    numbers = column[~np.isnan(column)]
+    return float(numbers.mean()) if len(numbers) else float("nan")
 
 
 _EFFECT = ("deadline_seconds", "dollars_per_second", "keep")
@@ -296,12 +296,12 @@ _WITHOUT: Mapping[str, str] = {
 }
 
 
-class _Rows:
+class _TableBuilder:
     """Requests that can be decided again, a few hundred bytes each."""
 
     def __init__(self) -> None:
         self._ids: list[str] = []
-        self._each: list[Policy] = []
+        self._policy_rows: list[Policy] = []
         self._waits: list[PredictedWaits | None] = []
         self._columns: dict[str, int] = {}
         self._left_out: Counter[str] = Counter()
@@ -314,7 +314,7 @@ class _Rows:
         if why or policy is None or scale is None:
             self._left_out[why or "lacks the policy or the cost scale"] += 1
             return
-        choice, outcome, costs = receipt.choice, receipt.outcome, _costs(receipt)
+        choice, outcome, costs = receipt.choice, receipt.outcome, _uncached_costs(receipt)
         for name, probability in choice.correctness.items():
             column = self._columns.setdefault(name, len(self._columns))
             may = name in choice.order and name not in choice.limited
@@ -331,7 +331,7 @@ class _Rows:
             )
         )
         self._ids.append(choice.id)
-        self._each.append(self._policies.setdefault(repr(policy), policy))
+        self._policy_rows.append(self._policies.setdefault(repr(policy), policy))
         self._waits.append(choice.waits)
 
     def table(self) -> Recorded:
@@ -349,7 +349,7 @@ class _Rows:
             estimated_cost=tables[1],
             priced=priced == 1,
             may_answer=tables[2] == 1,
-            policies=tuple(self._each),
+            policies=tuple(self._policy_rows),
             scales=numbers[:, :2],
             lam=lam,
             chosen=chosen.astype(np.int64),
@@ -367,14 +367,15 @@ def _why_not(receipt: Receipt) -> str:
     choice = receipt.choice
     if choice.reason not in _AGAIN or choice.fallback is not None:
         return _WITHOUT.get(choice.reason, _WITHOUT["fallback"])
-    known = {*choice.order, choice.policy_target or choice.target} <= choice.correctness.keys()
-    priced = not choice.estimated_cost or choice.correctness.keys() <= choice.estimated_cost.keys()
-    if not known or not priced or choice.lam is None:
+    needed = {*choice.order, choice.policy_target or choice.target}
+    costs = choice.estimated_cost
+    has_prices = not costs or choice.correctness.keys() <= costs.keys()
+    if not needed <= choice.correctness.keys() or not has_prices or choice.lam is None:
         return "lacks a target's probability or cost"
     return ""
 
 
-def _costs(receipt: Receipt) -> Mapping[str, float]:
+def _uncached_costs(receipt: Receipt) -> Mapping[str, float]:
     """Estimated costs with nothing cached; zero where no prices were known, as in the decision."""
     choice = receipt.choice
     if not choice.estimated_cost:

@@ -82,42 +82,46 @@ class Retention:
         now, tables, more = self._clock(), _learning_tables(self._store), False
         if self._days is not None:
             before = now - self._days * _DAY
-            more = self._receipts(before, tables) == _AT_ONCE or self._feedback(before) == _AT_ONCE
+            more = (
+                self._delete_receipts(before, tables) == _AT_ONCE
+                or self._delete_feedback(before) == _AT_ONCE
+            )
         if self._learning_days is not None and tables:
-            more |= self._learning(now - self._learning_days * _DAY, tables)
+            more |= self._delete_learning(now - self._learning_days * _DAY, tables)
         if more:
             self._due = time.monotonic() + _PAUSE
         elif self.deleted > self._logged:
-            gone, self._logged = self.deleted - self._logged, self.deleted
-            _log.info("%d receipts older than %d days were deleted", gone, self._days)
+            count, self._logged = self.deleted - self._logged, self.deleted
+            _log.info("%d receipts older than %d days were deleted", count, self._days)
         return more
 
-    def _receipts(self, before: float, tables: Sequence[str]) -> int:
+    def _delete_receipts(self, before: float, tables: Sequence[str]) -> int:
         """Delete some receipts with all that belongs to them; returns how many were found."""
-        ids = self._old(RECEIPTS, before)
-        gone = self._store.change(_deletions([RECEIPTS, FEEDBACK, *tables], ids)) if ids else [0]
-        self.deleted += gone[0]
+        ids = self._select_old(RECEIPTS, before)
+        if ids:
+            statements = _delete_statements([RECEIPTS, FEEDBACK, *tables], ids)
+            self.deleted += self._store.change(statements)[0]
         return len(ids)
 
-    def _feedback(self, before: float) -> int:
+    def _delete_feedback(self, before: float) -> int:
         """Delete old scores without a receipt; returns how many.
 
         A score is never older than its receipt, so the receipt of an old score is already deleted.
         """
-        return self._store.change([_oldest(FEEDBACK, ("id", "source", "at"), before)])[0]
+        return self._store.change([_delete_oldest(FEEDBACK, ("id", "source", "at"), before)])[0]
 
-    def _learning(self, before: float, tables: Sequence[str]) -> bool:
+    def _delete_learning(self, before: float, tables: Sequence[str]) -> bool:
         """Delete some sampled requests, and old rows about any; returns whether more may be left.
 
         What is about a request is deleted with it, however new it is.
         """
-        ids = self._old(_SAMPLES, before)
+        ids = self._select_old(_SAMPLES, before)
         if ids:
-            self._store.change(_deletions(tables, ids))
-        others = [_oldest(TABLE_OF[kind], IDENTITY_OF[kind], before) for kind in _ABOUT]
+            self._store.change(_delete_statements(tables, ids))
+        others = [_delete_oldest(TABLE_OF[kind], IDENTITY_OF[kind], before) for kind in _ABOUT]
         return _AT_ONCE in (len(ids), *self._store.change(others))
 
-    def _old(self, table: str, before: float) -> list[str]:
+    def _select_old(self, table: str, before: float) -> list[str]:
         query = f"SELECT id FROM {table} WHERE at < ? ORDER BY at, id LIMIT {_AT_ONCE}"
         return [name for (name,) in self._store.select(query, [before])]
 
@@ -127,19 +131,19 @@ def _learning_tables(store: Database) -> list[str]:
     return sorted(store.existing([_SAMPLES, *(TABLE_OF[kind] for kind in _ABOUT)]))
 
 
-def _these(ids: Sequence[str]) -> str:
+def _where_ids(ids: Sequence[str]) -> str:
     return f"WHERE id IN ({', '.join('?' * len(ids))})"
 
 
-def _deletions(tables: Sequence[str], ids: Sequence[str]) -> list[Statement]:
-    return [(f"DELETE FROM {table} {_these(ids)}", ids) for table in tables]
+def _delete_statements(tables: Sequence[str], ids: Sequence[str]) -> list[Statement]:
+    return [(f"DELETE FROM {table} {_where_ids(ids)}", ids) for table in tables]
 
 
-def _oldest(table: str, identity: Sequence[str], before: float) -> Statement:
+def _delete_oldest(table: str, identity: Sequence[str], before: float) -> Statement:
     """The statement that deletes some of a table's oldest rows."""
     names = ", ".join(identity)
-    some = f"SELECT {names} FROM {table} WHERE at < ? ORDER BY at LIMIT {_AT_ONCE}"
-    return f"DELETE FROM {table} WHERE ({names}) IN ({some})", [before]
+    rows = f"SELECT {names} FROM {table} WHERE at < ? ORDER BY at LIMIT {_AT_ONCE}"
+    return f"DELETE FROM {table} WHERE ({names}) IN ({rows})", [before]
 
 
 _ERASED: dict[str, tuple[str, str]] = {
@@ -181,15 +185,15 @@ def purge(
     """
     if key is None and before is None:
         raise DataError("nothing says what to purge; give the name of a key, a time, or both")
-    given: Conditions = [] if key is None else [("client_key = ?", [key])]
-    given += [] if before is None else [("at < ?", [before])]
+    conditions: Conditions = [] if key is None else [("client_key = ?", [key])]
+    conditions += [] if before is None else [("at < ?", [before])]
     open_store(url, create=False).close()
     with closing(open_store(url)) as store:
         tables = [RECEIPTS, FEEDBACK, *_learning_tables(store)]
         counts = {table: 0 for table in tables if table in _ERASED or not texts_only}
-        rows = pages(store, ("at", "id"), given)
+        rows = pages(store, ("at", "id"), conditions)
         while ids := [name for _, name in islice(rows, _AT_ONCE)]:
-            for table, count in _purged(store, list(counts), ids, texts_only, dry_run).items():
+            for table, count in _purge_part(store, list(counts), ids, texts_only, dry_run).items():
                 counts[table] += count
         if not dry_run and not store.empty_log():
             raise StoreError(
@@ -199,16 +203,23 @@ def purge(
     return counts
 
 
-def _purged(
+def _purge_part(
     store: Database, tables: Sequence[str], ids: Sequence[str], texts_only: bool, dry_run: bool
 ) -> dict[str, int]:
     """Purge some requests, or count; by table, how many rows it concerns."""
-    where = {t: _these(ids) + (f" AND {_ERASED[t][1]}" if texts_only else "") for t in tables}
-    if dry_run:
-        asked = (store.select(f"SELECT count(*) FROM {t} {where[t]}", ids) for t in tables)
-        return {table: count for table, ((count,),) in zip(tables, asked, strict=True)}
-    does = {
-        t: f"UPDATE {t} SET {_ERASED[t][0]}" if texts_only else f"DELETE FROM {t}" for t in tables
+    where = {
+        table: _where_ids(ids) + (f" AND {_ERASED[table][1]}" if texts_only else "")
+        for table in tables
     }
-    gone = store.change([(f"{does[t]} {where[t]}", ids) for t in tables])
-    return dict(zip(tables, gone, strict=True))
+    if dry_run:
+        counts: dict[str, int] = {}
+        for table in tables:
+            ((count,),) = store.select(f"SELECT count(*) FROM {table} {where[table]}", ids)
+            counts[table] = count
+        return counts
+    actions = {
+        table: f"UPDATE {table} SET {_ERASED[table][0]}" if texts_only else f"DELETE FROM {table}"
+        for table in tables
+    }
+    changed = store.change([(f"{actions[table]} {where[table]}", ids) for table in tables])
+    return dict(zip(tables, changed, strict=True))

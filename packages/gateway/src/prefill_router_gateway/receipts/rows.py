@@ -200,27 +200,13 @@ def from_row(row: Sequence[Any]) -> Receipt:
         choice["waits"] = None if waits is None else PredictedWaits(**waits)
         escalation = details.pop("escalation", None)
         choice["escalation"] = None if escalation is None else Escalation(**escalation)
-        made = value["attempts"]
-        nothing = [None] * len(made)
-        places, failures = answer.get("deployments", nothing), answer.get("failures", nothing)
-        if made and fields["outcome"]["target"] is not None:
-            fields["outcome"]["deployment"] = places[-1]
+        attempts = _read_attempts(value["attempts"], answer)
+        if attempts and fields["outcome"]["target"] is not None:
+            fields["outcome"]["deployment"] = attempts[-1].deployment
         counts, reported = {name: value[name] for name in _COUNTS}, answer["usage"]
         outcome = RequestOutcome(
             **fields["outcome"],
-            attempts=tuple(
-                TargetAttempt(
-                    target=target,
-                    end=end,
-                    status=status,
-                    seconds=seconds,
-                    deployment=at,
-                    failure=failure,
-                )
-                for (target, end, status, seconds), at, failure in zip(
-                    made, places, failures, strict=True
-                )
-            ),
+            attempts=attempts,
             usage=None if reported is None else Usage(**counts, reported=reported),
             usage_is_estimated=answer["estimated"],
             response_id=answer["response_id"],
@@ -231,6 +217,26 @@ def from_row(row: Sequence[Any]) -> Receipt:
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise _corrupt(row[0]) from None
+
+
+def _read_attempts(
+    attempts: Sequence[Sequence[Any]], answer: Mapping[str, Any]
+) -> tuple[TargetAttempt, ...]:
+    nothing = [None] * len(attempts)
+    places, failures = answer.get("deployments", nothing), answer.get("failures", nothing)
+    return tuple(
+        TargetAttempt(
+            target=target,
+            end=end,
+            status=status,
+            seconds=seconds,
+            deployment=place,
+            failure=failure,
+        )
+        for (target, end, status, seconds), place, failure in zip(
+            attempts, places, failures, strict=True
+        )
+    )
 
 
 def named_values(text: str, identity: str) -> dict[str, Any]:
@@ -244,12 +250,12 @@ def named_values(text: str, identity: str) -> dict[str, Any]:
         CorruptError: The column is damaged.
     """
     try:
-        found = json.loads(text)
+        values = json.loads(text)
     except (ValueError, RecursionError):
         raise _corrupt(identity) from None
-    if not isinstance(found, dict):
+    if not isinstance(values, dict):
         raise _corrupt(identity)
-    return found
+    return values
 
 
 def _corrupt(identity: str) -> CorruptError:
@@ -313,9 +319,13 @@ class Feedback:
 
 def latest_scores(scores: Iterable[Feedback]) -> list[Feedback]:
     """The latest score of each source."""
-    return list({one.source: one for one in sorted(scores, key=lambda one: one.at)}.values())
+    return list(
+        {score.source: score for score in sorted(scores, key=lambda score: score.at)}.values()
+    )
 
 
-def prompt_of(kept: str | list[dict[str, str]]) -> Prompt:
-    """The prompt of a receipt."""
-    return kept if isinstance(kept, str) else tuple(Message(t["role"], t["content"]) for t in kept)
+def prompt_of(stored: str | list[dict[str, str]]) -> Prompt:
+    """The prompt of a receipt, from its text or its turns as they are stored."""
+    if isinstance(stored, str):
+        return stored
+    return tuple(Message(turn["role"], turn["content"]) for turn in stored)

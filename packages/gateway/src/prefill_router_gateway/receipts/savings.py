@@ -196,13 +196,13 @@ class SavingsSums:
         apart, sums = dict[str, tuple[int, float]](), Sums()
         for baseline in baselines_of(store, since) if named is None else [named]:
             for row in _select_sums(store, baseline, since, every=named is not None):
-                self._add(baseline, row, apart, sums)
+                self._add_row(baseline, row, apart, sums)
         self.apart = {kind: apart[kind] for kind in APART if kind in apart}
         self.groups = np.array([*sums.values()]).reshape(-1, len(GroupSums._fields))
         self.total = GroupSums(*self.groups.sum(axis=0))
-        self.baselines = dict(sorted(self.baselines.items(), key=lambda one: (-one[1], one[0])))
+        self.baselines = dict(sorted(self.baselines.items(), key=lambda item: (-item[1], item[0])))
 
-    def _add(
+    def _add_row(
         self,
         baseline: str | None,
         row: tuple[Any, ...],
@@ -235,7 +235,7 @@ def baselines_of(store: Database, since: float) -> list[str | None]:
     return [baseline for (baseline,) in rows]
 
 
-def _where(baseline: str | None, since: float, *, every: bool) -> tuple[str, list[Any]]:
+def _condition_of(baseline: str | None, since: float, *, every: bool) -> tuple[str, list[Any]]:
     """The condition on receipts of one baseline, or on all, with its values."""
     if every:
         return "at >= ?", [since]
@@ -248,24 +248,24 @@ def _select_sums(
     store: Database, baseline: str | None, since: float, *, every: bool
 ) -> list[tuple[Any, ...]]:
     """Rows of kind, group, target without a cost, `GroupSums`, forecasts, and their seconds."""
-    name, (which, values) = baseline or "", _where(baseline, since, every=every)
+    name, (which, values) = baseline or "", _condition_of(baseline, since, every=every)
     number, key = _JSON_NUMBER[store.dialect], _json_key(store, name)
     return store.select(
-        f"""WITH one AS (SELECT {_GROUP} AS part, {_WHY_APART} AS why, target, answered_by,
+        f"""WITH request AS (SELECT {_GROUP} AS part, {_WHY_APART} AS why, target, answered_by,
             cost, estimated_cost, probability, forecast_seconds,
             {number.format("estimated_costs")} AS there, {_discounts(store)},
             {number.format("correctness")} AS chance FROM {RECEIPTS} WHERE {which}),
-        kept AS (SELECT one.*, CASE WHEN why IS NOT NULL THEN why
+        compared AS (SELECT request.*, CASE WHEN why IS NOT NULL THEN why
             WHEN cost IS NULL OR (answered_by <> ? AND estimated_cost IS NULL) THEN 'unpriced'
             WHEN answered_by <> ? AND there IS NULL THEN 'unpriced there' ELSE 'compared' END
-            AS kind FROM one)
+            AS kind FROM request)
         SELECT kind, part, CASE WHEN kind = 'unpriced' THEN target END, count(*), sum(cost),
             sum(CASE WHEN answered_by = ? THEN cost ELSE {_SPENT_THERE} END),
             count(probability + chance),
             sum(CASE WHEN chance IS NOT NULL THEN probability END),
             sum(CASE WHEN probability IS NOT NULL THEN chance END),
             count(forecast_seconds), sum(forecast_seconds)
-        FROM kept GROUP BY 1, 2, 3 ORDER BY 1, 2, 3""",
+        FROM compared GROUP BY 1, 2, 3 ORDER BY 1, 2, 3""",
         [key, name, name, key, *values, *[name] * 3],
     )
 
@@ -297,9 +297,9 @@ def estimate(groups: PerGroup, of: Callable[[GroupSums], Any]) -> SavingsEstimat
         if len(groups) < FEWEST_GROUPS:
             return SavingsEstimate(value)
         size, random = len(groups), np.random.default_rng(0)
-        drawn = random.multinomial(size, np.full(size, 1 / size), size=_RESAMPLES) @ groups
-        found = of(GroupSums(*drawn.T))
-    low, high = np.quantile(found[np.isfinite(found)], [0.025, 0.975]).tolist()
+        sums = random.multinomial(size, np.full(size, 1 / size), size=_RESAMPLES) @ groups
+        values = of(GroupSums(*sums.T))
+    low, high = np.quantile(values[np.isfinite(values)], [0.025, 0.975]).tolist()
     return SavingsEstimate(value, low, high)
 
 
@@ -313,17 +313,19 @@ def learning_costs(store: Database, since: float) -> Iterator[Deduction]:
         ("judges", TABLE_OF[AnswerLabel], "cost", "source <> 'user'"),
         ("side answers", TABLE_OF[SideAnswer], "cost", "1 = 1"),
     )
-    made = store.existing([CHARGES, *(table for _, table, *_ in kinds)])
-    if CHARGES in made:
+    tables = store.existing([CHARGES, *(table for _, table, *_ in kinds)])
+    if CHARGES in tables:
         kinds = (
             ("judges", CHARGES, "dollars", "purpose <> 'side'"),
             ("side answers", CHARGES, "dollars", "purpose = 'side'"),
         )
-    for kind, table, cost, which in kinds:
-        if table in made:
+    for kind, table, cost, condition in kinds:
+        if table in tables:
             sums = f"SELECT sum({cost}), count(*), count({cost}) FROM {table}"
-            ((dollars, items, known),) = store.select(f"{sums} WHERE at >= ? AND {which}", [since])
-            unknown = items - known
+            ((dollars, items, priced),) = store.select(
+                f"{sums} WHERE at >= ? AND {condition}", [since]
+            )
+            unknown = items - priced
             yield Deduction(kind=kind, dollars=dollars or 0.0, items=items, unknown=unknown)
 
 
@@ -338,13 +340,13 @@ def score_sums(store: Database, since: float) -> PerGroup:
     labels = TABLE_OF[AnswerLabel]
     more = f" UNION ALL SELECT id, target, source, at, score FROM {labels}"
     rows = store.select(
-        f"""WITH said AS (SELECT id, NULL AS target, source, at, score FROM {FEEDBACK}
+        f"""WITH rating AS (SELECT id, NULL AS target, source, at, score FROM {FEEDBACK}
             {more if store.existing([labels]) else ""}),
-        latest AS (SELECT said.id, {_GROUP.replace("id)", "said.id)")} AS part, said.score,
-            row_number() OVER (PARTITION BY said.id, source ORDER BY said.at DESC) AS place
-            FROM said JOIN {RECEIPTS} AS r ON r.id = said.id WHERE r.at >= ?
+        latest AS (SELECT rating.id, {_GROUP.replace("id)", "rating.id)")} AS part, rating.score,
+            row_number() OVER (PARTITION BY rating.id, source ORDER BY rating.at DESC) AS place
+            FROM rating JOIN {RECEIPTS} AS r ON r.id = rating.id WHERE r.at >= ?
             AND ({_WHY_APART}) IS NULL
-            AND (said.target IS NULL OR said.target = answered_by)),
+            AND (rating.target IS NULL OR rating.target = answered_by)),
         answer AS (SELECT id, part, avg(score) AS score FROM latest WHERE place = 1
             GROUP BY id, part)
         SELECT part, count(*), sum(score) FROM answer GROUP BY part ORDER BY part""",
@@ -361,7 +363,7 @@ def also_asked_of(
         return 0, None
     baselines = baselines_of(store, since) if named is None else [named]
     rows = [
-        _asked_there(store, baseline, since, every=named is not None)
+        _measure_side_answers(store, baseline, since, every=named is not None)
         for baseline in baselines
         if baseline is not None
     ]
@@ -369,20 +371,20 @@ def also_asked_of(
     return sum(row[0] for row in rows), paid / estimated if estimated else None
 
 
-def _asked_there(
+def _measure_side_answers(
     store: Database, baseline: str, since: float, *, every: bool
 ) -> tuple[int, float, float]:
     """Requests that one baseline was asked on the side, what they cost, and their estimate."""
     number = _JSON_NUMBER[store.dialect].format("estimated_costs")
-    which, values = _where(baseline, since, every=every)
+    which, values = _condition_of(baseline, since, every=every)
     ((count, paid, estimated),) = store.select(
-        f"""WITH asked AS (SELECT id, cost AS paid FROM {TABLE_OF[SideAnswer]} WHERE target = ?),
-        kept AS (SELECT * FROM {RECEIPTS} WHERE {which}),
-        one AS (SELECT paid, cost, estimated_cost, {number} AS there, {_discounts(store)}
-            FROM asked JOIN kept ON kept.id = asked.id WHERE
+        f"""WITH side AS (SELECT id, cost AS paid FROM {TABLE_OF[SideAnswer]} WHERE target = ?),
+        receipt AS (SELECT * FROM {RECEIPTS} WHERE {which}),
+        request AS (SELECT paid, cost, estimated_cost, {number} AS there, {_discounts(store)}
+            FROM side JOIN receipt ON receipt.id = side.id WHERE
             paid IS NOT NULL AND cost IS NOT NULL AND estimated_cost > 0)
         SELECT count(there), sum(CASE WHEN there IS NOT NULL THEN paid END), sum({_SPENT_THERE})
-            FROM one""",
+            FROM request""",
         [baseline, *values, _json_key(store, baseline), baseline, baseline],
     )
     return count, paid or 0.0, estimated or 0.0
@@ -448,22 +450,23 @@ class Savings:
     def notes(self) -> Iterator[str]:
         """What the figures leave out, in sentences."""
         if self.requests and self.saved.low is None:
-            found = f"here are {self.groups}"
-            yield f"no intervals: they need {FEWEST_GROUPS} groups of conversations, {found}"
+            need = f"they need {FEWEST_GROUPS} groups of conversations"
+            yield f"no intervals: {need}, here are {self.groups}"
         for target, count in self.unpriced.items():
-            yield f"not compared, no cost known for {target}: {_requests(count)}"
+            yield f"not compared, no cost known for {target}: {_count_words(count)}"
         if self.unnamed:
             yield (
-                f"not compared, no baseline in the receipt: {_requests(self.unnamed)}; name a "
+                f"not compared, no baseline in the receipt: {_count_words(self.unnamed)}; name a "
                 "target to compare all with"
             )
         for kind, (count, cost) in self.apart.items():
-            yield f"counted apart, {APART[kind]}: {_requests(count)}, ${cost:.4g}"
-        for one in self.deducted:
-            if one.dollars is None and one.items:
-                yield f"the {one.kind} isn't counted: no price is set ({one.items:,} forecasts)"
-            if one.unknown:
-                yield f"{one.kind}: {one.unknown:,} of {one.items:,} have no known cost"
+            yield f"counted apart, {APART[kind]}: {_count_words(count)}, ${cost:.4g}"
+        for deduction in self.deducted:
+            kind, items, unknown = deduction.kind, deduction.items, deduction.unknown
+            if deduction.dollars is None and items:
+                yield f"the {kind} isn't counted: no price is set ({items:,} forecasts)"
+            if unknown:
+                yield f"{kind}: {unknown:,} of {items:,} have no known cost"
         if self.switched:
             were = "conversation was" if self.switched == 1 else "conversations were"
             yield (
@@ -479,12 +482,15 @@ class Savings:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         apart = {kind: {"requests": n, "cost": cost} for kind, (n, cost) in self.apart.items()}
-        listed = {"deducted": [asdict(one) for one in self.deducted], "notes": list(self.notes())}
+        listed = {
+            "deducted": [asdict(deduction) for deduction in self.deducted],
+            "notes": list(self.notes()),
+        }
         counts = {"baselines": dict(self.baselines), "unpriced": dict(self.unpriced)}
         return asdict(self) | listed | counts | {"apart": apart}
 
 
-def _requests(count: int) -> str:
+def _count_words(count: int) -> str:
     return f"{count:,} request{'' if count == 1 else 's'}"
 
 
@@ -505,13 +511,10 @@ def savings_since(
     """
     with closing(open_store(url, create=False)) as store:
         table = SavingsSums(store, since, named)
-        if named is None:
-            baselines = _check_named(store, since)
-        else:
-            baselines = [named]
-            if not table.groups.size:
-                _check_known(store, named, since)
-        deducted = (_encoder(table, settings), *learning_costs(store, since))
+        baselines = _read_named_baselines(store, since) if named is None else [named]
+        if named is not None and not table.groups.size:
+            _check_target(store, named, since)
+        deducted = (_deduct_encoder(table, settings), *learning_costs(store, since))
         scores = score_sums(store, since)
         also_asked, also_ratio = also_asked_of(store, since, named)
         switched = switched_conversations(store, since, named)
@@ -534,7 +537,7 @@ def savings_since(
         saved=saved,
         share=estimate(groups, lambda s: 1 - s.spent / s.there),
         deducted=deducted,
-        net=saved.less(sum(one.dollars or 0.0 for one in deducted)),
+        net=saved.less(sum(deduction.dollars or 0.0 for deduction in deducted)),
         expected=expected,
         expected_baseline=expected_baseline,
         expected_gain=estimate(groups, lambda s: (s.chance - s.chance_there) / s.forecasts),
@@ -571,7 +574,7 @@ def request_saving(url: str, receipt: Receipt, named: str | None = None) -> Requ
     high: float | None = 1.0
     if receipt.outcome.target != baseline:
         with closing(open_store(url, create=False)) as store:
-            low, high = _spread(store, baseline)
+            low, high = _measure_spread(store, baseline)
     return RequestSaving(
         baseline=baseline,
         cost=cost,
@@ -584,7 +587,7 @@ def request_saving(url: str, receipt: Receipt, named: str | None = None) -> Requ
 _RATIOS, _FEWEST_RATIOS = 20_000, 20
 
 
-def _spread(store: Database, baseline: str) -> tuple[float, float] | tuple[None, None]:
+def _measure_spread(store: Database, baseline: str) -> tuple[float, float] | tuple[None, None]:
     """Where 95 % of a target's costs lie, by the estimate times the mean ratio."""
     rows = store.select(
         "SELECT cost / estimated_cost FROM (SELECT answered_by, outcome, cost, estimated_cost "
@@ -599,7 +602,7 @@ def _spread(store: Database, baseline: str) -> tuple[float, float] | tuple[None,
     return low, high
 
 
-def _check_named(store: Database, since: float) -> list[str]:
+def _read_named_baselines(store: Database, since: float) -> list[str]:
     """The baselines that receipts name; refuses where none does."""
     named = [baseline for baseline in baselines_of(store, since) if baseline is not None]
     if not named:
@@ -610,19 +613,19 @@ def _check_named(store: Database, since: float) -> list[str]:
     return named
 
 
-def _check_known(store: Database, baseline: str, since: float) -> None:
+def _check_target(store: Database, baseline: str, since: float) -> None:
     """Refuse a name that isn't one of the targets, where there are any."""
     columns = ("at", "id", "estimated_costs", "target")
-    given: Conditions = [("at >= ?", [since])]
-    rows = pages(store, columns, given, limit=_LATEST, newest_first=True)
-    known = {name for _, i, text, target in rows for name in (*named_values(text, i), target)}
-    if known and baseline not in known:
+    conditions: Conditions = [("at >= ?", [since])]
+    rows = pages(store, columns, conditions, limit=_LATEST, newest_first=True)
+    names = {name for _, id_, text, target in rows for name in (*named_values(text, id_), target)}
+    if names and baseline not in names:
         raise DataError(
             f"the baseline {baseline!r} is no target of these receipts; they have "
-            f"{', '.join(sorted(known))}"
+            f"{', '.join(sorted(names))}"
         )
 
 
-def _encoder(table: SavingsSums, settings: SavingsSettings) -> Deduction:
+def _deduct_encoder(table: SavingsSums, settings: SavingsSettings) -> Deduction:
     dollars = settings.encoder_cost(table.forecasts, table.forecast_seconds)
     return Deduction(kind="encoder", dollars=dollars, items=table.forecasts)

@@ -39,7 +39,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _PROMPTS = 2**26
 """The most characters of prompts and samples in the queue; beyond it, receipts are kept without."""
 
-Kept = Receipt | Feedback
+Record = Receipt | Feedback
 
 
 @final
@@ -48,7 +48,7 @@ class WriterStats:
     """The state of the writer.
 
     Attributes:
-        kept: Receipts and scores that were written.
+        written: Receipts and scores in the database.
         waiting: Receipts and scores in the queue.
         lost: Receipts and scores that were lost: the queue was full, the database rejected them,
             or they were unwritten at the end.
@@ -61,7 +61,7 @@ class WriterStats:
         samples_waiting: Sampled requests that aren't written yet, but their receipts are.
     """
 
-    kept: int
+    written: int
     waiting: int
     lost: int
     deleted: int
@@ -73,15 +73,15 @@ class WriterStats:
 
 
 class _QueuedRow(NamedTuple):
-    kept: Kept
+    record: Record
     sample: SampleDraft | None
     prompt: int  # characters, of the sample too
-    written: asyncio.Future[bool]
+    result: asyncio.Future[bool]  # whether it was written
     loop: asyncio.AbstractEventLoop
 
 
 class _PreparedRow(NamedTuple):
-    kept: Kept
+    record: Record
     row: Row | None
 
 
@@ -118,7 +118,7 @@ class ReceiptWriter:
         self._stop = Event()
         # Each of these counts is changed by only one thread.
         self._put = self._refused = self._left = 0
-        self._kept = self._dropped = self._failures = 0
+        self._written = self._dropped = self._failures = 0
         self._prompts_put = self._prompts_gone = 0
         self._samples_due = self._samples = self._samples_out = 0
         self._closing = self._down = self._away = self._has_tables = False
@@ -126,41 +126,41 @@ class ReceiptWriter:
         self._thread = Thread(target=self._run, name="receipts", daemon=True)
         self._thread.start()
 
-    async def keep(self, kept: Kept, sample: SampleDraft | None = None) -> bool:
+    async def keep(self, record: Record, sample: SampleDraft | None = None) -> bool:
         """Write a receipt or a score, and wait until it is written.
 
         Args:
-            kept: The receipt or score.
+            record: The receipt or score.
             sample: The receipt's request, if it was sampled; it is written soon, without waiting.
 
         Returns:
             Whether it is known to be in the database. After `wait_seconds`, or while the database
             is unavailable, it stays in the queue; if the queue is full or closed, it is lost.
         """
-        full = self._put - self._kept - self._dropped >= self._most
+        full = self._put - self._written - self._dropped >= self._most
         if full or self._closing or not self._thread.is_alive():
             self._refused += 1
             return False
         loop = asyncio.get_running_loop()
-        written: asyncio.Future[bool] = loop.create_future()
-        prompt = kept.prompt if isinstance(kept, Receipt) else None
+        result: asyncio.Future[bool] = loop.create_future()
+        prompt = record.prompt if isinstance(record, Receipt) else None
         texts = prompt if isinstance(prompt, str) else [turn["content"] for turn in prompt or ()]
         size = len(texts) if isinstance(texts, str) else sum(map(len, texts))
         size += 0 if sample is None else sample.length
-        if self._prompts_put - self._prompts_gone + size > _PROMPTS and isinstance(kept, Receipt):
-            kept, sample, size = replace(kept, prompt=None), None, 0
+        if self._prompts_put - self._prompts_gone + size > _PROMPTS and isinstance(record, Receipt):
+            record, sample, size = replace(record, prompt=None), None, 0
         self._put += 1
         self._prompts_put += size
-        self._queue.put(_QueuedRow(kept, sample, size, written, loop))
+        self._queue.put(_QueuedRow(record, sample, size, result, loop))
         if self._away:
             return False
-        timer = loop.call_later(self._wait, _settle, [(written, False)])
-        self._awaited.add(written)
+        timer = loop.call_later(self._wait, _settle, [(result, False)])
+        self._awaited.add(result)
         try:
-            return await written
+            return await result
         finally:
             timer.cancel()
-            self._awaited.discard(written)
+            self._awaited.discard(result)
 
     @property
     def healthy(self) -> bool:
@@ -170,8 +170,8 @@ class ReceiptWriter:
     def stats(self) -> WriterStats:
         """The state of the writer."""
         return WriterStats(
-            kept=self._kept,
-            waiting=self._put - self._kept - self._dropped - self._left,
+            written=self._written,
+            waiting=self._put - self._written - self._dropped - self._left,
             lost=self._refused + self._dropped + self._left,
             deleted=self._retention.deleted,
             failures=self._failures,
@@ -193,25 +193,25 @@ class ReceiptWriter:
         await asyncio.to_thread(self._thread.join, seconds)
         self._stop.set()
         await asyncio.to_thread(self._thread.join, 1.0)
-        self._left = self._put - self._kept - self._dropped
+        self._left = self._put - self._written - self._dropped
         return self._left
 
     def _run(self) -> None:
         ended = False
         while not ended:
-            batch, ended = self._gathered()
+            batch, ended = self._gather_rows()
             if batch:
                 self._write(batch)
             if ended or not batch or len(self._unsampled) >= _MOST_SAMPLES:
-                self._keep_samples()
+                self._write_samples()
             if not ended:
                 try:
                     self._retention.work()
                 except StoreError as error:
-                    self._failed(error)
+                    self._count_failure(error)
         self._store.close()
 
-    def _gathered(self) -> tuple[list[_QueuedRow], bool]:
+    def _gather_rows(self) -> tuple[list[_QueuedRow], bool]:
         """Wait for queued rows and return them, and whether the queue is closed.
 
         Returns no rows when it is time for samples, or to look for old receipts.
@@ -231,19 +231,19 @@ class ReceiptWriter:
             return batch, False
         return batch, item is None
 
-    def _failed(self, error: StoreError) -> None:
+    def _count_failure(self, error: StoreError) -> None:
         self._failures += 1
         self._last_error_kind = error.kind if isinstance(error, DownError) else "unusable"
 
     def _write(self, batch: Sequence[_QueuedRow]) -> None:
         """Write a batch, retrying as long as the database is down."""
-        rows = [_PreparedRow(item.kept, _row(item.kept, self.redaction)) for item in batch]
+        rows = [_PreparedRow(item.record, _make_row(item.record, self.redaction)) for item in batch]
         pause = _FIRST_PAUSE
         while not self._stop.is_set():
             try:
                 written = self._insert(rows)
             except StoreError as error:
-                self._failed(error)
+                self._count_failure(error)
                 self._report(away=self._down, batch=batch)  # only from the second failure on
                 self._down = True
                 self._stop.wait(pause)
@@ -251,11 +251,11 @@ class ReceiptWriter:
             else:
                 self._down = False
                 self._report(away=False, batch=batch)
-                self._kept += sum(written)
+                self._written += sum(written)
                 self._dropped += len(batch) - sum(written)
-                sampled = [item for item in batch if item.sample is not None]
-                self._samples_due += len(sampled)
-                self._unsampled += sampled
+                with_samples = [item for item in batch if item.sample is not None]
+                self._samples_due += len(with_samples)
+                self._unsampled += with_samples
                 self._prompts_gone += sum(item.prompt for item in batch if item.sample is None)
                 _wake(batch, written)
                 return
@@ -269,7 +269,7 @@ class ReceiptWriter:
                 self._last_error_kind,
             )
             for loop in {item.loop for item in batch}:
-                _soon(loop, lambda: _settle([(written, False) for written in self._awaited]))
+                _call_soon(loop, lambda: _settle([(result, False) for result in self._awaited]))
         elif before and not away:
             _log.info("receipts are written again")
 
@@ -280,20 +280,26 @@ class ReceiptWriter:
             if good:
                 insert_rows(
                     self._store,
-                    [item.row for item in good if item.row and isinstance(item.kept, Receipt)],
-                    [item.row for item in good if item.row and isinstance(item.kept, Feedback)],
+                    [item.row for item in good if item.row and isinstance(item.record, Receipt)],
+                    [item.row for item in good if item.row and isinstance(item.record, Feedback)],
                 )
         except RowError:
-            return [len(rows) > 1 and self._insert([one])[0] for one in rows]
+            return [len(rows) > 1 and self._insert([row])[0] for row in rows]
         return [item.row is not None for item in rows]
 
-    def _keep_samples(self) -> None:
+    def _write_samples(self) -> None:
         """Write the sampled requests whose receipts were written, as far as they can be."""
         rows, self._unsampled = self._unsampled, []
-        made = [_sampled(row.sample, self.redaction) for row in rows if row.sample is not None]
-        found = self._insert_samples([one for one in made if one is not None])
-        self._samples += found
-        self._samples_out += len(rows) - found
+        statements = [
+            _make_sample_insert(row.sample, self.redaction)
+            for row in rows
+            if row.sample is not None
+        ]
+        count = self._insert_samples(
+            [statement for statement in statements if statement is not None]
+        )
+        self._samples += count
+        self._samples_out += len(rows) - count
         self._prompts_gone += sum(row.prompt for row in rows)
 
     def _insert_samples(self, statements: Sequence[Statement], *, again: bool = True) -> int:
@@ -315,16 +321,16 @@ class ReceiptWriter:
             return 0
 
 
-def _row(kept: Kept, redaction: Redaction) -> Row | None:
+def _make_row(record: Record, redaction: Redaction) -> Row | None:
     """The row of a receipt or score; None where it can't be converted."""
     try:
-        row = to_row(kept) if isinstance(kept, Receipt) else kept.row()
+        row = to_row(record) if isinstance(record, Receipt) else record.row()
         return tuple(redaction.known(v) if isinstance(v, str) else v for v in row)
     except (TypeError, ValueError, RecursionError, OverflowError):
         return None
 
 
-def _sampled(draft: SampleDraft, redaction: Redaction) -> Statement | None:
+def _make_sample_insert(draft: SampleDraft, redaction: Redaction) -> Statement | None:
     """The statement that writes a sampled request; None where it can't be kept."""
     try:
         sample = draft.sample()
@@ -337,27 +343,29 @@ def _wake(batch: Sequence[_QueuedRow], written: Sequence[bool]) -> None:
     """Give the results to all waiters, with one call per loop."""
     ends: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[bool], bool]]] = {}
     for item, ok in zip(batch, written, strict=True):
-        ends.setdefault(item.loop, []).append((item.written, ok))
+        ends.setdefault(item.loop, []).append((item.result, ok))
     for loop, results in ends.items():
-        _soon(loop, _settle, results)
+        _call_soon(loop, _settle, results)
 
 
-def _soon(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: object) -> None:
+def _call_soon(
+    loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: object
+) -> None:
     with suppress(RuntimeError):  # the loop is closed, so nothing waits
         loop.call_soon_threadsafe(call, *arguments)
 
 
 def _settle(ends: Sequence[tuple[asyncio.Future[bool], bool]]) -> None:
-    for future, kept in ends:
+    for future, is_written in ends:
         if not future.done():
-            future.set_result(kept)
+            future.set_result(is_written)
 
 
-_KEPT = ("id", "prompt")
+_FIXED = ("id", "prompt")
 """Columns that a report doesn't touch, so that a text that is being purged doesn't come back."""
-_WRITTEN = [place for place, column in enumerate(COLUMNS) if column.name not in _KEPT]
+_UPDATED = [place for place, column in enumerate(COLUMNS) if column.name not in _FIXED]
 _UPDATE = (
-    f"UPDATE {RECEIPTS} SET {', '.join(f'{NAMES[place]} = ?' for place in _WRITTEN)} "
+    f"UPDATE {RECEIPTS} SET {', '.join(f'{NAMES[place]} = ?' for place in _UPDATED)} "
     "WHERE id = ? AND outcome = 'routed'"
 )
 
@@ -391,7 +399,7 @@ def report_outcome(
             return "known"
         after = reported(before)
         row = to_row(after)
-        (changed,) = store.change([(_UPDATE, [*(row[place] for place in _WRITTEN), decision])])
+        (changed,) = store.change([(_UPDATE, [*(row[place] for place in _UPDATED), decision])])
         return after if changed else "known"
 
 
@@ -439,18 +447,18 @@ class RecentRequests:
             self._minutes.append(MinuteCounts(minute))
             while self._minutes[0].number <= minute - _HOUR // _MINUTE:
                 self._minutes.popleft()
-        held = self._minutes[-1]  # a request may have arrived before one that ended earlier
-        held.requests += 1
-        held.failed += receipt.outcome.kind in _BAD
-        held.fallbacks += receipt.choice.fallback is not None
-        held.cost += receipt.cost or 0.0
+        counts = self._minutes[-1]  # a request may have arrived before one that ended earlier
+        counts.requests += 1
+        counts.failed += receipt.outcome.kind in _BAD
+        counts.fallbacks += receipt.choice.fallback is not None
+        counts.cost += receipt.cost or 0.0
 
     def replace(self, receipt: Receipt) -> None:
         """Take the outcome of a request that was only decided."""
-        held = enumerate(self._ended)
-        found = next((p for p, (_, r) in held if r.choice.id == receipt.choice.id), None)
-        if found is not None:
-            self._ended[found] = (self._ended[found][0], receipt)
+        entries = enumerate(self._ended)
+        place = next((p for p, (_, r) in entries if r.choice.id == receipt.choice.id), None)
+        if place is not None:
+            self._ended[place] = (self._ended[place][0], receipt)
         number = int(receipt.at // _MINUTE)
         for minute in (m for m in self._minutes if m.number == number):
             minute.failed += receipt.outcome.kind in _BAD
@@ -477,15 +485,15 @@ class RecentRequests:
             which: Selects receipts; None for all.
         """
         process, _, place = (cursor or "").partition("-")
-        known = process == self._process and place.isascii() and place.isdigit()
-        after = int(place) if known else 0
-        found: list[Receipt] = []
+        is_current = process == self._process and place.isascii() and place.isdigit()
+        after = int(place) if is_current else 0
+        receipts: list[Receipt] = []
         for number, receipt in reversed(self._ended):
-            if number <= after or len(found) == limit:
+            if number <= after or len(receipts) == limit:
                 break
             if which is None or which(receipt):
-                found.append(receipt)
-        return found
+                receipts.append(receipt)
+        return receipts
 
     def find(self, name: str) -> Receipt | None:
         """The receipt of a decision; None if it isn't among the latest."""

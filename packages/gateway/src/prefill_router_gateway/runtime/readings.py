@@ -70,7 +70,7 @@ def _forecasts(gateway: Gateway) -> Mapping[str, float]:
 def _receipts(gateway: Gateway) -> Mapping[str, float]:
     stats = gateway.writer.stats()
     return {
-        "kept": stats.kept,
+        "kept": stats.written,
         "lost": stats.lost,
         "deleted": stats.deleted,
         "failures": stats.failures,
