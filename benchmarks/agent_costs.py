@@ -199,7 +199,7 @@ class Gateway:
         )
         moves = question.agent.kind != "compaction"
         at = question.at + _ANSWER_SECONDS
-        self._decider.answered(made, outcome, cost=None, at=at, moves=moves)
+        self._decider.record_outcome(made, outcome, cost=None, at=at, moves=moves)
         return made.target
 
 

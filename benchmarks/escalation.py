@@ -130,7 +130,7 @@ def _work_on(
         done = RequestOutcome(
             kind="answered", target=made.target, status=200, attempts=(), usage=usage
         )
-        decider.answered(made, done, cost=None, at=question.at)
+        decider.record_outcome(made, done, cost=None, at=question.at)
         if answers.right[i, k, n]:
             return True, cost, escalated
     return False, cost, escalated

@@ -28,7 +28,7 @@ def after(spent: float, budget: BudgetSettings = TEN) -> Budgets:
     ("spent", "lam"), [(0, 0.8), (5, 0.8), (6, 0.64), (7.5, 0.4), (10, 0.0), (12, 0.0)]
 )
 def test_lam_falls_in_a_straight_line(spent: float, lam: float) -> None:
-    got = after(spent).lam(0.8, None, NOON)
+    got = after(spent).adjust_lam(0.8, None, NOON)
     assert got.lam == pytest.approx(lam)
     assert got.exhausted is (spent >= 10)
 
@@ -47,14 +47,14 @@ def test_lam_never_rises_as_more_is_spent(
     reserve: bool,
 ) -> None:
     budgets = Budgets([BudgetSettings(dollars=10, per="hour", soften_from=soft)])
-    last = budgets.lam(asked, "ann", NOON).lam
+    last = budgets.adjust_lam(asked, "ann", NOON).lam
     assert last == asked
     for i, cost in enumerate(costs):
         if reserve:
             budgets.reserve(f"{i}", "ann", cost)
         else:
             budgets.spend("ann", cost, NOON + i)
-        now = budgets.lam(asked, "ann", NOON + i).lam
+        now = budgets.adjust_lam(asked, "ann", NOON + i).lam
         assert 0 <= now <= last
         last = now
 
@@ -65,8 +65,8 @@ def test_a_new_hour_or_day_begins_at_nothing() -> None:
     )
     midnight = NOON + DAY / 2
     budgets.spend(None, 1.0, midnight - 1)
-    assert budgets.lam(1.0, None, midnight - 1).lam == 0
-    assert budgets.lam(1.0, None, midnight).lam == 1
+    assert budgets.adjust_lam(1.0, None, midnight - 1).lam == 0
+    assert budgets.adjust_lam(1.0, None, midnight).lam == 1
     assert [s.spent for s in budgets.states(midnight - 1)] == [1, 1]
     assert [s.seconds_left for s in budgets.states(midnight - 1)] == [1, 1]
     assert [s.spent for s in budgets.states(midnight)] == [0, 0]
@@ -83,23 +83,23 @@ def test_keys_have_their_own_and_the_least_counts() -> None:
     budgets.spend("ann", 1.5, NOON)
     budgets.spend("bob", 3.0, NOON)
     assert [s.spent for s in budgets.states(NOON)] == [4.5, 1.5]
-    assert budgets.lam(1.0, "ann", NOON).lam == pytest.approx(0.5)
-    assert budgets.lam(1.0, "bob", NOON).lam == 1
+    assert budgets.adjust_lam(1.0, "ann", NOON).lam == pytest.approx(0.5)
+    assert budgets.adjust_lam(1.0, "bob", NOON).lam == 1
     budgets.spend("bob", 3.0, NOON)
-    assert budgets.lam(1.0, "bob", NOON).lam == pytest.approx(0.5)
-    assert budgets.lam(1.0, "ann", NOON).lam == pytest.approx(0.5)
+    assert budgets.adjust_lam(1.0, "bob", NOON).lam == pytest.approx(0.5)
+    assert budgets.adjust_lam(1.0, "ann", NOON).lam == pytest.approx(0.5)
 
 
 def test_what_is_under_way_counts_until_it_has_ended() -> None:
     budgets = after(5.0)
     budgets.reserve("one", "ann", 2.5)
     budgets.reserve("two", None, 1.5)
-    assert budgets.lam(1.0, None, NOON).lam == pytest.approx(0.2)
+    assert budgets.adjust_lam(1.0, None, NOON).lam == pytest.approx(0.2)
     assert budgets.release("one") == "ann"
-    assert budgets.lam(1.0, None, NOON).lam == pytest.approx(0.7)
+    assert budgets.adjust_lam(1.0, None, NOON).lam == pytest.approx(0.7)
     assert budgets.release("one") is None
     assert budgets.release("two") is None
-    assert budgets.lam(1.0, None, NOON).lam == 1
+    assert budgets.adjust_lam(1.0, None, NOON).lam == 1
 
 
 def test_nothing_is_left_set_aside_by_rounding() -> None:
@@ -113,40 +113,43 @@ def test_nothing_is_left_set_aside_by_rounding() -> None:
 
 def test_a_budget_that_stops_refuses_and_says_until_when() -> None:
     budgets = after(10.0, BudgetSettings(dollars=10, per="day", stop=True))
-    error = refusal(lambda: budgets.lam(0.5, None, NOON + 0.5))
+    error = refusal(lambda: budgets.adjust_lam(0.5, None, NOON + 0.5))
     assert (error.status, error.code) == (429, "budget_spent")
     assert error.headers == {"retry-after": "43200"}
     held = after(9.0, BudgetSettings(dollars=10, per="day", stop=True))
     held.reserve("one", None, 2.0)
-    error = refusal(lambda: held.lam(0.5, None, NOON))
+    error = refusal(lambda: held.adjust_lam(0.5, None, NOON))
     assert error.headers == {"retry-after": "1"}
     assert "in flight" in str(error)
     held.release("one")
-    assert held.lam(0.5, None, NOON).lam > 0
+    assert held.adjust_lam(0.5, None, NOON).lam > 0
 
 
 def test_of_two_that_stop_the_longer_wait_is_told() -> None:
     both = [BudgetSettings(dollars=1, per=per, stop=True) for per in ("hour", "day")]
     budgets = Budgets(both)
     budgets.spend(None, 1.0, NOON)
-    assert refusal(lambda: budgets.lam(1, None, NOON)).headers == {"retry-after": "43200"}
+    assert refusal(lambda: budgets.adjust_lam(1, None, NOON)).headers == {"retry-after": "43200"}
 
 
 def test_every_tenth_is_noted_once() -> None:
     budgets = Budgets([TEN])
     notes = []
     for i in range(101):
-        notes += [budgets.lam(0.5, None, NOON + i).note, budgets.lam(0.9, None, NOON + i).note]
+        notes += [
+            budgets.adjust_lam(0.5, None, NOON + i).note,
+            budgets.adjust_lam(0.9, None, NOON + i).note,
+        ]
         budgets.spend(None, 0.1, NOON + i)
     told = [note for note in notes if note is not None]
     assert len(told) == 10
     assert told[0].startswith("55 % of the budget of the gateway, 10 dollars per day, is used")
     assert told[-1].endswith("lam is lowered to 0 % of what is requested")
-    assert budgets.lam(0.5, None, NOON + DAY).note == (
+    assert budgets.adjust_lam(0.5, None, NOON + DAY).note == (
         "a new day: the budget of the gateway, 10 dollars per day, is unspent, and lam is as "
         "requested"
     )
-    assert budgets.lam(0.5, None, NOON + 2 * DAY).note is None
+    assert budgets.adjust_lam(0.5, None, NOON + 2 * DAY).note is None
 
 
 def test_notes_dont_come_again_as_reservations_go_up_and_down() -> None:
@@ -154,18 +157,18 @@ def test_notes_dont_come_again_as_reservations_go_up_and_down() -> None:
     notes = []
     for i in range(5):
         budgets.reserve("one", None, 1.0)
-        notes.append(budgets.lam(0.5, None, NOON + i).note)
+        notes.append(budgets.adjust_lam(0.5, None, NOON + i).note)
         budgets.release("one")
-        notes.append(budgets.lam(0.5, None, NOON + i).note)
+        notes.append(budgets.adjust_lam(0.5, None, NOON + i).note)
     assert [note is None for note in notes] == [False, *[True] * 9]
 
 
 def test_what_was_spent_outlives_a_reload() -> None:
     budgets = Budgets()
     budgets.spend("ann", 3.0, NOON)
-    assert budgets.lam(0.5, "ann", NOON).lam == 0.5
+    assert budgets.adjust_lam(0.5, "ann", NOON).lam == 0.5
     budgets.use([BudgetSettings(dollars=4, per="day", key="ann"), TEN])
-    assert budgets.lam(0.5, "ann", NOON).lam == pytest.approx(0.25)
+    assert budgets.adjust_lam(0.5, "ann", NOON).lam == pytest.approx(0.25)
     assert [s.spent for s in budgets.states(NOON)] == [3, 3]
 
 
@@ -180,10 +183,10 @@ def test_a_spent_budget_leaves_the_cheapest_whatever_the_policy() -> None:
     here = world(parts(*THREE.pool, policy=Argmax()), budgets=tiny)
     choice = here.decide(P)
     assert (choice.target, choice.lam) == ("large", 0.5)
-    here.decider.started(choice, key="ann")
+    here.decider.reserve(choice, key="ann")
     assert here.decide(P).order == ("small", "middle", "large")
     assert here.decide("deadline").order == ("small", "middle", "large")
-    here.decider.answered(choice, outcome("large"), cost=0.00075, at=AT)
+    here.decider.record_outcome(choice, outcome("large"), cost=0.00075, at=AT)
     later = here.decide(P)
     assert (later.target, later.lam_asked) == ("large", 0.5)
     assert later.lam == pytest.approx(0.25)
@@ -194,7 +197,7 @@ def test_a_spent_budget_leaves_the_cheapest_whatever_the_policy() -> None:
 def test_budgets_set_aside_what_nine_answers_of_ten_do_not_exceed() -> None:
     here = world(budgets=({"dollars": 1, "per": "day"},))
     choice = here.decide(replace(P, output=np.full(3, 50.0), output_high=np.full(3, 400.0)))
-    here.decider.started(choice, key=None)
+    here.decider.reserve(choice, key=None)
     [state] = here.budgets.states(AT)
     price = THREE.pool[choice.target].input_price or 0
     assert state.reserved == pytest.approx((100 + 4 * 400) * price / 1e6)
@@ -206,8 +209,8 @@ def test_budgets_set_aside_what_nine_answers_of_ten_do_not_exceed() -> None:
 def test_a_key_pays_for_what_it_asked() -> None:
     here = world(budgets=({"dollars": 1, "per": "day", "key": "ann", "stop": True},))
     choice = here.decide(P, key="ann")
-    here.decider.started(choice, key="ann")
-    here.decider.answered(choice, outcome("small"), cost=1.0, at=AT)
+    here.decider.reserve(choice, key="ann")
+    here.decider.record_outcome(choice, outcome("small"), cost=1.0, at=AT)
     error = refusal(lambda: here.decide(P, key="ann", named="small"))
     assert (error.status, error.code) == (429, "budget_spent")
     assert here.decide(P, key="bob").lam == 0.5
@@ -217,7 +220,7 @@ def test_a_spent_budget_leaves_the_cheapest_outside_the_share_and_within_convers
     tiny = ({"dollars": 1, "per": "day"},)
     rest = world(budgets=tiny, traffic={"share": 0.0, "otherwise": "large"})
     held = world(budgets=tiny, sessions={"margin": 2.0})
-    held.sessions.answered("5" * 32, target="large", tokens=10, at=AT)
+    held.sessions.record_answer("5" * 32, target="large", tokens=10, at=AT)
     for here, reason in ((rest, "share"), (held, "session")):
         before = here.decide(P, session="5" * 32, lam_asked=0.0)
         assert (before.target, before.reason) == ("large", reason)
@@ -234,13 +237,13 @@ def test_what_is_spent_stays_spent_when_the_clock_jumps(jump: float) -> None:
     )
     budgets.spend(None, 6, NOON)
     now += 10
-    assert budgets.lam(0.8, None, NOON + 10 + jump).lam == pytest.approx(0.64)
+    assert budgets.adjust_lam(0.8, None, NOON + 10 + jump).lam == pytest.approx(0.64)
     budgets.spend(None, 1.5, NOON + 10 + jump)
     now += 10
-    assert budgets.lam(0.8, None, NOON + 20 + jump).lam == pytest.approx(0.4)
+    assert budgets.adjust_lam(0.8, None, NOON + 20 + jump).lam == pytest.approx(0.4)
     assert [state.spent for state in budgets.states(NOON + 20 + jump)] == [7.5, 7.5]
     now += 10  # it is set right again
-    assert budgets.lam(0.8, None, NOON + 30).lam == pytest.approx(0.4)
+    assert budgets.adjust_lam(0.8, None, NOON + 30).lam == pytest.approx(0.4)
 
 
 def test_a_jump_that_lasts_is_believed_and_can_be_taken_back() -> None:

@@ -37,7 +37,7 @@ def here() -> World:
 def answered(made: World, deployment: str | None, **known: Any) -> None:
     """Note that `large` answered at this endpoint."""
     choice = made.decide(forecast(0.1, 0.9), lam_asked=1.0, session=SESSION)
-    made.decider.answered(choice, ended(deployment, **known), cost=None, at=AT)
+    made.decider.record_outcome(choice, ended(deployment, **known), cost=None, at=AT)
 
 
 def ended(deployment: str | None, **known: Any) -> RequestOutcome:

@@ -251,7 +251,7 @@ def test_whoever_cant_answer_is_never_chosen(
     router, question = parts(*pool), ask(**asked)
     here = world(router, traffic={"share": 0.5, "otherwise": otherwise})
     if remembered is not None:
-        here.sessions.answered(
+        here.sessions.record_answer(
             "0" * 32, target=remembered, tokens=50, at=question.at, tool_calls=("call",)
         )
     decider: Decider = here.decider

@@ -14,7 +14,7 @@ P = forecast(0.2, 0.5, 0.9)
 def at_middle(mode: str = "on", **settings: Any) -> World:
     """A conversation in the middle of a task, at the target `middle`."""
     here = world(agents={"escalation": mode}, **settings)
-    here.sessions.answered(S, target="middle", tokens=800, at=AT - 10, tool_calls=("t1",))
+    here.sessions.record_answer(S, target="middle", tokens=800, at=AT - 10, tool_calls=("t1",))
     return here
 
 
@@ -34,7 +34,7 @@ def test_a_task_that_fails_goes_to_a_stronger_target_once_and_stays(loop: dict[s
     got = go_on(here, **loop)
     assert (got.target, got.reason, got.tool_loop) == ("large", "escalation", False)
     assert got.order[1] == "middle"
-    here.decider.answered(got, outcome("large", tool_calls=("t2",)), cost=None, at=AT)
+    here.decider.record_outcome(got, outcome("large", tool_calls=("t2",)), cost=None, at=AT)
     then = {**loop, "tool_call_ids": ("t2",)} if loop else {}
     again = go_on(here, forecast(0.2, 0.95, 0.9), failing=9, **then)
     assert (again.target, again.escalation) == ("large", None)
@@ -44,10 +44,10 @@ def test_a_task_that_fails_goes_to_a_stronger_target_once_and_stays(loop: dict[s
 def test_the_next_ask_may_be_escalated_again() -> None:
     here = at_middle()
     got = go_on(here)
-    here.decider.answered(got, outcome("large"), cost=None, at=AT)
+    here.decider.record_outcome(got, outcome("large"), cost=None, at=AT)
     asks = here.decide(P, session=S, agent=AgentRequest(agent="codex"), lam_asked=0.0)
     assert asks.target != "large"
-    here.decider.answered(asks, outcome(asks.target), cost=None, at=AT)
+    here.decider.record_outcome(asks, outcome(asks.target), cost=None, at=AT)
     assert go_on(here).reason == "escalation"
 
 
@@ -70,7 +70,7 @@ def test_what_is_only_observed_changes_no_target() -> None:
     assert (got.target, got.reason) == ("middle", "turn")
     assert got.escalation is not None
     assert (got.escalation.target, got.escalation.is_made) == ("large", False)
-    here.decider.answered(got, outcome("middle"), cost=None, at=AT)
+    here.decider.record_outcome(got, outcome("middle"), cost=None, at=AT)
     assert go_on(here).escalation is None  # it is said once
     assert go_on(at_middle("off")).escalation is None
 
@@ -108,6 +108,6 @@ def test_a_request_in_a_tool_loop_is_forecast_only_where_it_may_be_escalated() -
 
 def test_the_policy_chooses_among_the_stronger_targets() -> None:
     here = world(agents={"escalation": "on"})
-    here.sessions.answered(S, target="small", tokens=800, at=AT - 10)
+    here.sessions.record_answer(S, target="small", tokens=800, at=AT - 10)
     assert go_on(here, lam_asked=0.0).target == "middle"
     assert go_on(here, lam_asked=1.0).target == "large"

@@ -108,9 +108,9 @@ def test_an_old_estimate_is_left_out_for_one_request_that_tries_the_target() -> 
     speeds.observe(receipt("a"))
     now[0] += 400
     assert predicted(speeds) == {}
-    speeds.chosen("b")  # never measured
+    speeds.note_choice("b")  # never measured
     assert predicted(speeds) == {}
-    speeds.chosen("a")
+    speeds.note_choice("a")
     assert predicted(speeds) == {"a": pytest.approx(1.5)}
 
 
@@ -222,15 +222,15 @@ def test_the_most_that_a_client_pays_holds() -> None:
 
 def test_a_conversation_leaves_a_target_that_has_become_too_slow() -> None:
     made = here(deadline_seconds=10)
-    made.sessions.answered(SESSION, target="large", tokens=500, at=AT)
+    made.sessions.record_answer(SESSION, target="large", tokens=500, at=AT)
     assert made.decide(FORECAST, session=SESSION).target == "middle"
-    made.sessions.answered(SESSION, target="small", tokens=500, at=AT)
+    made.sessions.record_answer(SESSION, target="small", tokens=500, at=AT)
     stays = world(
         speeds=measured(SLOW_LARGE),
         routing={"lam": 1.0, "latency": {"keep": 0.0, "deadline_seconds": 10}},
         sessions={"margin": 1.0},
     )
-    stays.sessions.answered(SESSION, target="small", tokens=500, at=AT)
+    stays.sessions.record_answer(SESSION, target="small", tokens=500, at=AT)
     choice = stays.decide(FORECAST, session=SESSION)
     assert (choice.target, choice.reason) == ("small", "session")
 
@@ -278,7 +278,7 @@ def test_a_fallback_too_leaves_targets_without_headroom_alone() -> None:
 
 def test_a_conversation_leaves_a_target_without_headroom() -> None:
     made = limited("small")
-    made.sessions.answered(SESSION, target="small", tokens=500, at=AT)
+    made.sessions.record_answer(SESSION, target="small", tokens=500, at=AT)
     choice = made.decide(forecast(0.9, 0.89, 0.1), session=SESSION)
     assert choice.target == "middle"
 
@@ -320,5 +320,5 @@ def test_a_conversation_leaves_a_target_whose_waiting_costs_more_than_it_gains()
     for dollars, chosen in ((0.0, "large"), (1e-3, "middle")):
         routing = {"lam": 0.95, "latency": {"keep": 0.0, "dollars_per_second": dollars}}
         made = world(speeds=measured(SLOW_LARGE), routing=routing)
-        made.sessions.answered(SESSION, target="large", tokens=500, at=AT)
+        made.sessions.record_answer(SESSION, target="large", tokens=500, at=AT)
         assert made.decide(FORECAST, session=SESSION).target == chosen

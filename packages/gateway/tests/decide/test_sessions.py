@@ -72,7 +72,7 @@ def test_what_conversations_are_known_by() -> None:
 def test_only_so_many_are_remembered_and_only_for_so_long() -> None:
     sessions = Sessions(SessionSettings(most=2, seconds=100))
     for i in range(3):
-        sessions.answered(f"{i}", target="a", tokens=1, at=AT + i, tool_calls=(f"c{i}",))
+        sessions.record_answer(f"{i}", target="a", tokens=1, at=AT + i, tool_calls=(f"c{i}",))
     assert len(sessions) == 2
     assert sessions.state("0", AT) is None
     assert sessions.caller(["c0"], session="0", key=None) is None
@@ -81,7 +81,7 @@ def test_only_so_many_are_remembered_and_only_for_so_long() -> None:
     assert seat is not None
     assert (seat.target, seat.tokens, seat.at) == ("a", 1, AT + 2)
     assert sessions.state("2", AT + 103) is None
-    sessions.answered("9", target="a", tokens=1, at=AT + 1000)
+    sessions.record_answer("9", target="a", tokens=1, at=AT + 1000)
     sessions.use(SessionSettings(most=1))
     assert len(sessions) == 1
     assert sessions.state("9", AT + 1000) is not None
@@ -106,8 +106,8 @@ def test_receipts_bring_back_what_was_remembered() -> None:
 def test_what_one_key_was_answered_steers_no_other() -> None:
     sessions = Sessions(SessionSettings())
     known = {"tool_calls": ["call_0"], "response_id": "r1"}
-    sessions.answered("s1", target="a", tokens=1, at=AT, key="ann", **known)
-    sessions.answered(None, target="a", tokens=1, at=AT, key="ann", tool_calls=["call_1"])
+    sessions.record_answer("s1", target="a", tokens=1, at=AT, key="ann", **known)
+    sessions.record_answer(None, target="a", tokens=1, at=AT, key="ann", tool_calls=["call_1"])
     for session in ("s2", None):
         for call in ("call_0", "call_1"):
             assert sessions.caller([call], session=session, key="bob") is None
@@ -123,7 +123,7 @@ def test_what_one_key_was_answered_steers_no_other() -> None:
 def test_ids_that_a_target_counts_anew_go_by_their_conversation() -> None:
     sessions = Sessions(SessionSettings())
     for session, name in (("s1", "a"), ("s2", "b")):
-        sessions.answered(session, target=name, tokens=1, at=AT, tool_calls=("functions.f:0",))
+        sessions.record_answer(session, target=name, tokens=1, at=AT, tool_calls=("functions.f:0",))
     found = [sessions.caller(["functions.f:0"], session=s, key=None) for s in ("s1", "s2")]
     assert found == ["a", "b"]
 
@@ -131,14 +131,14 @@ def test_ids_that_a_target_counts_anew_go_by_their_conversation() -> None:
 @pytest.mark.parametrize("named", [None, "small"])
 def test_a_response_of_another_key_is_refused(named: str | None) -> None:
     here = world()
-    here.sessions.answered(None, target="small", tokens=1, at=AT, response_id="r1", key="ann")
+    here.sessions.record_answer(None, target="small", tokens=1, at=AT, response_id="r1", key="ann")
     asked: dict[str, Any] = {"endpoint": "responses", "previous_response_id": "r1", "named": named}
     assert refusal(lambda: here.decide(None, **asked, key="bob")).code == "unknown_response"
     assert here.decide(None, **asked, key="ann").target == "small"
 
 
 def sat(here: World, name: str, *, tokens: int = 0, ago: float = 10.0, **known: Any) -> World:
-    here.sessions.answered(S, target=name, tokens=tokens, at=AT - ago, **known)
+    here.sessions.record_answer(S, target=name, tokens=tokens, at=AT - ago, **known)
     return here
 
 
@@ -256,11 +256,11 @@ def test_a_floor_moves_no_turn_and_no_share() -> None:
 def test_a_summary_by_another_target_moves_no_conversation() -> None:
     here = sat(world(), "large")
     summary = here.decide(P, session=S, allow=frozenset({"small"}))
-    here.decider.answered(summary, outcome("small"), cost=None, at=AT, moves=False)
+    here.decider.record_outcome(summary, outcome("small"), cost=None, at=AT, moves=False)
     state = here.sessions.last_state(S)
     assert state is not None
     assert state.target == "large"
-    here.decider.answered(summary, outcome("small"), cost=None, at=AT)
+    here.decider.record_outcome(summary, outcome("small"), cost=None, at=AT)
     assert here.sessions.last_state(S) != state
 
 
@@ -385,22 +385,22 @@ def test_an_unknown_response_goes_to_the_only_one_that_may_keep_it() -> None:
 def test_answers_are_remembered_as_they_ended() -> None:
     here = world(routing={"lam": 1.0})
     choice = here.decide(P, session=S)
-    here.decider.started(choice, key=None)
+    here.decider.reserve(choice, key=None)
     for kind in ("failed", "cut", "refused"):
-        here.decider.answered(choice, outcome("large", kind=kind), cost=None, at=AT)
-    here.decider.answered(choice, outcome(None), cost=None, at=AT)
+        here.decider.record_outcome(choice, outcome("large", kind=kind), cost=None, at=AT)
+    here.decider.record_outcome(choice, outcome(None), cost=None, at=AT)
     assert len(here.sessions) == 0
     ended = outcome("middle", tokens=(70, 30), tool_calls=("call",), response_id="resp_1")
-    here.decider.answered(choice, ended, cost=None, at=AT)
+    here.decider.record_outcome(choice, ended, cost=None, at=AT)
     seat = here.sessions.state(S, AT)
     assert seat is not None
     assert (seat.target, seat.tokens) == ("middle", 100)
     assert here.sessions.caller(["call"], session=S, key=None) == "middle"
     assert here.sessions.keeper("resp_1", key=None) == "middle"
     ended = outcome("middle", response_id="chatcmpl-1")
-    here.decider.answered(choice, ended, cost=None, at=AT, stored=False)
+    here.decider.record_outcome(choice, ended, cost=None, at=AT, stored=False)
     assert here.sessions.keeper("chatcmpl-1", key=None) is None
-    here.decider.answered(choice, outcome("small", kind="disconnected"), cost=None, at=AT + 1)
+    here.decider.record_outcome(choice, outcome("small", kind="disconnected"), cost=None, at=AT + 1)
     seat = here.sessions.state(S, AT)
     assert seat is not None
     assert (seat.target, seat.tokens) == ("small", choice.input_tokens)
@@ -442,7 +442,7 @@ def test_the_rest_goes_to_the_router_where_its_target_cant_answer() -> None:
 def test_a_target_that_was_only_told_holds_the_conversation_and_costs_nothing() -> None:
     here = world(sessions={"margin": 2.0}, budgets=({"dollars": 1, "per": "day"},))
     told = here.decide(P, session=S, lam_asked=1.0, to_call=False)
-    here.decider.answered(told, outcome(None, kind="routed"), cost=None, at=AT)
+    here.decider.record_outcome(told, outcome(None, kind="routed"), cost=None, at=AT)
     again = here.decide(P, session=S, lam_asked=0.0, to_call=False)
     assert (told.target, again.target, again.reason) == ("large", "large", "session")
     loop = here.decide(None, session=S, in_tool_loop=True, tool_call_ids=("x",), to_call=False)

@@ -50,7 +50,7 @@ def receipt(made: World, by: Parts, question: Any, said: Any, ended: Any) -> Rec
     """What the gateway would write of a request that is decided here."""
     choice = made.decider.decide(question, said)
     done = outcome(choice.target, **ended)
-    made.decider.answered(choice, done, cost=None, at=question.at + done.total_seconds)
+    made.decider.record_outcome(choice, done, cost=None, at=question.at + done.total_seconds)
     costs = RequestCosts(by.costs, cache_seconds=SESSIONS["cache_seconds"])
     cache = costs.cache(question)
     keeping = AffinityRule(

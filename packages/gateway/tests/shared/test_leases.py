@@ -32,20 +32,20 @@ def with_lease(granted: float, *, others: float = 0.0) -> tuple[Budgets, BudgetL
 
 def test_a_replica_spends_its_lease_and_no_more() -> None:
     budgets, _, _ = with_lease(2)
-    assert budgets.lam(0.5, None, AT).lam == 0.5
+    assert budgets.adjust_lam(0.5, None, AT).lam == 0.5
     budgets.reserve("one", None, 1.5)
-    assert budgets.lam(0.5, None, AT).lam == 0.5
+    assert budgets.adjust_lam(0.5, None, AT).lam == 0.5
     budgets.reserve("two", None, 0.5)
     with pytest.raises(RefusalError, match="reserved by requests in flight") as caught:
-        budgets.lam(0.5, None, AT)
+        budgets.adjust_lam(0.5, None, AT)
     assert (caught.value.status, caught.value.code) == (429, "budget_spent")
     budgets.release("two")
-    assert budgets.lam(0.5, None, AT).lam == 0.5
+    assert budgets.adjust_lam(0.5, None, AT).lam == 0.5
 
 
 def test_what_others_spent_lowers_lam() -> None:
     budgets, _, _ = with_lease(2, others=7.5)
-    assert budgets.lam(0.5, None, AT).lam == pytest.approx(0.25)
+    assert budgets.adjust_lam(0.5, None, AT).lam == pytest.approx(0.25)
     (state,) = budgets.states(AT)
     assert (state.spent, state.left, state.leased) == (7.5, 2.5, 2)
 
@@ -55,11 +55,11 @@ def test_cut_off_without_a_lease_is_told_as_such() -> None:
     budgets.spend(None, 2, AT)
     leases.is_cut_off = True
     with pytest.raises(RefusalError, match="can't reach the database") as caught:
-        budgets.lam(0.5, None, AT)
+        budgets.adjust_lam(0.5, None, AT)
     assert (caught.value.status, caught.value.code) == (503, "budget_unknown")
     soft = TEN.model_copy(update={"stop": False})
     budgets.use([soft])
-    allowance = budgets.lam(0.5, None, AT)
+    allowance = budgets.adjust_lam(0.5, None, AT)
     assert (allowance.lam, allowance.exhausted) == (0.0, True)
 
 
@@ -128,7 +128,7 @@ def test_other_replicas_learn_that_a_task_was_escalated(is_escalated: bool) -> N
     mine, others = Sessions(SessionSettings()), Sessions(SessionSettings())
     writer, reader = (SharedAffinity(sessions, lambda: None) for sessions in (mine, others))
     mine.on_entry = writer.remember
-    mine.answered("s", target="large", tokens=9, at=AT, is_escalated=is_escalated)
+    mine.record_answer("s", target="large", tokens=9, at=AT, is_escalated=is_escalated)
     (row,) = writer.begin()
     columns = [row.get(name) for name in ("name", "target", "owner", "tokens", "at")]
     reader.learn({row["name"]: ("session", "s")}, [tuple(columns)])

@@ -53,7 +53,7 @@ class Replica:
     async def spend(self, dollars: float) -> None:
         """Spend, as a request does that is admitted."""
         await self.shared.prepare(question())
-        self.budgets.lam(0.5, None, time.time())
+        self.budgets.adjust_lam(0.5, None, time.time())
         self.budgets.spend(None, dollars, time.time())
         await self.shared.written()
 
@@ -106,7 +106,7 @@ async def until(holds: Callable[[], Any]) -> None:
 def test_an_answer_is_known_elsewhere_once_it_is_written(postgres: PostgresServer) -> None:
     async def go(one: Replica, two: Replica) -> None:
         what = {"tool_calls": ("call_1",), "response_id": "resp_1", "key": "ann"}
-        one.sessions.answered("s", target="a", tokens=5, at=time.time(), **what)
+        one.sessions.record_answer("s", target="a", tokens=5, at=time.time(), **what)
         await one.shared.written()
         asked = {"in_tool_loop": True, "tool_call_ids": ("call_1",), "key": "ann"}
         await two.shared.prepare(question(session="s", previous_response_id="resp_1", **asked))
@@ -117,7 +117,7 @@ def test_an_answer_is_known_elsewhere_once_it_is_written(postgres: PostgresServe
         assert two.sessions.caller(["call_1"], session=None, key="ann") == "a"
         assert two.sessions.owned("resp_1", key="ann") == "a"
         assert two.sessions.is_anothers("resp_1", key="bob")
-        two.sessions.answered("s", target="b", tokens=7, at=time.time())
+        two.sessions.record_answer("s", target="b", tokens=7, at=time.time())
         await two.shared.written()
         await one.shared.prepare(question(session="s"))
         state = one.sessions.state("s", time.time())
@@ -252,7 +252,7 @@ def test_what_was_answered_and_spent_during_a_cut_is_written_afterwards(
             line.cut()
             await until(lambda: not two.shared.is_up)
             await two.spend(0.2)
-            two.sessions.answered("s", target="a", tokens=5, at=time.time())
+            two.sessions.record_answer("s", target="a", tokens=5, at=time.time())
             told = explain(made_receipt(0, details=two.shared.details(None))).sentences()
             line.mend()
             await until(lambda: two.shared.is_up)
@@ -287,7 +287,7 @@ def test_a_database_that_does_not_answer_is_away(postgres: PostgresServer) -> No
 def test_old_entries_are_purged(postgres: PostgresServer) -> None:
     async def go(one: Replica, _: Replica) -> None:
         one.sessions.use(SessionSettings(seconds=60, most=2))
-        one.sessions.answered("old", target="a", tokens=5, at=time.time() - 61)
+        one.sessions.record_answer("old", target="a", tokens=5, at=time.time() - 61)
         for n in range(4):
             one.sessions.keep(f"resp_{n}", target="a", key=None)
         await one.shared.written()

@@ -258,8 +258,8 @@ class OutcomeReports:
     async def _count(self, live: Snapshot, receipt: Receipt) -> None:
         """Count what the gateway counts of its own calls: spending, conversations, speeds."""
         gateway = self._gateway
-        live.decider.started(receipt.choice, key=receipt.key)  # the spending is the key's
-        live.decider.answered(
+        live.decider.reserve(receipt.choice, key=receipt.key)  # the spending is the key's
+        live.decider.record_outcome(
             receipt.choice, receipt.outcome, cost=receipt.cost, at=time.time(), stored=False
         )
         if live.settings.routing.latency is not None:

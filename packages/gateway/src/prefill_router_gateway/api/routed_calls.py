@@ -190,7 +190,7 @@ class RoutedEndpoint:
         call = _call(live, incoming, request, scope, trace, arrived)
         if self._below:
             call = replace(call, below=self._below, lacking=LACKING)
-        live.decider.started(choice, key=incoming.question.key)
+        live.decider.reserve(choice, key=incoming.question.key)
         return live, request, call
 
 

@@ -203,10 +203,10 @@ class Sessions:
         places = [(self._loose_calls, key)]
         if session is not None:
             places.insert(0, (self._calls, session))
-        known = (
+        targets = (
             recent.entries.get((scope, call)) for recent, scope in places for call in tool_call_ids
         )
-        return next((target for target in known if target is not None), None)
+        return next((target for target in targets if target is not None), None)
 
     def keeper(self, response_id: str, *, key: str | None) -> str | None:
         """The target that keeps a stored response of this key; None where it isn't remembered."""
@@ -228,7 +228,7 @@ class Sessions:
         _, owner = self._responses.entries.get(response_id, (None, None))
         return owner not in (None, key)
 
-    def answered(
+    def record_answer(
         self,
         session: str | None,
         *,
@@ -277,7 +277,7 @@ class Sessions:
     def restore(self, rows: Iterable[SessionRow]) -> None:
         """Remember the answers in receipts, oldest first."""
         for session, target, tokens, at, tool_calls, response_id, key, deployment in rows:
-            self.answered(
+            self.record_answer(
                 session,
                 target=target,
                 tokens=tokens,
@@ -317,40 +317,40 @@ class Affinity:
             raise response_of_another()
 
     def holder(
-        self, question: RoutingRequest, cannot: Mapping[str, Exclusion]
+        self, question: RoutingRequest, unable: Mapping[str, Exclusion]
     ) -> tuple[str, Reason] | None:
         """The target that must answer, and why; None where the choice is free.
 
         Args:
             question: The request.
-            cannot: The targets that can't answer, or that the client's key may not use.
+            unable: The targets that can't answer, or that the client's key may not use.
 
         Raises:
             RefusalError: The target that keeps the response is unknown, or can't answer.
         """
         if question.previous_response_id is not None:
-            return self._keeper(question, question.previous_response_id, cannot), "stored"
-        caller = self.caller(question, cannot) if question.in_tool_loop else None
+            return self._keeper(question, question.previous_response_id, unable), "stored"
+        caller = self.caller(question, unable) if question.in_tool_loop else None
         return None if caller is None else (caller, "tool_loop")
 
     def _keeper(
-        self, question: RoutingRequest, response: str, cannot: Mapping[str, Exclusion]
+        self, question: RoutingRequest, response: str, unable: Mapping[str, Exclusion]
     ) -> str:
         keeper = self._sessions.keeper(response, key=question.key)
         if keeper is not None:
             target = self._candidates.target_of(keeper)
-            if target in self._names and target not in cannot:
+            if target in self._names and target not in unable:
                 return keeper
-            why = cannot[target].words if target in cannot else "it is no longer in the pool"
+            why = unable[target].words if target in unable else "it is no longer in the pool"
             raise response_lost(keeper, why)
-        serving = [self._names[k] for k in self._candidates.left(cannot)]
+        serving = [self._names[k] for k in self._candidates.columns_left(unable)]
         if not serving:
-            raise no_eligible_target(question, cannot)
+            raise no_eligible_target(question, unable)
         if len(serving) > 1:
             raise unknown_response(serving)
         return serving[0]
 
-    def caller(self, question: RoutingRequest, cannot: Mapping[str, Exclusion]) -> str | None:
+    def caller(self, question: RoutingRequest, unable: Mapping[str, Exclusion]) -> str | None:
         """The target that called the tools that a request answers; None if unknown or unable.
 
         It evidently accepts tools, whatever the pool file says.
@@ -363,10 +363,10 @@ class Affinity:
         target = last if caller is None else self._candidates.target_of(caller)
         if target is None or target not in self._names:
             return None
-        if caller is not None and target in cannot and cannot[target].obstacle == "need":
+        if caller is not None and target in unable and unable[target].obstacle == "need":
             without = replace(question, needs=question.needs - {"tools"})
-            cannot = self._candidates.cannot(without, request_tokens(question, None))
-        return None if target in cannot else caller or target
+            unable = self._candidates.find_unable(without, request_tokens(question, None))
+        return None if target in unable else caller or target
 
 
 @final
@@ -398,18 +398,18 @@ class ResponseOwners:
             RefusalError: 404, it is unknown or another key's, or its target is gone.
         """
         key = question.key
-        cannot = self._candidates.cannot(question, 0)
+        unable = self._candidates.find_unable(question, 0)
         keeper = self._sessions.owned(response, key=key)
         if keeper is not None:
             target = self._candidates.target_of(keeper)
-            if target in self._names and target not in cannot:
+            if target in self._names and target not in unable:
                 return keeper
-            why = cannot[target].words if target in cannot else "it is no longer in the pool"
+            why = unable[target].words if target in unable else "it is no longer in the pool"
             raise stored_lost(keeper, why)
         if key is not None or self._sessions.is_anothers(response, key=None):
             raise stored_not_of_key()
-        excluded = self._candidates.unwanted(question, None, cannot)
-        serving = [self._names[k] for k in self._candidates.left(excluded)]
+        excluded = self._candidates.add_unwanted(question, None, unable)
+        serving = [self._names[k] for k in self._candidates.columns_left(excluded)]
         if not serving:
             raise no_eligible_target(question, excluded)
         if len(serving) > 1:

@@ -70,25 +70,25 @@ class Candidates:
     """A pool's targets with their capabilities."""
 
     def __init__(self, pool: Pool) -> None:
-        self._members = tuple(_candidate(pool, name) for name in pool.names)
+        self._members = tuple(_make_candidate(pool, name) for name in pool.names)
         self._target_of = pool.target_of
 
     def target_of(self, deployment: str) -> str:
         """The target that a remembered deployment belongs to; a target's name stays as it is."""
         return self._target_of.get(deployment, deployment)
 
-    def barred(self, question: RoutingRequest) -> dict[str, Exclusion]:
+    def find_barred(self, question: RoutingRequest) -> dict[str, Exclusion]:
         """The targets that can't answer however short the request is."""
-        found = {}
+        exclusions = {}
         for member in self._members:
-            why = _closed(member, question)
+            why = _why_closed(member, question)
             if why is None and (lacking := question.needs - member.accepts):
                 why = Exclusion("need", f"doesn't accept {', '.join(sorted(lacking))}")
             if why is not None:
-                found[member.name] = why
-        return found
+                exclusions[member.name] = why
+        return exclusions
 
-    def cannot(
+    def find_unable(
         self,
         question: RoutingRequest,
         tokens: int,
@@ -100,19 +100,19 @@ class Candidates:
         Args:
             question: The request.
             tokens: Its estimated input tokens.
-            barred: The result of `barred`, where it is known already.
+            barred: The result of `find_barred`, where it was called before.
         """
-        barred = self.barred(question) if barred is None else barred
+        barred = self.find_barred(question) if barred is None else barred
         needed = tokens + written_tokens(question)
-        found = dict(barred)
+        exclusions = dict(barred)
         for member in self._members:
             most = member.context
             if most is not None and needed > most and member.name not in barred:
                 why = f"its context has {most} tokens, about {needed} are needed"
-                found[member.name] = Exclusion("context", why, context=most, needed=needed)
-        return found if len(found) == len(barred) else self._in_order(found)
+                exclusions[member.name] = Exclusion("context", why, context=most, needed=needed)
+        return exclusions if len(exclusions) == len(barred) else self._in_order(exclusions)
 
-    def unwanted(
+    def add_unwanted(
         self, question: RoutingRequest, cost: PerTarget | None, excluded: Mapping[str, Exclusion]
     ) -> dict[str, Exclusion]:
         """`excluded`, and the targets that the client rules out by name or by cost.
@@ -122,21 +122,21 @@ class Candidates:
             cost: Every target's estimated cost in US dollars; None where prices are unknown.
             excluded: The targets that can't answer.
         """
-        ruled = dict(excluded)
+        exclusions = dict(excluded)
         if question.allow is None and not question.exclude and question.max_cost is None:
-            return ruled
+            return exclusions
         for member in self._members:
             name, allowed = member.name, question.allow
-            if name in ruled:
+            if name in exclusions:
                 continue
-            why = _too_expensive(member, question, cost)
+            why = _why_too_expensive(member, question, cost)
             if name in question.exclude or (allowed is not None and name not in allowed):
                 why = Exclusion("request", "ruled out by the request")
             if why is not None:
-                ruled[name] = why
-        return ruled
+                exclusions[name] = why
+        return exclusions
 
-    def unusable(
+    def why_unusable(
         self, question: RoutingRequest, cost: PerTarget | None, name: str
     ) -> Exclusion | None:
         """Why a target that the client named can't be used; None where it can.
@@ -144,9 +144,9 @@ class Candidates:
         Its abilities and context length aren't checked: the client chose it knowingly.
         """
         member = next(m for m in self._members if m.name == name)
-        return _closed(member, question) or _too_expensive(member, question, cost)
+        return _why_closed(member, question) or _why_too_expensive(member, question, cost)
 
-    def broken(
+    def add_broken(
         self, excluded: Mapping[str, Exclusion], breaker_open: Callable[[str], bool]
     ) -> dict[str, Exclusion]:
         """`excluded`, and the targets with an open breaker, unless no target would be left."""
@@ -159,10 +159,10 @@ class Candidates:
             **{n: Exclusion("breaker", "breaker open") for n in names if n in failing},
         }
 
-    def _in_order(self, found: Mapping[str, Exclusion]) -> dict[str, Exclusion]:
-        return {m.name: found[m.name] for m in self._members if m.name in found}
+    def _in_order(self, exclusions: Mapping[str, Exclusion]) -> dict[str, Exclusion]:
+        return {m.name: exclusions[m.name] for m in self._members if m.name in exclusions}
 
-    def left(self, excluded: Mapping[str, Exclusion]) -> list[int]:
+    def columns_left(self, excluded: Mapping[str, Exclusion]) -> list[int]:
         """The columns of the targets that aren't excluded, in the pool's order."""
         return [m.column for m in self._members if m.name not in excluded]
 
@@ -174,19 +174,19 @@ def written_tokens(question: RoutingRequest) -> int:
     return RESERVE_TOKENS if question.max_tokens is None else question.max_tokens
 
 
-def _candidate(pool: Pool, name: str) -> _Candidate:
+def _make_candidate(pool: Pool, name: str) -> _Candidate:
     target = pool[name]
     return _Candidate(
         name=name,
         column=pool.indices([name])[0],
-        serves=_served(pool, name),
+        serves=_served_endpoints(pool, name),
         has_endpoint=target.provider is not None or target.base_url is not None,
         accepts=frozenset(target.accepts),
         context=target.context_tokens,
     )
 
 
-def _closed(member: _Candidate, question: RoutingRequest) -> Exclusion | None:
+def _why_closed(member: _Candidate, question: RoutingRequest) -> Exclusion | None:
     if question.key_targets is not None and member.name not in question.key_targets:
         return Exclusion("key", "not allowed by the key")
     if question.to_call and not member.has_endpoint:
@@ -198,7 +198,7 @@ def _closed(member: _Candidate, question: RoutingRequest) -> Exclusion | None:
     return None
 
 
-def _too_expensive(
+def _why_too_expensive(
     member: _Candidate, question: RoutingRequest, cost: PerTarget | None
 ) -> Exclusion | None:
     most = question.max_cost
@@ -292,7 +292,7 @@ class CostScores:
 _HOUR = 3600.0
 
 
-def _of_cache(
+def _cache_effect(
     target: Target, cache_seconds: float, mark: CacheMark | None, *, by_marks: bool
 ) -> tuple[float, float, float]:
     """What a target's cache changes about a request's cost: the fields of `CachePrices`.
@@ -318,7 +318,7 @@ def _of_cache(
     return (write - price) / _MILLION, (write - read) / _MILLION, seconds
 
 
-def _served(pool: Pool, name: str) -> frozenset[Endpoint]:
+def _served_endpoints(pool: Pool, name: str) -> frozenset[Endpoint]:
     """The endpoints that a target serves; all where it has none of its own."""
     target = pool[name]
     has_endpoint = target.provider is not None or target.base_url is not None
@@ -344,7 +344,9 @@ class RequestCosts(CostScores):
             each = [
                 (0.0, 0.0, cache_seconds)
                 if t.name in recorded
-                else _of_cache(t, cache_seconds, mark, by_marks="messages" in _served(pool, t.name))
+                else _cache_effect(
+                    t, cache_seconds, mark, by_marks="messages" in _served_endpoints(pool, t.name)
+                )
                 for t in pool
             ]
             names = ("written", "saved", "seconds")
@@ -353,7 +355,7 @@ class RequestCosts(CostScores):
         self._caches = {mark: prices(mark) for mark in (None, *get_args(CacheMark))}
         super().__init__(estimator.scale, cache=self._caches[None], ratio=estimator.token_ratio)
         self._estimator = estimator
-        self.known = not estimator.is_free
+        self.has_prices = not estimator.is_free
 
     def cache(self, question: RoutingRequest) -> CachePrices:
         """What the caches change about the costs of a request, as it marks what is cached."""
@@ -382,7 +384,7 @@ class RequestCosts(CostScores):
         cost: PerTarget = self._estimator.estimate(counts, most_output=most, expected=written)[0]
         return cost + tokens * self.ratio * self.cache(question).written
 
-    def written(self, question: RoutingRequest, expected: PerTarget | None) -> PerTarget:
+    def output_tokens(self, question: RoutingRequest, expected: PerTarget | None) -> PerTarget:
         """Every target's output tokens as `estimate` assumes them; NaN where unknown."""
         median = self._estimator.median_output
         tokens = median if expected is None else np.where(np.isnan(expected), median, expected)
@@ -459,7 +461,7 @@ def request_estimate(
     high = cost if is_same else costs.estimate(alone, tokens, expected=high_output)
     if not isinstance(forecast, Forecast):
         return RequestEstimate(tokens=tokens, cost=cost, high=high, fallback=forecast)
-    strange = novelty < 1 and forecast.novelty is not None and forecast.novelty > novelty
+    is_novel = novelty < 1 and forecast.novelty is not None and forecast.novelty > novelty
     return RequestEstimate(
         tokens=tokens,
         cost=cost,
@@ -467,7 +469,7 @@ def request_estimate(
         correctness=p,
         written=forecast.output,
         novelty=forecast.novelty,
-        fallback="novel" if strange else None,
+        fallback="novel" if is_novel else None,
     )
 
 
@@ -492,9 +494,11 @@ def no_eligible_target(question: RoutingRequest, excluded: Mapping[str, Exclusio
 
     Targets that the client's key may not use aren't named, unless there are no others.
     """
-    shown = {n: e for n, e in excluded.items() if e.obstacle != "key"} or dict(excluded)
+    visible = {
+        name: exclusion for name, exclusion in excluded.items() if exclusion.obstacle != "key"
+    } or dict(excluded)
     groups: dict[Obstacle, list[str]] = {}
-    for name, why in shown.items():
+    for name, why in visible.items():
         groups.setdefault(why.obstacle, []).append(f"{name} ({why.words})")
     if set(groups) == {"key"}:
         return RefusalError(
@@ -508,7 +512,7 @@ def no_eligible_target(question: RoutingRequest, excluded: Mapping[str, Exclusio
     ]
     message = f"no target may answer this request. {'; '.join(parts)}"
     if "context" in groups and groups.keys() <= _PERMANENT:
-        longest = max(shown.values(), key=lambda why: why.context)
+        longest = max(visible.values(), key=lambda why: why.context)
         sizes = f"{longest.needed} tokens > {longest.context} maximum"
         message = f"{TOO_LONG}: {sizes}. {message}"
         return RefusalError(message, code="context_length_exceeded")

@@ -77,11 +77,11 @@ class UnroutedTargets:
 
     def serving(self, question: RoutingRequest) -> list[str]:
         """The targets that could answer if they were named."""
-        cannot = self._candidates.cannot(question, 0)
-        unwanted = self._candidates.unwanted(question, None, cannot)
+        unable = self._candidates.find_unable(question, 0)
+        unwanted = self._candidates.add_unwanted(question, None, unable)
         return [name for name in self.names if name not in unwanted]
 
-    def settled(self, question: RoutingRequest) -> tuple[str, Reason] | None:
+    def find_fixed(self, question: RoutingRequest) -> tuple[str, Reason] | None:
         """The one of them that must answer, or its endpoint, and why; None where none must."""
         name: str | None
         reason: Reason
@@ -91,53 +91,54 @@ class UnroutedTargets:
             response = question.previous_response_id
             name, reason = self._sessions.keeper(response, key=question.key), "stored"
         elif question.in_tool_loop:
-            cannot = self._candidates.cannot(question, 0)
-            name, reason = self._affinity.caller(question, cannot), "tool_loop"
+            unable = self._candidates.find_unable(question, 0)
+            name, reason = self._affinity.caller(question, unable), "tool_loop"
         elif question.allow and question.allow <= self._targets.keys():
             name, reason = next(n for n in self.names if n in question.allow), "named"
         else:
             return None
-        known = name is not None and self._candidates.target_of(name) in self._targets
-        return (name, reason) if known and name is not None else None
+        if name is None or self._candidates.target_of(name) not in self._targets:
+            return None
+        return name, reason
 
     def choice(
         self,
-        decision: str,
+        identity: str,
         question: RoutingRequest,
         allowance: Allowance,
         *,
-        asked: float,
-        settled: tuple[str, Reason],
+        lam_asked: float,
+        fixed: tuple[str, Reason],
     ) -> RoutingDecision:
         """The decision for the target that must answer.
 
         Args:
-            decision: The decision's id.
+            identity: The decision's id.
             question: The request.
             allowance: The trade-off after budgets.
-            asked: The trade-off before budgets.
-            settled: The target that must answer, and why.
+            lam_asked: The trade-off before budgets.
+            fixed: The target that must answer, and why.
 
         Raises:
             RefusalError: It doesn't serve this endpoint, is too expensive, or isn't allowed for
                 the key.
         """
-        deployment, reason = settled
+        deployment, reason = fixed
         name = self._candidates.target_of(deployment)
         tokens = request_tokens(question, None)
         cost = self._cost(name, question, tokens)
         costs = None if cost is None else np.full(len(self.names), cost)
-        why = self._candidates.unusable(question, costs, name)
+        why = self._candidates.why_unusable(question, costs, name)
         if why is not None:
             by_name = named_cannot(question, name, why)
             raise response_lost(name, why.words) if reason == "stored" else by_name
         is_named = reason == "named"
         return RoutingDecision(
-            id=decision,
+            id=identity,
             order=(name,),
             reason=reason,
             lam=None if is_named else allowance.lam,
-            lam_asked=None if is_named else asked,
+            lam_asked=None if is_named else lam_asked,
             estimated_cost={} if cost is None else {name: cost},
             input_tokens=tokens,
             session=question.session,
@@ -264,71 +265,77 @@ class Decider:
 
     def begin(self, question: RoutingRequest) -> OpenDecision:
         """Check what doesn't depend on a forecast; `finish` must follow."""
-        barred = {} if question.named else self._candidates.barred(question)
+        barred = {} if question.named else self._candidates.find_barred(question)
         needs_forecast = (
             self._has_router
             and not question.named
             and not question.previous_response_id
             and question.endpoint != "embeddings"
-            and (self._others is None or self._others.settled(question) is None)
+            and (self._others is None or self._others.find_fixed(question) is None)
             and self._has_choice(question, barred)
         )
         return OpenDecision(question=question, barred=barred, needs_forecast=needs_forecast)
 
     def _has_choice(self, question: RoutingRequest, barred: Mapping[str, Exclusion]) -> bool:
         tokens = request_tokens(question, None)
-        cannot = self._candidates.cannot(question, tokens, barred=barred)
-        holder = self._holders.holder(question, cannot)
+        unable = self._candidates.find_unable(question, tokens, barred=barred)
+        holder = self._holders.holder(question, unable)
         if holder is not None:
             is_open = holder[1] == "tool_loop"
             return is_open and self._escalation.find_cause(question) is not None
-        wanted = self._candidates.unwanted(question, None, cannot)  # costs need a forecast
-        return len(self._candidates.left(wanted)) > 1
+        excluded = self._candidates.add_unwanted(question, None, unable)  # costs need a forecast
+        return len(self._candidates.columns_left(excluded)) > 1
 
     def finish(
-        self, begun: OpenDecision, forecast: Forecast | FallbackReason | None
+        self, open_decision: OpenDecision, forecast: Forecast | FallbackReason | None
     ) -> RoutingDecision:
         """Choose the target of a request.
 
         Args:
-            begun: The request, as `begin` returned it.
+            open_decision: The request, as `begin` returned it.
             forecast: Its forecast, or why there is none; None where none is needed.
 
         Raises:
             RefusalError: No target may answer, or a budget is spent; it says what would help.
         """
-        made = self._decided(begun, forecast)
-        if self._escalation.was_escalated(begun.question):
-            made = replace(made, is_escalated=True)
-        is_open = begun.question.fallbacks and made.reason not in ("stored", "tool_loop")
-        return self._with_fallbacks(made, begun.question) if is_open else made
+        decision = self._choose_target(open_decision, forecast)
+        question = open_decision.question
+        if self._escalation.was_escalated(question):
+            decision = replace(decision, is_escalated=True)
+        if question.fallbacks and decision.reason not in ("stored", "tool_loop"):
+            return self._restrict_to_fallbacks(decision, question)
+        return decision
 
-    def _with_fallbacks(self, made: RoutingDecision, question: RoutingRequest) -> RoutingDecision:
-        """The decision with no target but the client's fallbacks after the chosen one."""
-        cannot = self._candidates.cannot(question, made.input_tokens)
-        left = self._candidates.left(self._candidates.unwanted(question, None, cannot))
-        able = {self._names[k] for k in left} - made.excluded.keys()
-        able |= set() if self._others is None else set(self._others.serving(question))
-        most, costs = question.max_cost, made.estimated_cost
-        able -= {n for n in able if most is not None and costs.get(n, 0.0) > most}
-        order = dict.fromkeys((made.target, *(n for n in question.fallbacks if n in able)))
-        others = {n: "not one of the fallbacks" for n in made.order if n not in order}
-        return replace(made, order=tuple(order), excluded={**made.excluded, **others})
-
-    def _decided(
-        self, begun: OpenDecision, forecast: Forecast | FallbackReason | None
+    def _restrict_to_fallbacks(
+        self, decision: RoutingDecision, question: RoutingRequest
     ) -> RoutingDecision:
-        question = begun.question
+        """The decision with no target but the client's fallbacks after the chosen one."""
+        unable = self._candidates.find_unable(question, decision.input_tokens)
+        left = self._candidates.columns_left(self._candidates.add_unwanted(question, None, unable))
+        able = {self._names[k] for k in left} - decision.excluded.keys()
+        able |= set() if self._others is None else set(self._others.serving(question))
+        most, costs = question.max_cost, decision.estimated_cost
+        able -= {n for n in able if most is not None and costs.get(n, 0.0) > most}
+        order = dict.fromkeys((decision.target, *(n for n in question.fallbacks if n in able)))
+        others = {n: "not one of the fallbacks" for n in decision.order if n not in order}
+        return replace(decision, order=tuple(order), excluded={**decision.excluded, **others})
+
+    def _choose_target(
+        self, open_decision: OpenDecision, forecast: Forecast | FallbackReason | None
+    ) -> RoutingDecision:
+        question = open_decision.question
         self._holders.check_owner(question)
-        decision = decision_id(question.at)
-        asked = self._routing.lam if question.lam_asked is None else question.lam_asked
-        allowance = self._budgets.lam(asked, question.key, question.at)
+        identity = decision_id(question.at)
+        lam_asked = self._routing.lam if question.lam_asked is None else question.lam_asked
+        allowance = self._budgets.adjust_lam(lam_asked, question.key, question.at)
         if allowance.note is not None and self._warn is not None:
             self._warn(allowance.note)
-        settled = None if self._others is None else self._others.settled(question)
-        if self._others is not None and settled is not None:
-            return self._others.choice(decision, question, allowance, asked=asked, settled=settled)
-        known = request_estimate(
+        fixed = None if self._others is None else self._others.find_fixed(question)
+        if self._others is not None and fixed is not None:
+            return self._others.choice(
+                identity, question, allowance, lam_asked=lam_asked, fixed=fixed
+            )
+        estimate = request_estimate(
             question,
             forecast,
             costs=self.costs,
@@ -336,87 +343,109 @@ class Decider:
             novelty=self._routing.novelty,
         )
         if question.named is not None:
-            chosen = self._named(question, known)
-            return self._choice(decision, question, known, chosen, {})
-        lams = (allowance.lam, asked)
-        cannot = self._candidates.cannot(question, known.tokens, barred=begun.barred)
-        holder = self._holders.holder(question, cannot)
+            choice = self._choose_named(question, estimate)
+            return self._make_decision(identity, question, estimate, choice, {})
+        lams = (allowance.lam, lam_asked)
+        unable = self._candidates.find_unable(
+            question, estimate.tokens, barred=open_decision.barred
+        )
+        holder = self._holders.holder(question, unable)
         if holder is not None:
             target = self._candidates.target_of(holder[0])
-            chosen = self._alone(target, holder[1], known)
-            made = self._choice(decision, question, known, chosen, cannot, lams)
-            made = made if target == holder[0] else replace(made, deployment=holder[0])
-            return self._escalated(made, question, known, cannot, allowance)
-        excluded = self._excluded(question, known, cannot)
-        among = self._candidates.left(excluded)
+            choice = self._choose_only(target, holder[1], estimate)
+            decision = self._make_decision(identity, question, estimate, choice, unable, lams)
+            if target != holder[0]:
+                decision = replace(decision, deployment=holder[0])
+        else:
+            decision = self._choose_freely(identity, question, estimate, allowance, unable, lams)
+        return self._escalate(decision, question, estimate, unable, allowance)
+
+    def _choose_freely(
+        self,
+        identity: str,
+        question: RoutingRequest,
+        estimate: RequestEstimate,
+        allowance: Allowance,
+        unable: Mapping[str, Exclusion],
+        lams: tuple[float, float],
+    ) -> RoutingDecision:
+        """The decision among all targets that may answer."""
+        excluded = self._exclude_targets(question, estimate, unable)
+        among = self._candidates.columns_left(excluded)
         if not self._has_router:
-            known = replace(known, fallback="no_router")
-        elif forecast is None and len(among) > 1:
-            known = replace(known, fallback="no_text")  # the encoder read none
-        if allowance.exhausted or (self._speeds is None and self._limited is None):
-            chosen = self._chooser.choose(question, known, allowance, among, decision=decision)
-            made = self._choice(decision, question, known, chosen, excluded, lams)
-            return self._escalated(made, question, known, cannot, allowance)
-        waits, limited = self._waits(question, known), self._without_headroom(known, among)
-        chosen = self._chooser.choose(
-            question, known, allowance, among, decision=decision, waits=waits, limited=limited
+            estimate = replace(estimate, fallback="no_router")
+        elif estimate.correctness is None and estimate.fallback is None and len(among) > 1:
+            estimate = replace(estimate, fallback="no_text")  # the encoder read none
+        waits, limited = None, list[int]()
+        if not allowance.exhausted:
+            waits = self._predict_waits(question, estimate)
+            limited = self._find_without_headroom(estimate, among)
+        choice = self._chooser.choose(
+            question, estimate, allowance, among, decision=identity, waits=waits, limited=limited
         )
         if waits is not None and self._speeds is not None:
-            self._speeds.chosen(self._names[chosen.order[0]])
-        made = self._choice(decision, question, known, chosen, excluded, lams)
-        made = replace(made, waits=waits, limited=tuple(self._names[k] for k in limited))
-        return self._escalated(made, question, known, cannot, allowance)
+            self._speeds.note_choice(self._names[choice.order[0]])
+        decision = self._make_decision(identity, question, estimate, choice, excluded, lams)
+        if waits is None and not limited:
+            return decision
+        return replace(decision, waits=waits, limited=tuple(self._names[k] for k in limited))
 
-    def _escalated(
+    def _escalate(
         self,
-        made: RoutingDecision,
+        decision: RoutingDecision,
         question: RoutingRequest,
-        known: RequestEstimate,
-        cannot: Mapping[str, Exclusion],
+        estimate: RequestEstimate,
+        unable: Mapping[str, Exclusion],
         allowance: Allowance,
     ) -> RoutingDecision:
         """The decision with a stronger target first, where the task doesn't get on."""
-        cause, p = self._escalation.find_cause(question), known.trusted
-        is_kept = made.reason in ("turn", "tool_loop") and not allowance.exhausted
+        cause, p = self._escalation.find_cause(question), estimate.trusted
+        is_kept = decision.reason in ("turn", "tool_loop") and not allowance.exhausted
         if cause is None or p is None or not is_kept:
-            return made
-        if not is_routed(self._traffic, session=question.session, decision=made.id):
-            return made
-        wanted = self._candidates.unwanted(question, self._priced(known.high_cost), cannot)
-        among = self._candidates.left(self._candidates.broken(wanted, self._breaker_open))
-        order = self._chooser.stronger(known, allowance.lam, among, made.target)
+            return decision
+        if not is_routed(self._traffic, session=question.session, decision=decision.id):
+            return decision
+        excluded = self._candidates.add_unwanted(
+            question, self._cost_or_none(estimate.high_cost), unable
+        )
+        among = self._candidates.columns_left(
+            self._candidates.add_broken(excluded, self._breaker_open)
+        )
+        order = self._chooser.find_stronger(estimate, allowance.lam, among, decision.target)
         if not order:
-            return made
+            return decision
         target = self._names[order[0]]
-        found = Escalation(
+        escalation = Escalation(
             target=target, cause=cause[0], count=cause[1], is_made=self._escalation.changes_target
         )
-        made = replace(made, escalation=found, is_escalated=True)
-        if not found.is_made:
-            return made
-        others = (name for name in made.order if name != target)
+        decision = replace(decision, escalation=escalation, is_escalated=True)
+        if not escalation.is_made:
+            return decision
+        others = (name for name in decision.order if name != target)
         return replace(
-            made,
+            decision,
             order=(target, *others),
             reason="escalation",
             tool_loop=False,
             deployment=None,
-            high_cost=float(known.high_cost[order[0]]) if self.costs.known else None,
+            high_cost=float(estimate.high_cost[order[0]]) if self.costs.has_prices else None,
         )
 
-    def _waits(self, question: RoutingRequest, known: RequestEstimate) -> PredictedWaits | None:
+    def _predict_waits(
+        self, question: RoutingRequest, estimate: RequestEstimate
+    ) -> PredictedWaits | None:
         settings = self._routing.latency
-        if self._speeds is None or settings is None or known.trusted is None:
+        if self._speeds is None or settings is None or estimate.trusted is None:
             return None
-        written = self.costs.written(question, known.written)
+        written = self.costs.output_tokens(question, estimate.written)
         return self._speeds.predict(settings, self._names, written)
 
-    def _without_headroom(self, known: RequestEstimate, among: Sequence[int]) -> list[int]:
+    def _find_without_headroom(self, estimate: RequestEstimate, among: Sequence[int]) -> list[int]:
         """The columns of the targets without headroom; none if all are."""
         if self._limited is None:
             return []
-        found = [k for k in among if self._limited(self._names[k], known.tokens)]
-        return [] if len(found) == len(among) else found
+        columns = [k for k in among if self._limited(self._names[k], estimate.tokens)]
+        return [] if len(columns) == len(among) else columns
 
     def decide(
         self, question: RoutingRequest, forecast: Forecast | FallbackReason | None
@@ -424,8 +453,8 @@ class Decider:
         """`begin` and `finish` in one call."""
         return self.finish(self.begin(question), forecast)
 
-    def started(self, choice: RoutingDecision, *, key: str | None) -> None:
-        """Reserve the chosen target's high cost estimate until `answered`.
+    def reserve(self, choice: RoutingDecision, *, key: str | None) -> None:
+        """Reserve the chosen target's high cost estimate until `record_outcome`.
 
         Args:
             choice: The decision.
@@ -435,7 +464,7 @@ class Decider:
         dollars = expected if choice.high_cost is None else choice.high_cost
         self._budgets.reserve(choice.id, key, dollars)
 
-    def answered(
+    def record_outcome(
         self,
         choice: RoutingDecision,
         outcome: RequestOutcome,
@@ -466,7 +495,7 @@ class Decider:
         counts = () if usage is None else (usage.input_tokens, usage.output_tokens)
         last = self._sessions.last_state(choice.session)
         is_aside = not moves and last is not None and last.target != target
-        self._sessions.answered(
+        self._sessions.record_answer(
             None if is_aside else choice.session,
             target=target,
             tokens=sum(n for n in counts if n is not None) or choice.input_tokens,
@@ -478,67 +507,69 @@ class Decider:
             is_escalated=choice.is_escalated,
         )
 
-    def _priced(self, cost: PerTarget) -> PerTarget | None:
-        return cost if self.costs.known else None
+    def _cost_or_none(self, cost: PerTarget) -> PerTarget | None:
+        return cost if self.costs.has_prices else None
 
-    def _named(self, question: RoutingRequest, known: RequestEstimate) -> TargetChoice:
+    def _choose_named(self, question: RoutingRequest, estimate: RequestEstimate) -> TargetChoice:
         name = question.named or ""
         if name not in self._names:
             others = () if self._others is None else self._others.names
             raise unknown_target(name, (*self._names, *others))
-        why = self._candidates.unusable(question, self._priced(known.cost), name)
+        why = self._candidates.why_unusable(question, self._cost_or_none(estimate.cost), name)
         if why is not None:
             raise named_cannot(question, name, why)
-        return self._alone(name, "named", known)
+        return self._choose_only(name, "named", estimate)
 
-    def _alone(self, name: str, reason: Reason, known: RequestEstimate) -> TargetChoice:
-        return TargetChoice([self._names.index(name)], reason, None, known.cost)
+    def _choose_only(self, name: str, reason: Reason, estimate: RequestEstimate) -> TargetChoice:
+        return TargetChoice([self._names.index(name)], reason, None, estimate.cost)
 
-    def _excluded(
-        self, question: RoutingRequest, known: RequestEstimate, cannot: Mapping[str, Exclusion]
+    def _exclude_targets(
+        self, question: RoutingRequest, estimate: RequestEstimate, unable: Mapping[str, Exclusion]
     ) -> dict[str, Exclusion]:
-        wanted = self._candidates.unwanted(question, self._priced(known.high_cost), cannot)
-        left = self._candidates.left(wanted)
+        excluded = self._candidates.add_unwanted(
+            question, self._cost_or_none(estimate.high_cost), unable
+        )
+        left = self._candidates.columns_left(excluded)
         if question.endpoint == "embeddings":
             others = [] if self._others is None else self._others.serving(question)
             serving = [*(self._names[k] for k in left), *others]
             if others or len(left) > 1:
                 raise several_embeddings(serving)
         if not left:
-            raise no_eligible_target(question, wanted)
-        return self._candidates.broken(wanted, self._breaker_open)
+            raise no_eligible_target(question, excluded)
+        return self._candidates.add_broken(excluded, self._breaker_open)
 
-    def _choice(
+    def _make_decision(
         self,
-        decision: str,
+        identity: str,
         question: RoutingRequest,
-        known: RequestEstimate,
-        chosen: TargetChoice,
+        estimate: RequestEstimate,
+        choice: TargetChoice,
         excluded: Mapping[str, Exclusion],
         lams: tuple[float | None, float | None] = (None, None),
     ) -> RoutingDecision:
-        p, first = known.correctness, chosen.order[0]
-        high = chosen.cost[first] + known.high_cost[first] - known.cost[first]
-        less = {} if chosen.cost is known.cost else self._by_name(known.cost - chosen.cost)
-        order = tuple(self._names[k] for k in chosen.order)
+        p, first = estimate.correctness, choice.order[0]
+        high = choice.cost[first] + estimate.high_cost[first] - estimate.cost[first]
+        less = {} if choice.cost is estimate.cost else self._by_name(estimate.cost - choice.cost)
+        order = tuple(self._names[k] for k in choice.order)
         return RoutingDecision(
-            id=decision,
+            id=identity,
             order=order,
-            reason=chosen.reason,
-            fallback=known.fallback,
+            reason=choice.reason,
+            fallback=estimate.fallback,
             lam=lams[0],
             lam_asked=lams[1],
             correctness={} if p is None else self._by_name(p),
-            estimated_cost=self._by_name(chosen.cost) if self.costs.known else {},
+            estimated_cost=self._by_name(choice.cost) if self.costs.has_prices else {},
             excluded={n: why.words for n, why in excluded.items() if n not in order},
-            policy_target=None if chosen.winner is None else self._names[chosen.winner],
-            novelty=known.novelty,
-            input_tokens=known.tokens,
+            policy_target=None if choice.winner is None else self._names[choice.winner],
+            novelty=estimate.novelty,
+            input_tokens=estimate.tokens,
             session=question.session,
-            tool_loop=question.in_tool_loop and len(chosen.order) == 1,
+            tool_loop=question.in_tool_loop and len(choice.order) == 1,
             opening=question.opening,
             cached={name: dollars for name, dollars in less.items() if dollars},
-            high_cost=float(high) if self.costs.known else None,
+            high_cost=float(high) if self.costs.has_prices else None,
         )
 
     def _by_name(self, values: PerTarget) -> dict[str, float]:

@@ -58,11 +58,13 @@ class TargetSpeeds:
         """Learn from a request that was answered; others say nothing."""
         outcome, usage = receipt.outcome, receipt.outcome.usage
         written = None if usage is None else usage.output_tokens
-        begun = outcome.first_byte_seconds
-        if outcome.kind != "answered" or outcome.target is None or begun is None or not written:
+        first_byte = outcome.first_byte_seconds
+        if outcome.kind != "answered" or outcome.target is None:
+            return
+        if first_byte is None or not written:
             return
         seconds = outcome.attempts[-1].seconds
-        first = max(begun - (outcome.total_seconds - seconds), 0.0) if receipt.stream else None
+        first = max(first_byte - (outcome.total_seconds - seconds), 0.0) if receipt.stream else None
         speed = self._speeds.setdefault(outcome.target, _Speed())
         speed.learn(first, seconds, written)
         speed.at = max(speed.at, receipt.at + outcome.total_seconds)
@@ -92,7 +94,7 @@ class TargetSpeeds:
             keep=settings.keep,
         )
 
-    def chosen(self, target: str) -> None:
+    def note_choice(self, target: str) -> None:
         """Note that a target is tried, so that its old estimate holds until the answer is in."""
         if (speed := self._speeds.get(target)) is not None:
             speed.at = max(speed.at, self._clock())

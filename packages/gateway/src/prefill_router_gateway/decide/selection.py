@@ -133,12 +133,14 @@ class Budgets:
         self._spent: dict[tuple[Per, str | None], dict[int, float]] = {}
         self._reserved: dict[str | None, float] = {}
         self._under_way: dict[str, tuple[str | None, float]] = {}
-        self._noted: dict[BudgetSettings, tuple[int, int]] = {}
+        self._stages: dict[BudgetSettings, tuple[int, int]] = {}
 
     def use(self, budgets: Sequence[BudgetSettings]) -> None:
         """Use other budgets, after a reload."""
         self._budgets = tuple(budgets)
-        self._noted = {budget: noted for budget, noted in self._noted.items() if budget in budgets}
+        self._stages = {
+            budget: stage for budget, stage in self._stages.items() if budget in budgets
+        }
 
     def spend(self, key: str | None, dollars: float, at: float) -> None:
         """Count the cost of a request.
@@ -187,11 +189,11 @@ class Budgets:
         """The dollars reserved for a key's requests in flight, or for all where it is None."""
         return max(0.0, self._reserved.get(key, 0.0))
 
-    def lam(self, asked: float, key: str | None, at: float) -> Allowance:
+    def adjust_lam(self, lam_asked: float, key: str | None, at: float) -> Allowance:
         """The trade-off after budgets.
 
         Args:
-            asked: The trade-off of the request or the settings.
+            lam_asked: The trade-off of the request or the settings.
             key: The name of the client's key; None where the gateway has no keys.
             at: The time, in seconds since 1970.
 
@@ -200,16 +202,16 @@ class Budgets:
         """
         states = self.states_of(key, at)
         if not states:
-            return Allowance(asked)
+            return Allowance(lam_asked)
         stopped = [state for state in states if state.budget.stop and state.factor <= 0]
         if stopped:
-            raise _all_spent(max(stopped, key=_wait))
+            raise _spent_error(max(stopped, key=_seconds_to_wait))
         least = min(states, key=lambda state: state.factor)
-        notes = [note for state in states if (note := self._note(state)) is not None]
-        return Allowance(asked * least.factor, "; ".join(notes) or None, least.factor <= 0)
+        notes = [note for state in states if (note := self._note_change(state)) is not None]
+        return Allowance(lam_asked * least.factor, "; ".join(notes) or None, least.factor <= 0)
 
     def states_of(self, key: str | None, at: float) -> list[BudgetState]:
-        """How much is used of the budgets that apply to a key's requests; arguments as `lam`."""
+        """How much of the budgets of a key's requests is used; arguments as `adjust_lam`."""
         at = self._steady(at)
         applying = (b for b in self._budgets if b.key is None or b.key == key)
         return [self._state(budget, at, decides=True) for budget in applying]
@@ -247,48 +249,49 @@ class Budgets:
             is_cut_off=is_cut_off,
         )
 
-    def _note(self, state: BudgetState) -> str | None:
+    def _note_change(self, state: BudgetState) -> str | None:
         """A message where lam fell by another tenth, or was restored in a new window."""
         budget, window = state.budget, state.window
         stage = _STAGES - math.ceil(state.factor * _STAGES - 1e-9)
-        noted_in, noted = self._noted.get(budget, (window, 0))
-        if window == noted_in and stage <= noted:
+        last_window, last_stage = self._stages.get(budget, (window, 0))
+        if window == last_window and stage <= last_stage:
             return None
-        self._noted[budget] = (window, stage)
+        self._stages[budget] = (window, stage)
         if stage == 0:
-            restored = f"a new {budget.per}: {_shown(budget)} is unspent, and lam is as requested"
-            return restored if noted else None
+            what = _describe_budget(budget)
+            note = f"a new {budget.per}: {what} is unspent, and lam is as requested"
+            return note if last_stage else None
         used = 100 * (state.spent + state.reserved) / budget.dollars
         return (
-            f"{used:.0f} % of {_shown(budget)} is used; lam is lowered to "
+            f"{used:.0f} % of {_describe_budget(budget)} is used; lam is lowered to "
             f"{100 * state.factor:.0f} % of what is requested"
         )
 
 
-def _shown(budget: BudgetSettings) -> str:
+def _describe_budget(budget: BudgetSettings) -> str:
     owner = "the gateway" if budget.key is None else f"the key {budget.key!r}"
     return f"the budget of {owner}, {budget.dollars:g} dollars per {budget.per},"
 
 
-def _wait(state: BudgetState) -> int:
+def _seconds_to_wait(state: BudgetState) -> int:
     """Seconds until a retry may help: requests in flight may cost less than expected."""
     return max(1, math.ceil(state.seconds_left)) if state.spent >= state.budget.dollars else 1
 
 
-def _all_spent(state: BudgetState) -> RefusalError:
+def _spent_error(state: BudgetState) -> RefusalError:
     if state.is_cut_off and state.spent < state.budget.dollars:
         return RefusalError(
-            f"this replica has spent its part of {_shown(state.budget)} and can't reach the "
-            "database for more; try again in 5 s",
+            f"this replica has spent its part of {_describe_budget(state.budget)} and can't reach "
+            "the database for more; try again in 5 s",
             status=503,
             kind="server_error",
             code="budget_unknown",
             headers={"retry-after": "5"},
         )
-    wait = _wait(state)
+    wait = _seconds_to_wait(state)
     how = "is reserved by requests in flight" if state.spent < state.budget.dollars else "is spent"
     return RefusalError(
-        f"{_shown(state.budget)} {how}; try again in {wait} s",
+        f"{_describe_budget(state.budget)} {how}; try again in {wait} s",
         status=429,
         kind="insufficient_quota",
         code="budget_spent",
@@ -385,7 +388,7 @@ class TargetChooser:
     def choose(
         self,
         question: RoutingRequest,
-        known: RequestEstimate,
+        estimate: RequestEstimate,
         allowance: Allowance,
         among: Sequence[int],
         *,
@@ -397,7 +400,7 @@ class TargetChooser:
 
         Args:
             question: The request.
-            known: Its estimates.
+            estimate: Its estimates.
             allowance: The trade-off after budgets.
             among: The columns of the targets that may answer, at least one.
             decision: The decision's id.
@@ -405,14 +408,14 @@ class TargetChooser:
             limited: The columns of the targets that come last, since their rate limits allow no
                 further request.
         """
-        able, among = among, self._above_floor(question, known, allowance, among)
-        chosen = self._choose(question, known, allowance, among, able, decision, waits, limited)
-        return _with_rest(chosen, known, able)
+        able, among = among, self._apply_floor(question, estimate, allowance, among)
+        chosen = self._choose(question, estimate, allowance, among, able, decision, waits, limited)
+        return _append_rest(chosen, estimate, able)
 
     def _choose(
         self,
         question: RoutingRequest,
-        known: RequestEstimate,
+        estimate: RequestEstimate,
         allowance: Allowance,
         among: Sequence[int],
         able: Sequence[int],
@@ -421,38 +424,38 @@ class TargetChooser:
         limited: Collection[int],
     ) -> TargetChoice:
         """The choice among the columns above the floor; those that are `able` may be below it."""
-        order, winner = self._rank(known, allowance, among)
+        order, winner = self._rank(estimate, allowance, among)
         rest = self._outside_share(question, allowance, able, decision)
         if rest is not None:
-            return TargetChoice(_first(rest, order), "share", winner, known.cost)
+            return TargetChoice(_put_first(rest, order), "share", winner, estimate.cost)
         unready = {*limited, *(k for k in order if waits and waits.is_late(self._names[k]))}
-        reason: Reason = "policy" if known.fallback is None else "fallback"
+        reason: Reason = "policy" if estimate.fallback is None else "fallback"
         if waits is not None or limited:
-            order = self._ready_first(known, allowance.lam, order, waits, limited)
-            if known.trusted is not None and order[0] != winner:
+            order = self._order_ready(estimate, allowance.lam, order, waits, limited)
+            if estimate.trusted is not None and order[0] != winner:
                 reason = "headroom" if winner in limited else "latency"
-        kept = self._kept(question, known, allowance, among, order[0], waits)
-        if kept is None:
-            return TargetChoice(order, reason, winner, known.cost)
-        present, with_cache, why = kept
+        current = self._find_current(question, estimate, allowance, among, order[0], waits)
+        if current is None:
+            return TargetChoice(order, reason, winner, estimate.cost)
+        present, with_cache, why = current
         if why != "state" and present in unready and order[0] not in unready:
             why = None
         if why is not None and (present != order[0] or why != "session"):
-            return TargetChoice(_first(present, order), why, winner, with_cache)
+            return TargetChoice(_put_first(present, order), why, winner, with_cache)
         return TargetChoice(order, reason, winner, with_cache)
 
-    def stronger(
-        self, known: RequestEstimate, lam: float, among: Sequence[int], present: str
+    def find_stronger(
+        self, estimate: RequestEstimate, lam: float, among: Sequence[int], present: str
     ) -> list[int]:
         """The columns that are likelier to be right than the present target, best first.
 
         Args:
-            known: The estimates of the request; its forecast is trusted.
+            estimate: The estimates of the request; its forecast is trusted.
             lam: The trade-off after budgets.
             among: The columns of the targets that may answer.
             present: The target at present.
         """
-        p, cost = known.trusted, self._costs.normalise(known.cost)
+        p, cost = estimate.trusted, self._costs.normalise(estimate.cost)
         if p is None:
             return []
         columns = [k for k in among if p[k] > p[self._column[present]]]
@@ -460,10 +463,10 @@ class TargetChooser:
             return []
         return policy_order(self._policy, p, cost, lam, names=self._names, among=columns)
 
-    def _above_floor(
+    def _apply_floor(
         self,
         question: RoutingRequest,
-        known: RequestEstimate,
+        estimate: RequestEstimate,
         allowance: Allowance,
         among: Sequence[int],
     ) -> Sequence[int]:
@@ -471,7 +474,7 @@ class TargetChooser:
 
         A floor moves no conversation that keeps its target, and spends no budget.
         """
-        floor, p = question.floor, known.trusted
+        floor, p = question.floor, estimate.trusted
         has_target = self._sessions.last_state(question.session) is not None
         is_kept = has_target and (question.holds_state or question.agent.is_ongoing)
         if floor is None or p is None or allowance.exhausted or is_kept:
@@ -479,20 +482,20 @@ class TargetChooser:
         return [k for k in among if p[k] >= floor] or [max(among, key=lambda k: p[k])]
 
     def _rank(
-        self, known: RequestEstimate, allowance: Allowance, among: Sequence[int]
+        self, estimate: RequestEstimate, allowance: Allowance, among: Sequence[int]
     ) -> tuple[list[int], int | None]:
         """The columns in the policy's or the fallback's order, and the policy's own choice."""
-        names, lam, cost = self._names, allowance.lam, self._costs.normalise(known.cost)
-        if known.trusted is not None:
+        names, lam, cost = self._names, allowance.lam, self._costs.normalise(estimate.cost)
+        if estimate.trusted is not None:
             # a spent budget leaves only the cheapest, whatever the policy does with lam
             policy = Lambda() if allowance.exhausted else self._policy
-            order = policy_order(policy, known.trusted, cost, lam, names=names, among=among)
+            order = policy_order(policy, estimate.trusted, cost, lam, names=names, among=among)
             return order, order[0]
         fallback = "cheapest" if allowance.exhausted else self._settings.routing.fallback
         order = fallback_order(
             fallback, self._policy, self._prior, cost, lam, names=names, among=among
         )
-        p = known.correctness
+        p = estimate.correctness
         if p is None:
             return order, None
         return order, policy_order(self._policy, p, cost, lam, names=names, among=among)[0]
@@ -512,9 +515,9 @@ class TargetChooser:
         routed = is_routed(traffic, session=question.session, decision=decision)
         return None if routed or rest not in among else rest
 
-    def _ready_first(
+    def _order_ready(
         self,
-        known: RequestEstimate,
+        estimate: RequestEstimate,
         lam: float,
         order: list[int],
         waits: PredictedWaits | None,
@@ -522,16 +525,16 @@ class TargetChooser:
     ) -> list[int]:
         """The order by waiting and rate limits too."""
 
-        def ranked(p: PerTarget, dollars: PerTarget, among: list[int]) -> list[int]:
-            dearer = self._costs.normalise(known.cost + dollars)
-            return policy_order(self._policy, p, dearer, lam, names=self._names, among=among)
+        def rank(p: PerTarget, dollars: PerTarget, among: list[int]) -> list[int]:
+            costs = self._costs.normalise(estimate.cost + dollars)
+            return policy_order(self._policy, p, costs, lam, names=self._names, among=among)
 
-        return order_ready(order, known.trusted, self._names, waits, limited, ranked)
+        return order_ready(order, estimate.trusted, self._names, waits, limited, rank)
 
-    def _kept(
+    def _find_current(
         self,
         question: RoutingRequest,
-        known: RequestEstimate,
+        estimate: RequestEstimate,
         allowance: Allowance,
         among: Sequence[int],
         winner: int,
@@ -546,12 +549,12 @@ class TargetChooser:
         present = -1 if state is None else self._column.get(state.target, -1)
         if state is None or present not in among:
             return None
-        sessions = self._settings.sessions
         seconds = float(self._costs.cache(question).seconds[present])
         cached = cached_tokens(state, at=question.at, seconds=seconds)
-        tokens = known.tokens
-        cost = self._costs.with_cache(question, known.cost, present, tokens=tokens, cached=cached)
-        p = known.trusted
+        tokens = estimate.tokens
+        cost = self._costs.with_cache(
+            question, estimate.cost, present, tokens=tokens, cached=cached
+        )
         if question.holds_state and not allowance.exhausted:
             return present, cost, "state"
         if question.agent.is_ongoing and not allowance.exhausted:
@@ -559,29 +562,44 @@ class TargetChooser:
             is_cheaper = cost[winner] < cost[present]
             moves = question.agent.kind == "compaction" and is_cheaper
             return present, cost, None if moves else "turn"
+        keeps = self._keeps_present(estimate, cost, allowance, present, winner, waits)
+        return present, cost, "session" if keeps else None
+
+    def _keeps_present(
+        self,
+        estimate: RequestEstimate,
+        cost: PerTarget,
+        allowance: Allowance,
+        present: int,
+        winner: int,
+        waits: PredictedWaits | None,
+    ) -> bool:
+        """Whether a conversation stays where it is, by its probabilities and costs."""
+        p = estimate.trusted
         if p is None and not allowance.exhausted:
-            return present, cost, "session"  # no forecast favours a switch
-        keeps = keeps_target(
+            return True  # no forecast favours a switch
+        return keeps_target(
             np.zeros_like(cost) if p is None else p,
             cost if waits is None else cost + waiting_dollars(waits, self._names),
             allowance.lam,
             present=present,
             winner=winner,
             costs=self._costs,
-            margin=0.0 if allowance.exhausted else sessions.margin,
+            margin=0.0 if allowance.exhausted else self._settings.sessions.margin,
         )
-        return present, cost, "session" if keeps else None
 
 
-def _with_rest(chosen: TargetChoice, known: RequestEstimate, able: Sequence[int]) -> TargetChoice:
+def _append_rest(
+    chosen: TargetChoice, estimate: RequestEstimate, able: Sequence[int]
+) -> TargetChoice:
     """The choice with the targets below a floor at its end, to be called if the others fail."""
-    rest, p = [k for k in able if k not in chosen.order], known.trusted
+    rest, p = [k for k in able if k not in chosen.order], estimate.trusted
     if not rest or p is None:
         return chosen
     return replace(chosen, order=[*chosen.order, *sorted(rest, key=lambda k: -p[k])])
 
 
-def _first(column: int, order: list[int]) -> list[int]:
+def _put_first(column: int, order: list[int]) -> list[int]:
     return [column, *(k for k in order if k != column)]
 
 
@@ -614,13 +632,13 @@ def policy_order(
     order: list[int]
     p, c = correctness[columns][None, :], cost[columns][None, :]
     if isinstance(policy, Lambda):
-        clear = _by_score(p, c, lam)
+        clear = _order_by_score(p, c, lam)
         if clear is not None:
             order = columns[clear].tolist()
             return order
     try:
-        them = policy.order(p, c, lam, targets=tuple(names[k] for k in among))[0]
-        order = columns[them].tolist()
+        positions = policy.order(p, c, lam, targets=tuple(names[k] for k in among))[0]
+        order = columns[positions].tolist()
         return order
     except ConfigError:
         if len(among) == len(names):
@@ -630,7 +648,7 @@ def policy_order(
     return [k for k in everyone.tolist() if k in allowed]
 
 
-def _by_score(
+def _order_by_score(
     correctness: Float[NDArray[np.float64], "1 target"],
     cost: Float[NDArray[np.float64], "1 target"],
     lam: float,

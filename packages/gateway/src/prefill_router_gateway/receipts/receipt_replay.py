@@ -433,7 +433,7 @@ class _ReplayedSessions:
         """
         while self._ends and self._ends[0][0] <= receipt.at:
             end, _, session, target, tokens = heapq.heappop(self._ends)
-            self._sessions.answered(session, target=target, tokens=tokens, at=end)
+            self._sessions.record_answer(session, target=target, tokens=tokens, at=end)
         choice, holder = receipt.choice, None
         if keeping is not None:
             self._sessions.use(SessionSettings(seconds=keeping.seconds, most=_MOST))

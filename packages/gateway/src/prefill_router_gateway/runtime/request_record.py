@@ -191,7 +191,7 @@ async def write_receipt(
     """
     shared = recorders.shared
     receipt = make_receipt(live, request, outcome, shared)
-    live.decider.answered(
+    live.decider.record_outcome(
         request.choice,
         outcome,
         cost=receipt.cost,
