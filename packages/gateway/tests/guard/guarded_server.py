@@ -140,7 +140,7 @@ def guarded(
         limits=limits or LimitSettings(),
         keys=None if keys is None else ClientKeys(keys),
         body_seconds=body_seconds,
-        refused=lambda refusal, _: refused.append(refusal.status),
+        on_refusal=lambda refusal, _: refused.append(refusal.status),
     )
     with served(guard, **options) as port:
         yield Served(port, guard, echo.seen, refused)

@@ -109,24 +109,24 @@ def test_all_that_has_come_of_a_body_counts_until_its_request_ends_however_it_do
         await whole_one.give(50, more=False)
         await half.give(200)
         await cut.give(300)
-        assert budget.held == 650
+        assert budget.held_bytes == 650
         await half.leave()
-        assert budget.held == 450
+        assert budget.held_bytes == 450
         cut.task.cancel()
         with suppress(asyncio.CancelledError):
             await cut.task
-        assert budget.held == 150
+        assert budget.held_bytes == 150
         await too_long.give(500)
         await too_long.give(500)
-        assert (too_long.status, budget.held) == (413, 150)
+        assert (too_long.status, budget.held_bytes) == (413, 150)
         app.go.set()
         await whole_one.task
-        assert (whole_one.status, budget.held) == (200, 0)
+        assert (whole_one.status, budget.held_bytes) == (200, 0)
         app.fails = True
         refused = Caller(guard)
         await refused.give(10, more=False)
         await refused.task
-        assert (refused.status, budget.held) == (400, 0)
+        assert (refused.status, budget.held_bytes) == (400, 0)
 
     asyncio.run(run())
 
@@ -142,20 +142,20 @@ def test_what_finds_no_room_is_refused_and_may_come_again(length: int | None) ->
         await asyncio.sleep(0)
         if length is None:  # what says its length is refused before any of it is read
             await second.give(400)
-            assert budget.held == 1000
+            assert budget.held_bytes == 1000
             await second.give(1)
         await second.task
         assert second.status == 503
         assert (b"retry-after", b"1") in second.sent[0]["headers"]
         assert "limits.held_bytes" in second.told
-        assert budget.held == 600
+        assert budget.held_bytes == 600
         assert guard.slots.under_way == 1
         app.go.set()
         await first.task
         third = Caller(guard, length=length)
         await third.give(500, more=False)
         await third.task
-        assert (third.status, budget.held) == (200, 0)
+        assert (third.status, budget.held_bytes) == (200, 0)
 
     asyncio.run(run())
 
@@ -168,11 +168,11 @@ def test_a_body_that_nobody_needs_makes_room_while_its_request_goes_on() -> None
         callers = [Caller(guard) for _ in range(5)]
         for caller in callers:
             await caller.give(600, more=False)
-            assert budget.held == 0
+            assert budget.held_bytes == 0
         app.go.set()
         await asyncio.gather(*(caller.task for caller in callers))
         assert {caller.status for caller in callers} == {200}
-        assert budget.held == 0
+        assert budget.held_bytes == 0
 
     asyncio.run(run())
 
@@ -182,13 +182,13 @@ def test_an_admin_needs_no_room_and_sends_little() -> None:
         app, budget = Waiting(), BodyBudget(600)
         app.go.set()
         guard = guard_of(app, budget)
-        budget.held = 600
+        budget.held_bytes = 600
         small, large = (Caller(guard, "/admin/reload") for _ in range(2))
         await small.give(10, more=False)
         await large.give(2**16 + 1)
         await asyncio.gather(small.task, large.task)
         assert (small.status, large.status) == (200, 413)
-        assert budget.held == 600
+        assert budget.held_bytes == 600
 
     asyncio.run(run())
 
@@ -201,11 +201,11 @@ def test_the_room_can_be_set_anew_and_holds_at_least_one_body(tmp_path: Path) ->
         await caller.give(600, more=False)
         less = LimitSettings(body_bytes=100, held_bytes=100)
         guard.use(listen=ListenSettings(), limits=less, keys=None)
-        assert (budget.most, budget.held) == (100, 600)
+        assert (budget.most, budget.held_bytes) == (100, 600)
         caller.task.cancel()
         with suppress(asyncio.CancelledError):
             await caller.task
-        assert budget.held == 0
+        assert budget.held_bytes == 0
 
     asyncio.run(run())
     file = tmp_path / "gateway.yaml"
@@ -302,6 +302,6 @@ def test_a_body_is_held_while_it_may_be_sent_again(made: World, gateway: Served)
             go.set()
             assert sock.recv(12) == b"HTTP/1.1 200"
         sock.close()
-        gateway.until(lambda: gateway.gateway.body_budget.held == 0)
+        gateway.until(lambda: gateway.gateway.body_budget.held_bytes == 0)
         go.set()
     assert held(gateway) == 0

@@ -223,7 +223,7 @@ def test_connections_that_ask_nothing_are_limited_by_address() -> None:
     told: list[tuple[str | None, str | None]] = []
     get = request("GET", "/v1/models")
     options: dict[str, Any] = {"header_bytes": 2000, "seconds": 3600, "waiting_per_address": 3}
-    options["refused"] = lambda refusal, address: told.append((refusal.code, address))
+    options["on_refusal"] = lambda refusal, address: told.append((refusal.code, address))
     with guarded(**options) as server, ExitStack() as stack:
         asking = stack.enter_context(server.connect())
         asking.sendall(get)
@@ -243,7 +243,7 @@ def test_connections_that_ask_nothing_are_limited_by_address() -> None:
 def test_what_is_refused_before_its_headers_end_is_told_with_its_address() -> None:
     told: list[tuple[int, str | None]] = []
     options: dict[str, Any] = {"header_bytes": 2000}
-    options["refused"] = lambda refusal, address: told.append((refusal.status, address))
+    options["on_refusal"] = lambda refusal, address: told.append((refusal.status, address))
     with guarded(**options) as server, server.connect() as sock:
         sock.sendall(b"GET /" + b"a" * 5000)
         assert read_reply(sock).status == 431

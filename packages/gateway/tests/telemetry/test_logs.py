@@ -253,7 +253,7 @@ def test_a_secret_that_is_sent_everywhere_comes_back_nowhere() -> None:
                     got = server.post(path, [bearing(key), *extra], f'"{secret}"'.encode())
                     bodies.append(got.body + repr(got.headers).encode())
         for status in server.refused:
-            metrics.refused(status)
+            metrics.count_refusal(status)
         bodies.append(server.ask("GET", "/", host=secret).body)
         bodies.append(server.ask("POST", "/v1/x", [("content-type", secret)], b"").body)
         bodies.append(server.ask("GET", "/v1/refused", [bearing(known)]).body)

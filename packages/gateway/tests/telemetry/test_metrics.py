@@ -117,7 +117,7 @@ def test_costs_are_counted_beside_the_estimate_of_the_target_that_answered() -> 
 def test_feedback_is_counted_with_its_sum() -> None:
     metrics = Metrics([])
     for score in (1.0, 0.25):
-        metrics.scored(score)
+        metrics.count_score(score)
     found = samples(metrics)
     assert value(found, "feedback_total") == 2
     assert value(found, "feedback_score_total") == 1.25
@@ -152,7 +152,7 @@ def test_labels_are_never_a_clients_words() -> None:
 def test_refusals_are_counted_by_status() -> None:
     metrics = Metrics([])
     for status in (401, 401, 413):
-        metrics.refused(status)
+        metrics.count_refusal(status)
     found = samples(metrics)
     assert value(found, "refusals_total", status="401") == 2
     assert value(found, "refusals_total", status="413") == 1

@@ -8,7 +8,7 @@ from prefill_router_gateway.telemetry import (
     Metrics,
     PlainFamily,
     counters_of,
-    merged,
+    merge_families,
     render_metrics,
 )
 
@@ -38,7 +38,7 @@ def lines(families: list[PlainFamily]) -> dict[str, float]:
 
 def test_counters_and_loads_are_added_and_of_states_the_worst_counts() -> None:
     a, b = worker(2, in_flight=3, lam=0.5), worker(5, in_flight=0, lam=0.5)
-    found = lines(merged([a, b], sums=SUMS))
+    found = lines(merge_families([a, b], sums=SUMS))
     assert sum(n for name, n in found.items() if name.startswith("requests_total")) == 7
     counts = [n for name, n in found.items() if name.startswith("stage_seconds_count")]
     assert max(counts) == 7
@@ -51,11 +51,11 @@ def test_counters_and_loads_are_added_and_of_states_the_worst_counts() -> None:
 
 def test_one_worker_alone_has_what_it_exports() -> None:
     alone = worker(3, in_flight=2, lam=0.25)
-    assert lines(merged([alone], sums=SUMS)) == lines(alone)
+    assert lines(merge_families([alone], sums=SUMS)) == lines(alone)
 
 
 def test_what_a_worker_that_ended_had_counted_stays_but_not_its_load() -> None:
     ended, lives = worker(4, in_flight=9, lam=0.5), worker(1, in_flight=1, lam=0.5)
-    found = lines(merged([counters_of(ended), lives], sums=SUMS))
+    found = lines(merge_families([counters_of(ended), lives], sums=SUMS))
     assert sum(n for name, n in found.items() if name.startswith("requests_total")) == 5
     assert found["requests_in_flight"] == 1

@@ -61,7 +61,7 @@ def guarded_app(gateway: Gateway, loaded: LoadedGateway) -> Guard:
         keys=loaded.keys,
         key_limits=gateway.key_limits,
         body_budget=gateway.body_budget,
-        refused=lambda refusal, address: _refused(gateway, refusal, address),
+        on_refusal=lambda refusal, address: _refused(gateway, refusal, address),
     )
     if gateway.shared is not None:
         guard.admit_shared = gateway.shared.key_limits.admit
@@ -123,7 +123,7 @@ def _counted(gateway: Gateway, reply: _Handler) -> _Handler:
 
 
 def _refused(gateway: Gateway, error: RefusalError, address: str | None, **more: str) -> None:
-    gateway.metrics.refused(error.status)
+    gateway.metrics.count_refusal(error.status)
     fields = {**more, "status": error.status, "code": error.code, "address": address}
     _log.info("refused", extra=with_fields(fields))
 

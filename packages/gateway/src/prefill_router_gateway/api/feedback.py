@@ -71,7 +71,7 @@ async def take_feedback(
         )
     kept = await asyncio.gather(*(gateway.writer.keep(one) for one in said))
     for _ in filter(None, kept):
-        gateway.metrics.scored(body.score)
+        gateway.metrics.count_score(body.score)
     told = {"id": body.id} if body.id is not None else {"turns": [one.id for one in said]}
     is_kept = all(kept)
     return JSONResponse({**told, "kept": is_kept}, status_code=200 if is_kept else 503)

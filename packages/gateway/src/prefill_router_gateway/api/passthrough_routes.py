@@ -154,7 +154,7 @@ class PassthroughEndpoint:
                 return
             check_streams(gateway, stream=call.stream)
             with (
-                gateway.counted(stream=call.stream),
+                gateway.count_in_flight(stream=call.stream),
                 live.forwarder.call(call, receive, send) as forwarded,
             ):
                 try:
@@ -179,7 +179,7 @@ def record_passthrough(
         request: The request.
         outcome: How it ended.
     """
-    metrics.passed(name, outcome)
+    metrics.count_passthrough(name, outcome)
     fields = {
         "call": name,
         "target": outcome.target,

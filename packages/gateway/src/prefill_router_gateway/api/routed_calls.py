@@ -134,7 +134,7 @@ class RoutedEndpoint:
         with live.scope(gateway.traces, scope["headers"], at=at) as trace:
             live, request, call = await self._decide(scope, receive, live, trace, at)
             with (
-                gateway.counted(stream=call.stream),
+                gateway.count_in_flight(stream=call.stream),
                 live.forwarder.call(call, receive, send) as forwarded,
             ):
                 try:

@@ -234,7 +234,7 @@ def server_config(app: Guard, settings: GatewaySettings) -> uvicorn.Config:
         header_bytes=settings.limits.header_bytes,
         connections=settings.limits.connections,
         waiting_per_address=settings.limits.waiting_per_address,
-        refused=app.refused,
+        on_refusal=app.on_refusal,
         lifespan="off",
         log_config=None,
         access_log=False,

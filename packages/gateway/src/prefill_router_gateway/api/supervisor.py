@@ -40,7 +40,13 @@ from prefill_router_gateway.runtime import (
     load,
     refuse_unshared,
 )
-from prefill_router_gateway.telemetry import GAUGES, PREFIX, PlainFamily, counters_of, merged
+from prefill_router_gateway.telemetry import (
+    GAUGES,
+    PREFIX,
+    PlainFamily,
+    counters_of,
+    merge_families,
+)
 
 _log = logging.getLogger(__name__)
 _MODULE = "prefill_router_gateway.api.worker"
@@ -269,7 +275,7 @@ class _Supervisor:
         while True:
             worker = self._workers[number]
             await self._watch(worker)
-            self._counted = merged([self._counted, counters_of(worker.metrics)], sums=_SUMS)
+            self._counted = merge_families([self._counted, counters_of(worker.metrics)], sums=_SUMS)
             del self._workers[number]
             if self._ending.is_set():
                 return
@@ -305,7 +311,7 @@ class _Supervisor:
             for task in late:  # what it last said counts
                 task.cancel()
         current = (worker.metrics for worker in self._workers.values())
-        return merged([self._counted, *current], sums=_SUMS)
+        return merge_families([self._counted, *current], sums=_SUMS)
 
     async def _share(self, values: dict[str, Any]) -> None:
         self._shared |= values

@@ -159,7 +159,7 @@ class SupervisorLink:
             return gateway.metrics.export(read_gauges(gateway))
 
         async def learn(values: Mapping[str, Any]) -> None:
-            gateway.learn(values)
+            gateway.apply_shared(values)
 
         self._writer.write(pack_frame({"error": []}))
         handlers = {"reload": reload, "metrics": metrics, "learn": learn}

@@ -43,7 +43,7 @@ _SHORT = 2**16  # bytes; the most for bodies outside `/v1`, which aren't limited
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-Refused = Callable[[RefusalError, str | None], None]
+OnRefusal = Callable[[RefusalError, str | None], None]
 """Called with a refusal and the client's address; None where that is unknown."""
 
 
@@ -137,7 +137,7 @@ class Guard:
         key_limits: The state of each key's limits.
         body_budget: The memory for bodies.
         body_seconds: The time limit for a body.
-        refused: Called with every refusal.
+        on_refusal: Called with every refusal.
 
     Attributes:
         admit_shared: Admits requests where replicas share the limits of keys.
@@ -155,13 +155,13 @@ class Guard:
         key_limits: KeyLimits | None = None,
         body_budget: BodyBudget | None = None,
         body_seconds: float = _BODY_SECONDS,
-        refused: Refused = lambda *_: None,
+        on_refusal: OnRefusal = lambda *_: None,
     ) -> None:
         self._app = app
         self._key_limits = key_limits or KeyLimits()
         self._body_budget = body_budget or BodyBudget(limits.held_bytes)
         self._body_seconds = body_seconds
-        self.refused = refused
+        self.on_refusal = on_refusal
         self.slots = RequestSlots(limits.requests)
         self.use(listen=listen, limits=limits, keys=keys)
 
@@ -171,7 +171,7 @@ class Guard:
         """Use other settings; requests in flight aren't affected."""
         self._hosts = HostNames(listen)
         self._origins = frozenset(origin.encode() for origin in listen.origins)
-        self._cors = _answering_sites(self._answer, listen.origins) if listen.origins else None
+        self._cors = _allow_sites(self._answer, listen.origins) if listen.origins else None
         self._limits = limits
         self._keys = keys
         self.slots.most = limits.requests
@@ -200,7 +200,7 @@ class Guard:
             head = read_head(scope, most_bytes=self._limits.header_bytes)
             check_host(head, self._hosts, version=scope["http_version"])
         except RefusalError as refusal:
-            self.refused(refusal, address_of(scope))
+            self.on_refusal(refusal, address_of(scope))
             await send_refusal(send, refusal, path=scope["path"])
             return False
         return True
@@ -213,7 +213,7 @@ class Guard:
         except RefusalError as refusal:
             if reply.started:
                 raise
-            self.refused(refusal, address_of(scope))
+            self.on_refusal(refusal, address_of(scope))
             await send_refusal(reply, refusal, path=path)
 
     async def _check(self, scope: Scope, receive: Receive, reply: GuardedSend, path: str) -> None:
@@ -222,10 +222,10 @@ class Guard:
         method = scope["method"]
         if method not in _READING:
             check_site(head, self._origins if self._is_open_to_sites(path) else ())
-        key = scope[KEY] = self._key_of(head, path)
+        key = scope[KEY] = self._check_key(head, path)
         check_served(path)
         if b"sec-websocket-key" in head:
-            raise _no_websockets()
+            raise _websocket_refusal()
         if method == "HEAD":  # answered as GET; the server leaves the body out
             scope = {**scope, "method": "GET"}
         if method in _READING and not asks_a_target(path):
@@ -237,7 +237,9 @@ class Guard:
         if method == "POST" and not bare:  # pages can't send other methods without a preflight
             check_content(head, most_bytes=most)
         if is_ours:  # admins must get through under load
-            await self._pass(scope, receive, reply, most, BodyReservation(BodyBudget(most)))
+            await self._read_and_call(
+                scope, receive, reply, most, BodyReservation(BodyBudget(most))
+            )
             return
         if method == "POST":
             self._body_budget.check(int(head.get(b"content-length", b"0")))
@@ -252,52 +254,56 @@ class Guard:
     ) -> None:
         most = self._limits.body_bytes
         if key is None:
-            await self._pass(scope, receive, reply, most, BodyReservation(self._body_budget))
+            await self._read_and_call(
+                scope, receive, reply, most, BodyReservation(self._body_budget)
+            )
             return
         if self.admit_shared is not None:
-            held = BodyReservation(self._body_budget)
+            reservation = BodyReservation(self._body_budget)
             async with self.admit_shared(key) as place:
                 scope[PLACE] = reply.place = place
-                await self._pass(scope, receive, reply, most, held)
+                await self._read_and_call(scope, receive, reply, most, reservation)
             return
         self._key_limits.enter(key)
         try:
-            await self._pass(scope, receive, reply, most, BodyReservation(self._body_budget))
+            await self._read_and_call(
+                scope, receive, reply, most, BodyReservation(self._body_budget)
+            )
         finally:
             self._key_limits.leave(key)
 
-    async def _pass(
+    async def _read_and_call(
         self,
         scope: Scope,
         receive: Receive,
         reply: GuardedSend,
         most_bytes: int,
-        held: BodyReservation,
+        reservation: BodyReservation,
     ) -> None:
         try:
             body = await read_body(
-                receive, most_bytes=most_bytes, seconds=self._body_seconds, held=held
+                receive, most_bytes=most_bytes, seconds=self._body_seconds, reservation=reservation
             )
             if body is None:
                 return
             check_items(body, most=self._limits.body_items)
             receive = with_body(body, receive)
             del body  # otherwise it would stay in memory as long as the request
-            scope[HELD_BODY] = held
+            scope[HELD_BODY] = reservation
             await self._app(scope, receive, reply)
         finally:
-            held.free()
+            reservation.free()
 
-    def _key_of(self, head: Head, path: str) -> ClientKey | None:
+    def _check_key(self, head: Head, path: str) -> ClientKey | None:
         if self._keys is None:
             return None
         access = access_of(path)
-        given = (head.get(b"authorization"), head.get(b"x-api-key"))
-        key = self._keys.find(*given)
+        credentials = (head.get(b"authorization"), head.get(b"x-api-key"))
+        key = self._keys.find(*credentials)
         if access == "free":
             return key
         if key is None:
-            raise _unknown(any(value is not None for value in given))
+            raise _key_refusal(any(value is not None for value in credentials))
         if access == "admin" and not key.admin:
             raise RefusalError(
                 f"the key {key.name!r} isn't an admin key, which this path needs; use one",
@@ -308,7 +314,7 @@ class Guard:
         return key
 
 
-def _answering_sites(app: ASGIApp, origins: Sequence[str]) -> CORSMiddleware:
+def _allow_sites(app: ASGIApp, origins: Sequence[str]) -> CORSMiddleware:
     """An application that lets pages of these sites call it and read its answers."""
     return CORSMiddleware(
         app,
@@ -326,7 +332,7 @@ def address_of(scope: Scope) -> str | None:
     return None if client is None else str(client[0])
 
 
-def _no_websockets() -> RefusalError:
+def _websocket_refusal() -> RefusalError:
     """Says at once that there are none; clients then send the same by a POST."""
     return RefusalError(
         "WebSockets aren't served; send the request by POST",
@@ -336,7 +342,7 @@ def _no_websockets() -> RefusalError:
     )
 
 
-def _unknown(has_one: bool) -> RefusalError:
+def _key_refusal(has_one: bool) -> RefusalError:
     problem = "is unknown or has expired" if has_one else "is missing"
     return RefusalError(
         f"the key {problem}; send a key of this gateway as authorization: Bearer KEY, or as "
@@ -366,7 +372,7 @@ def access_of(path: str) -> Access:
 
 
 async def read_body(
-    receive: Receive, *, most_bytes: int, seconds: float, held: BodyReservation
+    receive: Receive, *, most_bytes: int, seconds: float, reservation: BodyReservation
 ) -> bytes | None:
     """Read the whole body; None where the client disconnects before its end.
 
@@ -374,7 +380,7 @@ async def read_body(
         receive: ASGI's `receive`.
         most_bytes: The most bytes of the body.
         seconds: The time limit.
-        held: Counts the bytes as they arrive.
+        reservation: Counts the bytes as they arrive.
 
     Raises:
         RefusalError: 413, it is too long; 408, it took too long; 503, the gateway holds too many
@@ -382,7 +388,7 @@ async def read_body(
     """
     try:
         async with asyncio.timeout(seconds):
-            return await _read(receive, most_bytes, held)
+            return await _read_pieces(receive, most_bytes, reservation)
     except TimeoutError:
         raise RefusalError(
             f"the body didn't arrive within {seconds:g} seconds; send it faster, or a shorter one",
@@ -392,7 +398,9 @@ async def read_body(
         ) from None
 
 
-async def _read(receive: Receive, most_bytes: int, held: BodyReservation) -> bytes | None:
+async def _read_pieces(
+    receive: Receive, most_bytes: int, reservation: BodyReservation
+) -> bytes | None:
     pieces: list[bytes] = []
     size = 0
     while True:
@@ -403,7 +411,7 @@ async def _read(receive: Receive, most_bytes: int, held: BodyReservation) -> byt
         size += len(piece)
         if size > most_bytes:
             raise too_long(most_bytes)
-        held.add(len(piece))
+        reservation.add(len(piece))
         if not message.get("more_body", False):
             return b"".join((*pieces, piece)) if pieces else piece
         pieces.append(piece)

@@ -70,7 +70,7 @@ class ClientKey(BaseModel):
     @classmethod
     def _is_a_moment(cls, value: Any) -> Any:
         if isinstance(value, str) and len(value) == len("2026-01-31"):
-            value = _day(value)
+            value = _parse_day(value)
         if isinstance(value, date) and not isinstance(value, datetime):
             last = datetime(value.year, value.month, value.day, tzinfo=UTC)
             return last + timedelta(days=1) if value < date.max else last
@@ -106,7 +106,7 @@ class ClientKeys:
     ) -> None:
         self._clock = clock
         self._keys = tuple(keys)
-        problems = repeated_keys([{"name": key.name, "sha256": key.sha256} for key in keys])
+        problems = find_repeated_keys([{"name": key.name, "sha256": key.sha256} for key in keys])
         if problems:
             raise ConfigError(*problems)
         self._by_digest = {
@@ -126,10 +126,10 @@ class ClientKeys:
     def find(self, authorization: bytes | None, x_api_key: bytes | None) -> ClientKey | None:
         """The key that a request carries in either header; None where neither is valid."""
         if authorization is not None and authorization[:7].lower() == b"bearer ":
-            found = self._known(authorization[7:].strip())
-            if found is not None:
-                return found
-        return None if x_api_key is None else self._known(x_api_key.strip())
+            key = self._find_secret(authorization[7:].strip())
+            if key is not None:
+                return key
+        return None if x_api_key is None else self._find_secret(x_api_key.strip())
 
     def check_targets(self, names: Iterable[str]) -> None:
         """Check that keys name only targets of this pool.
@@ -137,34 +137,34 @@ class ClientKeys:
         Raises:
             ConfigError: Some don't; the message names every one.
         """
-        known = set(names)
+        targets = set(names)
         problems = [
             f"the key {key.name!r} allows {unknown}, which the pool doesn't have; its targets are "
-            f"{sorted(known)}"
+            f"{sorted(targets)}"
             for key in self._keys
-            if (unknown := sorted(set(key.targets or ()) - known))
+            if (unknown := sorted(set(key.targets or ()) - targets))
         ]
         if problems:
             raise ConfigError(*problems)
 
-    def _known(self, key: bytes) -> ClientKey | None:
-        found = self._by_digest.get(sha256(key).digest())
-        return None if found is None or self._clock() >= found[1] else found[0]
+    def _find_secret(self, secret: bytes) -> ClientKey | None:
+        entry = self._by_digest.get(sha256(secret).digest())
+        return None if entry is None or self._clock() >= entry[1] else entry[0]
 
 
 def key_budgets(keys: Iterable[ClientKey]) -> tuple[BudgetSettings, ...]:
     """The budgets of keys; once one is spent, its key's requests are refused."""
-    found = []
+    budgets = []
     for key in keys:
         if key.dollars_per_hour is not None:
-            found.append(
+            budgets.append(
                 BudgetSettings(dollars=key.dollars_per_hour, per="hour", key=key.name, stop=True)
             )
         if key.dollars_per_day is not None:
-            found.append(
+            budgets.append(
                 BudgetSettings(dollars=key.dollars_per_day, per="day", key=key.name, stop=True)
             )
-    return tuple(found)
+    return tuple(budgets)
 
 
 def check_listen(listen: ListenSettings, keys: ClientKeys | None) -> None:
@@ -188,12 +188,12 @@ def check_listen(listen: ListenSettings, keys: ClientKeys | None) -> None:
         )
 
 
-def repeated_keys(rows: Iterable[Any]) -> list[str]:
+def find_repeated_keys(rows: Iterable[Any]) -> list[str]:
     """The error messages about repeated names and hashes, in rows that may be anything."""
-    seen: dict[str, set[str]] = {"name": set(), "sha256": set()}
+    values_of: dict[str, set[str]] = {"name": set(), "sha256": set()}
     problems = []
     for number, row in enumerate(rows):
-        for field, values in seen.items():
+        for field, values in values_of.items():
             value = row.get(field) if isinstance(row, dict) else None
             if isinstance(value, str):
                 if value in values:
@@ -202,7 +202,7 @@ def repeated_keys(rows: Iterable[Any]) -> list[str]:
     return problems
 
 
-def _day(text: str) -> date | str:
+def _parse_day(text: str) -> date | str:
     try:
         return date.fromisoformat(text)
     except ValueError:
@@ -210,7 +210,7 @@ def _day(text: str) -> date | str:
 
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_MOST_KNOWN = 64
+_MOST_HOSTS = 64
 
 
 @final
@@ -228,24 +228,24 @@ class HostNames:
 
     def __init__(self, listen: ListenSettings) -> None:
         names = (*_LOOPBACK, listen.host, *listen.hosts)
-        self._names = {_plain(name)[0] for name in names}
+        self._names = {_split_host(name)[0] for name in names}
         self._every_address = _is_address(listen.host) and ip_address(listen.host).is_unspecified
-        self._known: set[bytes] = set()
+        self._answered: set[bytes] = set()
 
     def answer_to(self, host: bytes) -> bool:
         """Whether a `Host` header names this gateway, at any port."""
-        if host in self._known:
+        if host in self._answered:
             return True
-        name, port = _plain(host.decode("latin-1"))
+        name, port = _split_host(host.decode("latin-1"))
         if port and not (port.isascii() and port.isdigit()):
             return False
         good = name in self._names or (self._every_address and _is_address(name))
-        if good and len(self._known) < _MOST_KNOWN:
-            self._known.add(host)
+        if good and len(self._answered) < _MOST_HOSTS:
+            self._answered.add(host)
         return good
 
 
-def _plain(host: str) -> tuple[str, str]:
+def _split_host(host: str) -> tuple[str, str]:
     """A host and its port, without IPv6 brackets or the final dot of a full name."""
     if host.count(":") > 1 and not host.startswith("["):
         return host.lower(), ""
@@ -261,7 +261,7 @@ def _is_address(name: str) -> bool:
     return True
 
 
-_WATCHED = frozenset(
+_CHECKED_HEADERS = frozenset(
     {
         b"sec-websocket-key",
         b"host",
@@ -291,13 +291,13 @@ def read_head(scope: Scope, *, most_bytes: int) -> Head:
     """
     headers = scope["headers"]
     size = len(scope.get("raw_path") or b"") + len(scope["query_string"])
-    found: Head = {}
+    head: Head = {}
     for name, value in headers:
         size += len(name) + len(value) + _SEPARATORS
-        if name in _WATCHED:
-            if name in found:
+        if name in _CHECKED_HEADERS:
+            if name in head:
                 raise RefusalError(f"the header {name.decode()} is repeated; send it once")
-            found[name] = value
+            head[name] = value
     if size > most_bytes or len(headers) > _MOST_HEADERS:
         raise RefusalError(
             f"the request has {len(headers)} headers, {size} bytes with its URL; at most "
@@ -305,7 +305,7 @@ def read_head(scope: Scope, *, most_bytes: int) -> Head:
             status=431,
             code="headers_too_large",
         )
-    return found
+    return head
 
 
 def check_host(head: Head, hosts: HostNames, *, version: str) -> None:
@@ -564,12 +564,12 @@ class BodyBudget:
 
     Attributes:
         most: The most bytes; it may be changed while bytes are held.
-        held: The bytes that are held.
+        held_bytes: The bytes that are held.
     """
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.held = 0
+        self.held_bytes = 0
 
     def check(self, size: int) -> None:
         """Check that this many more bytes fit, without reserving them.
@@ -577,7 +577,7 @@ class BodyBudget:
         Raises:
             RefusalError: 503 with `retry-after`: they don't fit.
         """
-        if self.held + size > self.most:
+        if self.held_bytes + size > self.most:
             raise RefusalError(
                 f"the body doesn't fit the {self.most} bytes that the gateway may hold of all "
                 "requests (limits.held_bytes); try again soon, or send a shorter one",
@@ -608,10 +608,10 @@ class BodyReservation:
             RefusalError: 503, it doesn't fit.
         """
         self._budget.check(size)
-        self._budget.held += size
+        self._budget.held_bytes += size
         self._size += size
 
     def free(self) -> None:
         """Release the memory when the body is no longer needed. Further calls do nothing."""
-        self._budget.held -= self._size
+        self._budget.held_bytes -= self._size
         self._size = 0

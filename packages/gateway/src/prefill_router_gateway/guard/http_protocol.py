@@ -25,7 +25,7 @@ from prefill_router.errors import ConfigError
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.guard.refusals import refusal_body, send_refusal
 
-_Refused = Callable[[RefusalError, str | None], None]
+_OnRefusal = Callable[[RefusalError, str | None], None]
 _REQUEST = "prefill_router_gateway.request"  # in the `state` of a scope
 _OFFER = (b"upgrade", b"http2-settings")
 _NOT_HTTP = frozenset(
@@ -52,7 +52,7 @@ def guarded_config(
     header_bytes: int,
     connections: int | None = None,
     waiting_per_address: int | None = None,
-    refused: _Refused = lambda *_: None,
+    on_refusal: _OnRefusal = lambda *_: None,
     seconds: float = 30.0,
     still_seconds: float = 60.0,
     **options: Any,
@@ -66,7 +66,7 @@ def guarded_config(
             no limit.
         waiting_per_address: The most connections per address without complete headers; further
             ones are closed. None for no limit.
-        refused: Called with each refusal made here and the client's address.
+        on_refusal: Called with each refusal made here and the client's address.
         seconds: A connection without a request in flight is closed after this time: before its
             first request, within headers, or within a refused body.
         still_seconds: A connection is closed if a response waits for its client and the client
@@ -81,7 +81,7 @@ def guarded_config(
         header_bytes=header_bytes,
         connections=connections,
         waiting_per_address=waiting_per_address,
-        refused=refused,
+        on_refusal=on_refusal,
         seconds=seconds,
         still_seconds=still_seconds,
     )
@@ -143,7 +143,7 @@ class _Rules:
     header_bytes: int
     connections: int | None
     waiting_per_address: int | None
-    refused: _Refused
+    on_refusal: _OnRefusal
     seconds: float
     still_seconds: float
     open: set["GuardedConnection"] = field(default_factory=set)
@@ -476,7 +476,7 @@ class GuardedConnection(asyncio.Protocol):
         self._transport.close()
 
     def _report(self, refusal: RefusalError) -> None:
-        self.rules.refused(refusal, self._address or None)
+        self.rules.on_refusal(refusal, self._address or None)
 
     def _lose(self, error: Exception | None) -> None:
         """Tell uvicorn, and so the application, that the client has disconnected."""

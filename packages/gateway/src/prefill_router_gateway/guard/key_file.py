@@ -29,7 +29,7 @@ from pydantic import ValidationError
 from prefill_router import files
 from prefill_router.errors import ConfigError
 from prefill_router.yaml_files import read_yaml
-from prefill_router_gateway.guard.checks import ClientKey, ClientKeys, repeated_keys
+from prefill_router_gateway.guard.checks import ClientKey, ClientKeys, find_repeated_keys
 
 _HAS_LOCKS = importlib.util.find_spec("fcntl") is not None  # on Unix
 _BITS = 256
@@ -48,15 +48,17 @@ def read_keys(path: Path) -> ClientKeys:
 
 def read_rows(path: Path) -> tuple[ClientKey, ...]:
     """Read the keys of a file, in its order; raises as `read_keys`."""
-    rows = _rows(path)
+    rows = _read_rows(path)
     keys: list[ClientKey] = []
     problems: list[str] = []
     for number, row in enumerate(rows):
         try:
             keys.append(ClientKey.model_validate(row))
         except ValidationError as error:
-            problems.extend(f"{_place(number, e['loc'])}: {e['msg']}" for e in error.errors())
-    problems.extend(repeated_keys(rows))
+            problems.extend(
+                f"{_describe_place(number, e['loc'])}: {e['msg']}" for e in error.errors()
+            )
+    problems.extend(find_repeated_keys(rows))
     if problems:
         raise ConfigError(*(f"{path}: {one}" for one in problems))
     return tuple(keys)
@@ -78,13 +80,13 @@ def add_key(path: Path, key: ClientKey) -> None:
     Raises:
         ConfigError: The file is invalid, or already has a key with that name.
     """
-    with _alone(path):
+    with _lock_folder(path):
         keys = read_rows(path) if path.exists() else ()
-        if any(known.name == key.name for known in keys):
+        if any(other.name == key.name for other in keys):
             raise ConfigError(
                 f"{path} has a key named {key.name!r}; choose another name, or revoke that key"
             )
-        _write(path, (*keys, key))
+        _write_keys(path, (*keys, key))
 
 
 def remove_key(path: Path, name: str) -> ClientKey:
@@ -93,17 +95,17 @@ def remove_key(path: Path, name: str) -> ClientKey:
     Raises:
         ConfigError: The file is invalid, or has no key with that name.
     """
-    with _alone(path):
+    with _lock_folder(path):
         keys = read_rows(path)
-        found = next((key for key in keys if key.name == name), None)
-        if found is None:
+        key = next((other for other in keys if other.name == name), None)
+        if key is None:
             names = ", ".join(key.name for key in keys) or "none"
             raise ConfigError(f"{path} has no key named {name!r}; it has {names}")
-        _write(path, [key for key in keys if key is not found])
-    return found
+        _write_keys(path, [other for other in keys if other is not key])
+    return key
 
 
-def _rows(path: Path) -> list[Any]:
+def _read_rows(path: Path) -> list[Any]:
     try:
         value = read_yaml(path)
     except ConfigError as error:
@@ -117,20 +119,20 @@ def _rows(path: Path) -> list[Any]:
     return rows
 
 
-def _place(number: int, loc: tuple[int | str, ...]) -> str:
-    known = loc and loc[0] in ClientKey.model_fields
+def _describe_place(number: int, loc: tuple[int | str, ...]) -> str:
+    is_field = loc and loc[0] in ClientKey.model_fields
     # an unknown field name may be a key in the wrong place
-    return ".".join(("keys", str(number), *map(str, loc if known else ("(another name)",))))
+    return ".".join(("keys", str(number), *map(str, loc if is_field else ("(another name)",))))
 
 
-def _write(path: Path, keys: Sequence[ClientKey]) -> None:
+def _write_keys(path: Path, keys: Sequence[ClientKey]) -> None:
     rows = [key.model_dump(mode="json", exclude_defaults=True) for key in keys]
     text = yaml.safe_dump({"keys": rows}, sort_keys=False)
     files.write_text(path, text, mode=_PRIVATE)
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
+def _lock_folder(path: Path) -> Iterator[None]:
     """Hold the folder's lock, so that concurrent commands don't lose each other's changes."""
     files.check_place(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -40,33 +40,37 @@ def error_handlers() -> dict[int | type[Exception], Handler]:
 
     The response to an unexpected error reveals nothing of it; the log has the details.
     """
-    return {HTTPException: _of_starlette, RefusalError: _reply, Exception: _unexpected}
+    return {
+        HTTPException: _answer_http_error,
+        RefusalError: _make_response,
+        Exception: _answer_error,
+    }
 
 
-async def _of_starlette(request: Request, error: HTTPException) -> Response:
+async def _answer_http_error(request: Request, error: HTTPException) -> Response:
     headers = dict(error.headers or {})
     if "Allow" in headers:
         names = {name.strip() for name in headers["Allow"].split(",")}
         names |= {"HEAD"} if "GET" in names else set()  # every GET also answers HEAD
         headers["Allow"] = ", ".join(sorted(names))
     messages = {  # without the path, which may contain anything
-        404: f"no such path{_nearest(request)}; /openapi.json lists all paths",
+        404: f"no such path{_suggest_path(request)}; /openapi.json lists all paths",
         405: f"the path doesn't accept {request.method}; the header allow lists what it accepts",
     }
     text = messages.get(error.status_code, HTTPStatus(error.status_code).phrase)
     code = {404: "unknown_path", 405: "method_not_allowed"}.get(error.status_code)
     refusal = RefusalError(text, status=error.status_code, code=code, headers=headers)
-    return await _reply(request, refusal)
+    return await _make_response(request, refusal)
 
 
-def _nearest(request: Request) -> str:
+def _suggest_path(request: Request) -> str:
     """A suggestion of the path that was probably meant, from the server's own paths."""
-    known = request.app.openapi()["paths"]
+    paths = request.app.openapi()["paths"]
     parts = [part for part in request.scope["path"].split("/") if part]
     while parts[:1] == ["v1"]:
         parts.pop(0)
     for path in ("/" + "/".join(parts), "/" + "/".join(["v1", *parts])):
-        if path in known and parts:
+        if path in paths and parts:
             return (
                 f"; did you mean {path}? OpenAI's clients need a base URL that ends with /v1, "
                 "Anthropic's one without it"
@@ -74,17 +78,17 @@ def _nearest(request: Request) -> str:
     return ""
 
 
-async def _unexpected(request: Request, error: Exception) -> Response:  # noqa: ARG001
+async def _answer_error(request: Request, error: Exception) -> Response:  # noqa: ARG001
     refusal = RefusalError(
         "the gateway failed; its log has the error",
         status=500,
         kind="server_error",
         code="internal",
     )
-    return await _reply(request, refusal)
+    return await _make_response(request, refusal)
 
 
-async def _reply(request: Request, refusal: RefusalError) -> Response:
+async def _make_response(request: Request, refusal: RefusalError) -> Response:
     return Response(
         refusal_body(refusal, path=request.url.path),
         status_code=refusal.status,

@@ -140,13 +140,15 @@ def page_routes(source: PageSource) -> list[Route]:
         *file_routes(),
         _route("overview", lambda _: source.overview()),
         _route("timeline", lambda _: source.timeline()),
-        _route("decisions", lambda request: _decisions(source, request)),
-        _route("decisions/{id}", lambda request: _decision(source, request)),
+        _route("decisions", lambda request: _read_decisions(source, request)),
+        _route("decisions/{id}", lambda request: _read_decision(source, request)),
         _route("spend", lambda _: source.spend()),
         _route("savings", lambda _: source.savings()),
         _route("versions", lambda _: source.versions()),
         _route("curve", lambda _: source.curve()),
-        _route("whatif", lambda request: source.whatif(_lam(request.query_params.get("lam")))),
+        _route(
+            "whatif", lambda request: source.whatif(_parse_lam(request.query_params.get("lam")))
+        ),
         _route("targets", lambda _: source.targets()),
         _route("drift", lambda _: source.drift()),
         _route("lam", lambda request: _set_lam(source, request), method="POST"),
@@ -156,17 +158,19 @@ def page_routes(source: PageSource) -> list[Route]:
 def _route(path: str, answer: _Answer, *, method: str = "GET") -> Route:
     async def serve(request: Request) -> Response:
         try:
-            return _json(await answer(request))
+            return _json_response(await answer(request))
         except RefusalError as error:
-            return _json(error.body(), status=error.status, headers=error.headers)
+            return _json_response(error.body(), status=error.status, headers=error.headers)
         except PrefillRouterError as error:
             down = RefusalError.unavailable(str(error))
-            return _json(down.body(), status=down.status, headers=down.headers)
+            return _json_response(down.body(), status=down.status, headers=down.headers)
 
     return Route(f"{API}/{path}", serve, methods=[method])
 
 
-def _json(value: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+def _json_response(
+    value: Any, *, status: int = 200, headers: dict[str, str] | None = None
+) -> Response:
     body = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     return Response(
         body,
@@ -176,13 +180,13 @@ def _json(value: Any, *, status: int = 200, headers: dict[str, str] | None = Non
     )
 
 
-async def _decisions(source: PageSource, request: Request) -> Any:
-    asked = request.query_params
-    limit = asked.get("limit", "50")
+async def _read_decisions(source: PageSource, request: Request) -> Any:
+    parameters = request.query_params
+    limit = parameters.get("limit", "50")
     if not (limit.isascii() and limit.isdigit() and len(limit) <= 4 and int(limit) > 0):
         raise RefusalError(f"limit must be a whole number from 1 to {_MOST_ROWS}", param="limit")
-    after = asked.get("after") or None
-    outcome, part = asked.get("outcome") or None, asked.get("id") or None
+    after = parameters.get("after") or None
+    outcome, part = parameters.get("outcome") or None, parameters.get("id") or None
     if outcome is not None and outcome not in OUTCOMES:
         raise RefusalError(f"outcome must be one of {list(OUTCOMES)}", param="outcome")
     return await source.decisions(
@@ -190,28 +194,28 @@ async def _decisions(source: PageSource, request: Request) -> Any:
     )
 
 
-async def _decision(source: PageSource, request: Request) -> Any:
-    found = await source.decision(request.path_params["id"])
-    if found is None:
+async def _read_decision(source: PageSource, request: Request) -> Any:
+    detail = await source.decision(request.path_params["id"])
+    if detail is None:
         raise RefusalError("no receipt has this decision id", status=404, code="no_such_decision")
-    return found
+    return detail
 
 
 async def _set_lam(source: PageSource, request: Request) -> Any:
     if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
         raise RefusalError("the body's content-type must be application/json", status=415)
     try:
-        value = json.loads(await _body(request))
+        value = json.loads(await _read_body(request))
     except (ValueError, RecursionError):
         raise RefusalError('the body isn\'t JSON; send {"lam": 0.5}') from None
     if not isinstance(value, dict) or set(value) != {"lam"}:
         raise RefusalError('the body must have one field: {"lam": 0.5}', param="lam")
     if not isinstance(value["lam"], int | float):
         raise RefusalError("lam must be a number from 0 to 1", param="lam")
-    return await source.set_lam(_lam(value["lam"]))
+    return await source.set_lam(_parse_lam(value["lam"]))
 
 
-async def _body(request: Request) -> bytes:
+async def _read_body(request: Request) -> bytes:
     body = bytearray()
     try:
         async for piece in request.stream():
@@ -223,9 +227,9 @@ async def _body(request: Request) -> bytes:
     return bytes(body)
 
 
-def _lam(given: Any) -> float:
+def _parse_lam(number: Any) -> float:
     try:
-        value = math.nan if isinstance(given, bool) or given is None else float(given)
+        value = math.nan if isinstance(number, bool) or number is None else float(number)
     except (TypeError, ValueError, OverflowError):
         value = math.nan
     if not 0 <= value <= 1:
@@ -272,8 +276,8 @@ class PageFile:
     async def serve(self, request: Request) -> Response:
         """Serve the file, or 304 to a client that has it."""
         if_none_match = request.headers.get("if-none-match")
-        known = [tag.strip().removeprefix("W/") for tag in (if_none_match or "").split(",")]
-        if self.etag in known or "*" in known:
+        tags = [tag.strip().removeprefix("W/") for tag in (if_none_match or "").split(",")]
+        if self.etag in tags or "*" in tags:
             return Response(status_code=304, headers=self._headers)
         return Response(self.body, media_type=self._type, headers=self._headers)
 
@@ -281,9 +285,9 @@ class PageFile:
 def read_page_files() -> tuple[PageFile, ...]:
     """Read all files of the page."""
     folder = files("prefill_router_gateway.page").joinpath("static")
-    known = (item for item in folder.iterdir() if item.name.rpartition(".")[2] in _TYPES)
+    page_files = (item for item in folder.iterdir() if item.name.rpartition(".")[2] in _TYPES)
     return tuple(
-        PageFile(item.name, item.read_bytes()) for item in sorted(known, key=lambda i: i.name)
+        PageFile(item.name, item.read_bytes()) for item in sorted(page_files, key=lambda i: i.name)
     )
 
 
@@ -296,7 +300,7 @@ def file_routes() -> list[Route]:
 
 
 _HOUR, _DAY = 3600.0, 86_400.0
-_KEPT_SECONDS = 2.0  # how long sums over receipts are cached, since several pages may request them
+_CACHE_SECONDS = 2.0  # how long sums over receipts are cached, since several pages may request them
 _MOST_READ = 500  # receipts; reading them takes a twentieth of a second
 _MUCH_DRIFT = 0.25
 
@@ -309,17 +313,17 @@ class PageNumbers:
         self._gateway = gateway
         self._health = health_checks(gateway)
         self._spend: tuple[float, Spend] | None = None
-        self._all: tuple[float, RecentRequests] | None = None
-        self._summing, self._reading = asyncio.Lock(), asyncio.Lock()
-        self._failing_at, self._often = 0.0, list[str]()
+        self._latest: tuple[float, RecentRequests] | None = None
+        self._spend_lock, self._receipts_lock = asyncio.Lock(), asyncio.Lock()
+        self._failing_at, self._failures = 0.0, list[str]()
 
     async def overview(self) -> Overview:
         """The state of the gateway: that of `/ready`, or degraded by drift or failing targets."""
         gateway, report = self._gateway, self._health.ready()
         light = gateway.live.loaded.light
         checks = report.value["checks"]
-        latest = await self._recent()
-        state, worse = report.value["state"], [*self._drifted(), *self._failing(latest)]
+        latest = await self._read_recent()
+        state, worse = report.value["state"], [*self._describe_drift(), *self._find_failing(latest)]
         return Overview(
             state="degraded" if worse and state == "ready" else state,
             problems=[*(check["note"] for check in checks.values() if "note" in check), *worse],
@@ -338,24 +342,26 @@ class PageNumbers:
             version=__version__,
         )
 
-    async def _recent(self) -> RecentRequests:
+    async def _read_recent(self) -> RecentRequests:
         """The latest requests: this process's, or by their receipts those of all workers."""
         if self._gateway.other_workers is None:
             return self._gateway.recent
-        async with self._reading:
-            if self._all is None or time.monotonic() - self._all[0] > _KEPT_SECONDS:
+        async with self._receipts_lock:
+            if self._latest is None or time.monotonic() - self._latest[0] > _CACHE_SECONDS:
                 try:
-                    found = await asyncio.to_thread(
+                    receipts = await asyncio.to_thread(
                         recent, self._gateway.readable_receipts(), _MOST_READ
                     )
                 except StoreError:
                     return self._gateway.recent
-                every = RecentRequests()
-                every.fill(sorted(found, key=lambda one: one.at + one.outcome.total_seconds))
-                self._all = (time.monotonic(), every)
-            return self._all[1]
+                latest = RecentRequests()
+                latest.fill(
+                    sorted(receipts, key=lambda receipt: receipt.at + receipt.outcome.total_seconds)
+                )
+                self._latest = (time.monotonic(), latest)
+            return self._latest[1]
 
-    def _drifted(self) -> list[str]:
+    def _describe_drift(self) -> list[str]:
         report = self._gateway.drift.report()
         if report is None or report.largest < _MUCH_DRIFT:
             return []
@@ -366,22 +372,22 @@ class PageNumbers:
             f"{report.largest:.2g}"
         ]
 
-    def _failing(self, latest: RecentRequests) -> list[str]:
+    def _find_failing(self, latest: RecentRequests) -> list[str]:
         """The targets that fail often, updated every two seconds."""
         now = time.monotonic()
-        if now - self._failing_at > _KEPT_SECONDS:
+        if now - self._failing_at > _CACHE_SECONDS:
             gateway = self._gateway
             _, ended = latest.last_hour()
             pool = gateway.live.loaded.pool
             rows = [views.health(pool, name, gateway.breakers, ended) for name in pool.names]
-            self._failing_at, self._often = now, views.failing(rows)
-        return self._often
+            self._failing_at, self._failures = now, views.failing(rows)
+        return self._failures
 
     async def timeline(self) -> Timeline:
         """The last hour, minute by minute."""
         minutes = [
             views.pick(MinuteView, {"at": 60.0 * minute.number}, minute)
-            for minute in (await self._recent()).minutes()
+            for minute in (await self._read_recent()).minutes()
         ]
         return Timeline(until=60.0 * (time.time() // 60 + 1), minutes=minutes)
 
@@ -389,36 +395,38 @@ class PageNumbers:
         self, *, after: str | None, limit: int, outcome: str | None = None, part: str | None = None
     ) -> Decisions:
         """The requests that ended most recently."""
-        latest = await self._recent()
-        found = latest.since(
+        latest = await self._read_recent()
+        receipts = latest.since(
             after,
             limit,
             which=lambda receipt: (
                 outcome in (None, receipt.outcome.kind) and (part or "") in receipt.choice.id
             ),
         )
-        return Decisions(cursor=latest.cursor, decisions=[views.row(one) for one in found])
+        return Decisions(
+            cursor=latest.cursor, decisions=[views.row(receipt) for receipt in receipts]
+        )
 
     async def decision(self, id: str) -> DecisionDetail | None:  # noqa: A002
         """Everything about one decision; None if there is none with this id."""
         receipt = self._gateway.recent.find(id)
         if receipt is None:
             url = self._gateway.readable_receipts()
-            found = await asyncio.to_thread(lambda: [*read_receipts(url, ids=[id])])
-            receipt = found[0] if found else None
+            receipts = await asyncio.to_thread(lambda: [*read_receipts(url, ids=[id])])
+            receipt = receipts[0] if receipts else None
         if receipt is None:
             return None
         return views.detail(receipt, await self._gateway.savings.of_request(receipt))
 
     async def spend(self) -> Spend:
         """What was spent, and what remains of the budgets."""
-        async with self._summing:
+        async with self._spend_lock:
             now = time.time()
-            if self._spend is None or now - self._spend[0] > _KEPT_SECONDS:
-                self._spend = (now, await self._summed(now))
+            if self._spend is None or now - self._spend[0] > _CACHE_SECONDS:
+                self._spend = (now, await self._sum_spend(now))
             return self._spend[1]
 
-    async def _compared(self, since: str) -> Savings | None:
+    async def _read_savings(self, since: str) -> Savings | None:
         """The savings since a time; None where they aren't known."""
         try:
             return await self._gateway.savings.since(self._gateway.settings.savings, since)
@@ -428,10 +436,10 @@ class PageNumbers:
     async def savings(self) -> SavingsPanel:
         """What routing saved in the last seven days."""
         try:
-            found = await self._gateway.savings.since(self._gateway.settings.savings)
+            savings = await self._gateway.savings.since(self._gateway.settings.savings)
         except DataError as error:
             return SavingsPanel(problem=str(error), savings=None)
-        return SavingsPanel(problem=None, savings=views.savings(found))
+        return SavingsPanel(problem=None, savings=views.savings(savings))
 
     async def versions(self) -> VersionsView:
         """The versions of the router, and their latest steps."""
@@ -441,11 +449,12 @@ class PageNumbers:
         state = await asyncio.to_thread(registry.state)
         return views.versions(state, str(self._gateway.live.loaded.served))
 
-    async def _summed(self, now: float) -> Spend:
+    async def _sum_spend(self, now: float) -> Spend:
         url = self._gateway.readable_receipts()
         hour, day = now - _HOUR, now - now % _DAY
         midnight = datetime.fromtimestamp(day, UTC).isoformat()
-        hour_savings, day_savings = await self._compared("1h"), await self._compared(midnight)
+        hour_savings = await self._read_savings("1h")
+        day_savings = await self._read_savings(midnight)
         return Spend(
             hour=views.spend(await asyncio.to_thread(summary, url, hour), hour_savings, hour),
             day=views.spend(await asyncio.to_thread(summary, url, day), day_savings, day),
@@ -454,20 +463,20 @@ class PageNumbers:
 
     async def curve(self) -> CurveView:
         """The accuracy-cost curve of the recent requests."""
-        receipts = (await self._recent()).all()
+        receipts = (await self._read_recent()).all()
         recorded = await asyncio.to_thread(Recorded.of, receipts)
         return await asyncio.to_thread(views.curve, recorded, receipts)
 
     async def whatif(self, lam: float) -> WhatIf:
         """What another lam would have changed; the setting stays as it is."""
-        recorded = await asyncio.to_thread(Recorded.of, (await self._recent()).all())
+        recorded = await asyncio.to_thread(Recorded.of, (await self._read_recent()).all())
         return await asyncio.to_thread(views.whatif, recorded, now=self._gateway.lam, then=lam)
 
     async def targets(self) -> Targets:
         """The state and performance of the targets."""
         gateway = self._gateway
         pool = gateway.live.loaded.pool
-        since, ended = (await self._recent()).last_hour()
+        since, ended = (await self._read_recent()).last_hour()
         return Targets(
             prices_date=pool.prices_date,
             since=since,
@@ -478,7 +487,7 @@ class PageNumbers:
         """How far the requests have moved from the train rows."""
         watch = self._gateway.drift
         report = watch.report()
-        found = {} if report is None else report.by_feature
+        drifts = {} if report is None else report.by_feature
         return DriftView(
             watched=bool(watch.features),
             requests=watch.requests,
@@ -486,7 +495,7 @@ class PageNumbers:
             mean=None if report is None else report.mean,
             features=[
                 FeatureDrift(feature=name, psi=psi)
-                for name, psi in sorted(found.items(), key=lambda pair: -pair[1])
+                for name, psi in sorted(drifts.items(), key=lambda pair: -pair[1])
             ],
         )
 

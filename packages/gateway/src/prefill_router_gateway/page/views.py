@@ -52,28 +52,28 @@ from prefill_router_gateway.records import Receipt
 Shape = TypeVar("Shape")
 _MANY, _OFTEN = 20, 0.1
 """The number of calls and the share of failures from which on a target counts as failing."""
-_SHOWN = 20  # steps of versions
+_MOST_STEPS = 20  # steps of versions
 _GOOD = ("answered", "refused", "disconnected")
 
 
-def pick(shape: type[Shape], known: Mapping[str, Any], *sources: object) -> Shape:
+def pick(shape: type[Shape], values: Mapping[str, Any], *sources: object) -> Shape:
     """Fill a shape's fields: from `known`, or else from the first source that has them.
 
     Raises:
         AttributeError: A field is in none of them.
     """
-    found = {}
+    fields = {}
     for name in shape.__annotations__:
-        source = next((one for one in sources if hasattr(one, name)), None)
-        found[name] = known[name] if name in known else getattr(source, name)
-    return cast("Shape", found)
+        source = next((each for each in sources if hasattr(each, name)), None)
+        fields[name] = values[name] if name in values else getattr(source, name)
+    return cast("Shape", fields)
 
 
 def budget(state: BudgetState, now: float) -> BudgetView:
     """What remains of a budget, and of its lease where replicas share it."""
     leased = max(0.0, state.leased) if math.isfinite(state.leased) else None
-    known = {"resets_at": now + state.seconds_left, "leased": leased}
-    return pick(BudgetView, known, state, state.budget)
+    values = {"resets_at": now + state.seconds_left, "leased": leased}
+    return pick(BudgetView, values, state, state.budget)
 
 
 def row(receipt: Receipt) -> DecisionRow:
@@ -181,22 +181,24 @@ def failing(rows: Sequence[TargetHealth]) -> list[str]:
     ]
 
 
-def spend(found: ReceiptsSummary, compared: Savings | None, since: float) -> SpendWindow:
+def spend(summary: ReceiptsSummary, compared: Savings | None, since: float) -> SpendWindow:
     """Spending since a point in time, in seconds since 1970, beside that at the baseline."""
     return pick(
         SpendWindow,
         {
             "since": since,
             "by_target": [
-                pick(TargetSpend, {"target": n}, total) for n, total in found.by_target.items()
+                pick(TargetSpend, {"target": n}, total) for n, total in summary.by_target.items()
             ],
-            "by_key": [pick(KeySpend, {"key": key}, total) for key, total in found.by_key.items()],
+            "by_key": [
+                pick(KeySpend, {"key": key}, total) for key, total in summary.by_key.items()
+            ],
             "baseline": None if compared is None else compared.baseline,
             "compared": 0 if compared is None else compared.requests,
             "compared_cost": 0.0 if compared is None else compared.spent,
             "at_baseline": None if compared is None else compared.at_baseline,
         },
-        found,
+        summary,
     )
 
 
@@ -205,12 +207,14 @@ _THOUSAND = 1000
 
 def curve(recorded: Recorded, receipts: Sequence[Receipt]) -> CurveView:
     """The accuracy-cost curve of the requests with a forecast."""
-    found = recorded.curve().thinned()
-    points = zip(found.lam.tolist(), found.accuracy.tolist(), found.cost.tolist(), strict=True)
+    thin_curve = recorded.curve().thinned()
+    points = zip(
+        thin_curve.lam.tolist(), thin_curve.accuracy.tolist(), thin_curve.cost.tolist(), strict=True
+    )
     return CurveView(
         since=min((r.at for r in receipts), default=None) if len(recorded) else None,
         requests=len(recorded),
-        points=[CurvePoint(lam=lam, accuracy=p, cost=_of_thousand(c)) for lam, p, c in points],
+        points=[CurvePoint(lam=lam, accuracy=p, cost=_cost_of_thousand(c)) for lam, p, c in points],
         singles=[
             Single(target=name, accuracy=point.accuracy, cost=_THOUSAND * point.cost)
             for name, point in recorded.singles().items()
@@ -223,34 +227,34 @@ def whatif(recorded: Recorded, *, now: float, then: float) -> WhatIf:
     """What another lam would have changed."""
     before, after = recorded.at(now), recorded.at(then)
     return WhatIf(
-        now=_point(recorded, now),
-        then=_point(recorded, then),
+        now=_make_point(recorded, now),
+        then=_make_point(recorded, then),
         requests=len(recorded),
         changed=int((before != after).sum()),
         moves=[Move(origin=a, to=b, requests=n) for a, b, n in recorded.moves(before, after)],
     )
 
 
-def _point(recorded: Recorded, lam: float) -> CurvePoint:
+def _make_point(recorded: Recorded, lam: float) -> CurvePoint:
     point = recorded.point(recorded.at(lam))
-    known = len(recorded) > 0
+    is_known = len(recorded) > 0
     return CurvePoint(
         lam=lam,
-        accuracy=point.accuracy if known else 0.0,
-        cost=_of_thousand(point.cost),
+        accuracy=point.accuracy if is_known else 0.0,
+        cost=_cost_of_thousand(point.cost),
     )
 
 
-def _of_thousand(cost: float) -> float | None:
+def _cost_of_thousand(cost: float) -> float | None:
     return _THOUSAND * cost if math.isfinite(cost) else None
 
 
-def savings(found: Savings) -> SavingsView:
+def savings(report: Savings) -> SavingsView:
     """Savings as the page shows them."""
     ranges = ("saved", "share", "net", "expected_gain", "observed")
-    known = {name: pick(RangeView, {}, getattr(found, name)) for name in ranges}
-    deducted = [pick(DeductionView, {}, one) for one in found.deducted]
-    return pick(SavingsView, {**known, "deducted": deducted, "notes": [*found.notes()]}, found)
+    values = {name: pick(RangeView, {}, getattr(report, name)) for name in ranges}
+    deducted = [pick(DeductionView, {}, deduction) for deduction in report.deducted]
+    return pick(SavingsView, {**values, "deducted": deducted, "notes": [*report.notes()]}, report)
 
 
 def versions(state: VersionState, serving: str) -> VersionsView:
@@ -264,6 +268,6 @@ def versions(state: VersionState, serving: str) -> VersionsView:
                 words=step.words,
                 evidence=[FigureView(name=name, value=value) for name, value in step.figures()],
             )
-            for step in state.steps[: -_SHOWN - 1 : -1]
+            for step in state.steps[: -_MOST_STEPS - 1 : -1]
         ],
     )

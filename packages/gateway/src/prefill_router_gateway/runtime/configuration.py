@@ -185,50 +185,52 @@ def load(places: GatewayPaths, *, environment: Mapping[str, str] | None = None) 
     Raises:
         ConfigError: Something is invalid; the message lists every problem.
     """
-    found: list[str] = []
-    served = _tried(partial(_served, places), found)
-    router = None if served is None else _router(places, served.current)
-    settings = _tried(places.settings, found)
-    pool = _tried(partial(_pool, places), found)
-    named = places.keys if settings is None else settings.keys
-    keys = None if named is None else _tried(partial(read_keys, named), found)
-    asked = None if pool is None else _askable(pool, found)
-    light = None if asked is None or served is None else without_router(asked)
+    problems: list[str] = []
+    served = _collect_problems(partial(_read_served, places), problems)
+    router = None if served is None else _find_router(places, served.current)
+    settings = _collect_problems(places.settings, problems)
+    pool = _collect_problems(partial(_read_pool, places), problems)
+    key_file = places.keys if settings is None else settings.keys
+    keys = None if key_file is None else _collect_problems(partial(read_keys, key_file), problems)
+    called = None if pool is None else _select_callable(pool, problems)
+    light = None if called is None or served is None else without_router(called)
     if router is not None:
-        light = _tried(partial(_read_light, router), found)
-    if asked is not None:
-        known = os.environ if environment is None else environment
-        _tried(partial(provider_keys, asked, known), found)
-    for check in _checks(settings, asked, light, keys):
-        _tried(check, found)
-    if found or not (settings and light and pool and asked and served):
-        raise ConfigError(*found)
+        light = _collect_problems(partial(_read_light, router), problems)
+    if called is not None:
+        variables = os.environ if environment is None else environment
+        _collect_problems(partial(provider_keys, called, variables), problems)
+    for check in _list_checks(settings, called, light, keys):
+        _collect_problems(check, problems)
+    if problems or not (settings and light and pool and called and served):
+        raise ConfigError(*problems)
     if light.fingerprint:
-        light = light.with_pool(_merged(light.pool, pool, _charged(places, served.current)))
-    own = _with_lam(settings, light)
-    warnings = tuple(_warnings(asked, light, own))
+        light = light.with_pool(
+            _merge_pools(light.pool, pool, _read_charged(places, served.current))
+        )
+    own = _use_own_lam(settings, light)
+    warnings = tuple(_list_warnings(called, light, own))
     loaded = LoadedGateway(
         settings=own,
         light=light,
-        pool=asked,
+        pool=called,
         keys=keys,
         warnings=warnings,
         router=router,
         version=served.current,
-        step=_step(places, served.current),
+        step=_describe_step(places, served.current),
     )
     if served.candidate is None:
         return loaded
-    return _with_candidate(loaded, places, served, pool, settings)
+    return _add_candidate(loaded, places, served, pool, settings)
 
 
-def _served(places: GatewayPaths) -> ServedVersions:
+def _read_served(places: GatewayPaths) -> ServedVersions:
     if places.versions is None:
         return ServedVersions(None)
     return places.pinned or ServedVersions.of(VersionRegistry.at(places.versions).state())
 
 
-def _router(places: GatewayPaths, version: str | None) -> PathOrUrl | None:
+def _find_router(places: GatewayPaths, version: str | None) -> PathOrUrl | None:
     if places.registry is None:
         return places.router
     return None if version is None else places.registry.router(version)
@@ -243,7 +245,7 @@ def _read_light(router: PathOrUrl) -> LightRouter:
         raise
 
 
-def _with_candidate(
+def _add_candidate(
     loaded: LoadedGateway,
     places: GatewayPaths,
     served: ServedVersions,
@@ -251,27 +253,29 @@ def _with_candidate(
     settings: GatewaySettings,
 ) -> LoadedGateway:
     """Load the candidate too; where that fails, the current version decides on everything."""
-    found: list[str] = []
-    router = _router(places, served.candidate)
-    light = None if router is None else _tried(partial(_read_light, router), found)
+    problems: list[str] = []
+    router = _find_router(places, served.candidate)
+    light = None if router is None else _collect_problems(partial(_read_light, router), problems)
     if light is not None:
-        _tried(partial(refuse_cascade, light.policy), found)
-        _tried(partial(_check_targets, loaded.settings, loaded.pool, light), found)
-    if light is None or found:
-        return loaded.without_candidate(*(f"version {served.candidate}: {why}" for why in found))
+        _collect_problems(partial(refuse_cascade, light.policy), problems)
+        _collect_problems(partial(_check_targets, loaded.settings, loaded.pool, light), problems)
+    if light is None or problems:
+        return loaded.without_candidate(*(f"version {served.candidate}: {why}" for why in problems))
     candidate = replace(
         loaded,
-        settings=_with_lam(settings, light),
-        light=light.with_pool(_merged(light.pool, pool, _charged(places, served.candidate))),
+        settings=_use_own_lam(settings, light),
+        light=light.with_pool(
+            _merge_pools(light.pool, pool, _read_charged(places, served.candidate))
+        ),
         router=router,
         version=served.candidate,
         share=served.share,
-        step=_step(places, served.candidate),
+        step=_describe_step(places, served.candidate),
     )
     return replace(loaded, candidate=candidate)
 
 
-def _with_lam(settings: GatewaySettings, light: LightRouter) -> GatewaySettings:
+def _use_own_lam(settings: GatewaySettings, light: LightRouter) -> GatewaySettings:
     """The settings with the lam that the router's fit chose; a lam that is set stays."""
     routing = settings.routing
     if light.lam is None or "lam" in routing.model_fields_set:
@@ -280,7 +284,7 @@ def _with_lam(settings: GatewaySettings, light: LightRouter) -> GatewaySettings:
     return settings.model_copy(update={"routing": own})
 
 
-def _pool(places: GatewayPaths) -> Pool:
+def _read_pool(places: GatewayPaths) -> Pool:
     """The pool; never the endpoints in a router's folder, which may come from someone else."""
     if places.pool is None:
         raise ConfigError(
@@ -290,25 +294,25 @@ def _pool(places: GatewayPaths) -> Pool:
     return read_pool(places.pool)
 
 
-def _tried(read: Callable[[], _T], found: list[str]) -> _T | None:
+def _collect_problems(read: Callable[[], _T], problems: list[str]) -> _T | None:
     try:
         return read()
     except PrefillRouterError as error:
-        found += error.told
+        problems += error.told
     except OSError as error:
-        found.append(str(error))
+        problems.append(str(error))
     return None
 
 
-def _askable(pool: Pool, found: list[str]) -> Pool | None:
+def _select_callable(pool: Pool, problems: list[str]) -> Pool | None:
     names = [t.name for t in pool if t.provider is not None or t.base_url is not None]
     if not names:
-        found.append("no target of the pool has an endpoint; give each a base_url or a provider")
+        problems.append("no target of the pool has an endpoint; give each a base_url or a provider")
         return None
     return pool.select(names)
 
 
-def _checks(
+def _list_checks(
     settings: GatewaySettings | None,
     pool: Pool | None,
     light: LightRouter | None,
@@ -328,61 +332,61 @@ def _checks(
         yield partial(_check_targets, settings, pool, light)
 
 
-def _unknown_of_kinds(agents: AgentSettings, known: set[str], there: str) -> Iterator[str]:
+def _find_unknown_of_kinds(agents: AgentSettings, targets: set[str], there: str) -> Iterator[str]:
     """The problems with targets of kinds of agents' requests that aren't known."""
-    for place, own in agents.named.items():
-        for name in sorted((own.targets or frozenset()) - known):
-            near = meant(name, list(known))
+    for place, rule in agents.named.items():
+        for name in sorted((rule.targets or frozenset()) - targets):
+            near = meant(name, list(targets))
             yield f"agents.{place}.targets has {name!r}; {there}{near}"
 
 
 def _check_targets(settings: GatewaySettings | None, pool: Pool, light: LightRouter) -> None:
     problems = []
-    known = set(pool.names) & set(light.pool.names)
-    if not known:
+    targets = set(pool.names) & set(light.pool.names)
+    if not targets:
         problems.append(
             f"the pool has none of the router's targets {list(light.pool.names)}; it has "
             f"{list(pool.names)}"
         )
-    there = f"of the router's targets the pool has {sorted(known)}"
+    there = f"of the router's targets the pool has {sorted(targets)}"
     fallback = None if settings is None else settings.routing.fallback
-    if fallback is not None and not light.fingerprint and fallback not in known:
+    if fallback is not None and not light.fingerprint and fallback not in targets:
         problems.append(
             "there is no router, so a target must answer everything: name it with --default, or "
-            f"as routing.fallback; the pool has {sorted(known)}{meant(fallback, list(known))}"
+            f"as routing.fallback; the pool has {sorted(targets)}{meant(fallback, list(targets))}"
         )
-    elif fallback is not None and fallback not in {*known, *FALLBACKS}:
-        near = meant(fallback, [*FALLBACKS, *known])
+    elif fallback is not None and fallback not in {*targets, *FALLBACKS}:
+        near = meant(fallback, [*FALLBACKS, *targets])
         problems.append(
             f"routing.fallback is {fallback!r}; it must be one of {list(FALLBACKS)} or a target; "
             f"{there}{near}"
         )
     if settings is not None:
-        problems += _unknown_of_kinds(settings.agents, known | set(pool.models), there)
+        problems += _find_unknown_of_kinds(settings.agents, targets | set(pool.models), there)
     otherwise = None if settings is None else settings.traffic.otherwise
-    if otherwise is not None and otherwise not in known:
-        near = meant(otherwise, list(known))
+    if otherwise is not None and otherwise not in targets:
+        near = meant(otherwise, list(targets))
         problems.append(f"traffic.otherwise is {otherwise!r}; {there}{near}")
     baseline = None if settings is None else settings.savings.baseline
-    if baseline is not None and baseline not in known:
-        near = meant(baseline, list(known))
+    if baseline is not None and baseline not in targets:
+        near = meant(baseline, list(targets))
         problems.append(f"savings.baseline is {baseline!r}; {there}{near}")
     if problems:
         raise ConfigError(*problems)
 
 
 def _check_budgets(settings: GatewaySettings, keys: ClientKeys | None) -> None:
-    known = [key.name for key in keys or ()]
+    names = [key.name for key in keys or ()]
     named = {b.key for b in settings.budgets if b.key is not None}
     problems = [
-        f"budgets name the key {name!r}, which isn't in the file of keys{meant(name, known)}"
-        for name in sorted(named - set(known))
+        f"budgets name the key {name!r}, which isn't in the file of keys{meant(name, names)}"
+        for name in sorted(named - set(names))
     ]
     if problems:
         raise ConfigError(*problems)
 
 
-def _warnings(pool: Pool, light: LightRouter, settings: GatewaySettings) -> Iterator[str]:
+def _list_warnings(pool: Pool, light: LightRouter, settings: GatewaySettings) -> Iterator[str]:
     others = [name for name in pool.names if name not in light.pool.names]
     lacking = [name for name in light.pool.names if name not in pool.names]
     if lacking:
@@ -404,7 +408,7 @@ def _warnings(pool: Pool, light: LightRouter, settings: GatewaySettings) -> Iter
             f"lam is set to {settings.routing.lam:g}; the router was fitted to be used at "
             f"{light.lam:.3g}, {light.rule}"
         )
-    yield from _unpriced(pool, () if light.costs.is_free else light.pool.names)
+    yield from _warn_of_unpriced(pool, () if light.costs.is_free else light.pool.names)
     deployed = pool.deployed
     theirs = {
         *_OTHER_VARIABLES,
@@ -415,39 +419,41 @@ def _warnings(pool: Pool, light: LightRouter, settings: GatewaySettings) -> Iter
             yield f"the environment variable {name} isn't a setting{suggestion}"
 
 
-def _unpriced(pool: Pool, estimated: Collection[str]) -> Iterator[str]:
+def _warn_of_unpriced(pool: Pool, estimated: Collection[str]) -> Iterator[str]:
     unpriced = [target.name for target in pool if not target.has_price]
-    for known in (True, False):
-        names = ", ".join(name for name in unpriced if (name in estimated) is known)
-        instead = "the router's estimates are counted" if known else "spending there isn't counted"
+    for is_estimated in (True, False):
+        names = ", ".join(name for name in unpriced if (name in estimated) is is_estimated)
+        instead = (
+            "the router's estimates are counted" if is_estimated else "spending there isn't counted"
+        )
         if names:
             yield f"{names}: no prices, so {instead}"
 
 
-def _merged(routed: Pool, pool: Pool, charged: Collection[str]) -> Pool:
+def _merge_pools(routed: Pool, pool: Pool, charged: Collection[str]) -> Pool:
     """The router's targets as in the pool file; those that it lacks serve nothing."""
-    known = {target.name: target for target in pool}
-    known |= {name: known[name].priced_as(routed[name]) for name in charged if name in known}
-    targets = tuple(known.get(name) or _closed(routed[name]) for name in routed.names)
+    by_name = {target.name: target for target in pool}
+    by_name |= {name: by_name[name].priced_as(routed[name]) for name in charged if name in by_name}
+    targets = tuple(by_name.get(name) or _drop_endpoint(routed[name]) for name in routed.names)
     return Pool(targets, pool.prices_date, pool.providers)
 
 
-def _charged(places: GatewayPaths, version: str | None) -> Collection[str]:
+def _read_charged(places: GatewayPaths, version: str | None) -> Collection[str]:
     """The targets whose prices are those of the version, before those of the pool file."""
     registry = places.registry
     return () if registry is None or version is None else registry.state()[version].charged
 
 
-def _step(places: GatewayPaths, version: str | None) -> str:
+def _describe_step(places: GatewayPaths, version: str | None) -> str:
     """The step by which a version decides, and when it was taken; empty without a version."""
     registry = places.registry
     if registry is None or version is None:
         return ""
-    found = registry.state().step_of(version)
-    return "" if found is None else f"{found.at}: {found.words}"
+    step = registry.state().step_of(version)
+    return "" if step is None else f"{step.at}: {step.words}"
 
 
-def _closed(target: Target) -> Target:
+def _drop_endpoint(target: Target) -> Target:
     return replace(target, provider=None, base_url=None, api_key_env=None, endpoints=(), serves=())
 
 

@@ -122,7 +122,7 @@ class Gateway:
         )
         self.headroom, self.speeds = RateHeadroom(), TargetSpeeds()
         self.sessions = Sessions(settings.sessions)
-        self.budgets = Budgets(_budgets(loaded), steady=SteadyClock())
+        self.budgets = Budgets(_list_budgets(loaded), steady=SteadyClock())
         self.metrics = Metrics(loaded.pool.names)
         self.savings = SavingsReports(self.readable_receipts)
         self.under_way = self.streams = 0
@@ -131,7 +131,7 @@ class Gateway:
         self.missing, self.versions_problem = 0, ""
         self.on_reload: list[Callable[[LoadedGateway], None]] = []
         self.on_secrets: list[Callable[[Collection[str]], None]] = []
-        self.drift = _drift(loaded)
+        self.drift = _make_drift_watch(loaded)
         self.fallbacks = FallbackWatch()
         self.traces = None if settings.traces is None else Traces(settings.traces)
         self.pulse = EventLoopLag()
@@ -149,7 +149,7 @@ class Gateway:
         self.body_budget = BodyBudget(settings.limits.held_bytes)
         self.recent = RecentRequests()
         self._secrets: set[str] = set()  # former keys too, which late answers may still quote
-        self._old: set[asyncio.Task[None]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
         self._beating: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._reloading = asyncio.Lock()
@@ -225,7 +225,7 @@ class Gateway:
         )
         if self.shared is not None:
             await self.shared.open()
-        self.live = await self._made(self._first, None)
+        self.live = await self._make_snapshot(self._first, None)
         self.metrics.use_encoder_prices(settings.savings)
         self._use_pool(self._first.pool)
         self._beating = asyncio.create_task(self.pulse.run())
@@ -235,10 +235,10 @@ class Gateway:
                 seconds=settings.routing.versions_seconds,
                 served=lambda: self.live.loaded.served,
                 reload=self.reload,
-                on_problem=lambda problem: self.learn({"versions_problem": problem}),
+                on_problem=lambda problem: self.apply_shared({"versions_problem": problem}),
             )
             self._watching = asyncio.create_task(watch.run())
-        _log.info("ready, with %s", _named(self._first))
+        _log.info("ready, with %s", _describe_versions(self._first))
 
     def _use_pool(self, pool: Pool) -> None:
         """Let what outlives a pool know the deployments of this one."""
@@ -278,7 +278,7 @@ class Gateway:
             lasting = static_changes(self._first.settings, loaded.settings)
             loaded = replace(loaded, warnings=(*loaded.warnings, *lasting))
             before = self.live
-            self.live = await self._made(loaded, before)
+            self.live = await self._make_snapshot(loaded, before)
             loaded = self.live.loaded  # without a candidate whose encoder can't be started
             settings = loaded.settings
             self.breakers.set(
@@ -287,19 +287,19 @@ class Gateway:
             )
             self._use_pool(loaded.pool)
             self.sessions.use(settings.sessions)
-            self.budgets.use(_budgets(loaded))
+            self.budgets.use(_list_budgets(loaded))
             self.metrics.use_targets(loaded.pool.names)
             self.metrics.use_encoder_prices(settings.savings)
             if loaded.light.fingerprint != before.loaded.light.fingerprint:
-                self.drift = _drift(loaded)
+                self.drift = _make_drift_watch(loaded)
             ending = asyncio.create_task(before.close(keep=self.live))
-            self._old.add(ending)
-            ending.add_done_callback(self._old.discard)
+            self._closing.add(ending)
+            ending.add_done_callback(self._closing.discard)
             for tell in self.on_reload:
                 tell(loaded)
             for warning in loaded.warnings:
                 _log.warning("%s", warning)
-            _log.info("reloaded, with %s", _named(loaded))
+            _log.info("reloaded, with %s", _describe_versions(loaded))
             return loaded
 
     async def reload_all(self) -> LoadedGateway:
@@ -311,11 +311,11 @@ class Gateway:
 
     def share(self, values: Mapping[str, Any]) -> None:
         """Set `lam_set` or `is_watched`, in all workers."""
-        self.learn(values)
+        self.apply_shared(values)
         if self.other_workers is not None:
             self.other_workers.share(values)
 
-    def learn(self, values: Mapping[str, Any]) -> None:
+    def apply_shared(self, values: Mapping[str, Any]) -> None:
         """Set what another worker or the supervisor shares."""
         self.lam_set = values.get("lam_set", self.lam_set)
         self.is_watched = values.get("is_watched", self.is_watched)
@@ -323,7 +323,7 @@ class Gateway:
         self.versions_problem = values.get("versions_problem", self.versions_problem)
 
     @contextmanager
-    def counted(self, *, stream: bool) -> Iterator[None]:
+    def count_in_flight(self, *, stream: bool) -> Iterator[None]:
         """Count a request as in flight, within a `with` block."""
         self.under_way += 1
         self.streams += stream
@@ -350,7 +350,7 @@ class Gateway:
             await asyncio.wait([self._watching])
         if "live" in vars(self):
             await self.live.close(seconds=1.0)
-        for task in list(self._old):
+        for task in list(self._closing):
             task.cancel()
             await asyncio.wait([task])
         if self.shared is not None:
@@ -362,7 +362,7 @@ class Gateway:
         if self.traces is not None:
             await asyncio.to_thread(self.traces.close)
 
-    async def _made(self, loaded: LoadedGateway, before: Snapshot | None) -> Snapshot:
+    async def _make_snapshot(self, loaded: LoadedGateway, before: Snapshot | None) -> Snapshot:
         """Make a snapshot; all its parts are made before anything is replaced."""
         forwarder = Forwarder(
             loaded.pool,
@@ -382,54 +382,55 @@ class Gateway:
         keepers = ResponseOwners(loaded.pool, self.sessions)
         loaded, forecasters = await make_forecasters(loaded, self._places, before)
 
-        def made(
-            one: LoadedGateway, forecaster: AnyForecaster, candidate: Snapshot | None = None
+        def make(
+            version: LoadedGateway, forecaster: AnyForecaster, candidate: Snapshot | None = None
         ) -> Snapshot:
             return Snapshot(
-                one,
+                version,
                 forecaster=forecaster,
                 forwarder=forwarder,
-                decider=self._decider(one),
+                decider=self._make_decider(version),
                 keepers=keepers,
                 baseline=loaded.baseline,
                 candidate=candidate,
             )
 
         if loaded.candidate is None:
-            return made(loaded, forecasters[0])
-        return made(loaded, forecasters[0], made(loaded.candidate, forecasters[1]))
+            return make(loaded, forecasters[0])
+        return make(loaded, forecasters[0], make(loaded.candidate, forecasters[1]))
 
-    def _decider(self, loaded: LoadedGateway) -> Decider:
+    def _make_decider(self, loaded: LoadedGateway) -> Decider:
         routing = loaded.settings.routing
+        lacks_headroom = partial(_lacks_headroom, self.headroom, loaded.pool)
         return Decider(
             loaded.light,
             loaded.settings,
             sessions=self.sessions,
             budgets=self.budgets,
             breaker_open=self.breakers.is_open,
-            limited=partial(_limited, self.headroom, loaded.pool) if routing.headroom else None,
+            limited=lacks_headroom if routing.headroom else None,
             speeds=None if routing.latency is None else self.speeds,
             pool=loaded.pool,
             warn=_log.warning,
         )
 
 
-def _limited(headroom: RateHeadroom, pool: Pool, target: str, tokens: int) -> bool:
+def _lacks_headroom(headroom: RateHeadroom, pool: Pool, target: str, tokens: int) -> bool:
     """Whether none of a target's endpoints has headroom."""
     return all(headroom.lacks(name, tokens) for name in pool.several.get(target, (target,)))
 
 
-def _budgets(loaded: LoadedGateway) -> tuple[BudgetSettings, ...]:
+def _list_budgets(loaded: LoadedGateway) -> tuple[BudgetSettings, ...]:
     return (*loaded.settings.budgets, *key_budgets(loaded.keys or ()))
 
 
-def _named(loaded: LoadedGateway) -> str:
+def _describe_versions(loaded: LoadedGateway) -> str:
     light = loaded.light
     router = f"the router {light.fingerprint}" if light.fingerprint else "no router yet"
     return router if loaded.version is None else f"{loaded.served}: {router}"
 
 
-def _drift(loaded: LoadedGateway) -> DriftWatch:
+def _make_drift_watch(loaded: LoadedGateway) -> DriftWatch:
     shares = loaded.light.reference_shares
-    found = [] if shares is None else shares.tolist()
-    return DriftWatch([f"feature {n}" for n in range(1, 1 + len(found))], shares=found)
+    values = [] if shares is None else shares.tolist()
+    return DriftWatch([f"feature {n}" for n in range(1, 1 + len(values))], shares=values)

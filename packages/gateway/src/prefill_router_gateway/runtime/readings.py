@@ -37,7 +37,7 @@ def read_gauges(gateway: Gateway) -> GaugeReadings:
     return GaugeReadings(
         in_flight=gateway.under_way,
         streams=gateway.streams,
-        held_bytes=gateway.body_budget.held,
+        held_bytes=gateway.body_budget.held_bytes,
         queue=forecaster.stats().waiting,
         fallback_share=gateway.fallbacks.report().share,
         lam=gateway.lam_left,

@@ -34,9 +34,9 @@ class SavingsReports:
     def __init__(self, find_receipts: Callable[[], str]) -> None:
         self._find_receipts = find_receipts
         self._lock = asyncio.Lock()
-        self._made: dict[tuple[str, str | None], tuple[float, Savings]] = {}
+        self._cache: dict[tuple[str, str | None], tuple[float, Savings]] = {}
         self._learning: dict[str, float] = {}
-        self._learning_at, self._reading = -_LEARNING_SECONDS, False
+        self._learning_at, self._is_reading = -_LEARNING_SECONDS, False
 
     async def since(
         self, settings: SavingsSettings, since: str = WEEK, *, baseline: str | None = None
@@ -54,20 +54,20 @@ class SavingsReports:
         """
         start = since_time(since)
         async with self._lock:
-            made = self._made.get((since, baseline))
-            if made is not None and time.monotonic() < made[0]:
-                return made[1]
+            cached = self._cache.get((since, baseline))
+            if cached is not None and time.monotonic() < cached[0]:
+                return cached[1]
             began = time.monotonic()
             url = self._find_receipts()
-            found = await asyncio.to_thread(
+            savings = await asyncio.to_thread(
                 savings_since, url, settings, since=start, named=baseline
             )
             now = time.monotonic()
-            if len(self._made) >= _MOST:
-                self._made.clear()
+            if len(self._cache) >= _MOST:
+                self._cache.clear()
             until = now + max(_LEAST_SECONDS, _TIMES * (now - began))
-            self._made[since, baseline] = until, found
-            return found
+            self._cache[since, baseline] = until, savings
+            return savings
 
     async def of_request(self, receipt: Receipt) -> RequestSaving | None:
         """What a request would have cost at the baseline; None if that isn't known."""
@@ -82,17 +82,17 @@ class SavingsReports:
 
         A call reads them again in the background once a minute.
         """
-        if not self._reading and time.monotonic() - self._learning_at > _LEARNING_SECONDS:
-            self._reading = True
+        if not self._is_reading and time.monotonic() - self._learning_at > _LEARNING_SECONDS:
+            self._is_reading = True
             threading.Thread(target=self._read_learning, daemon=True).start()
         return self._learning
 
     def _read_learning(self) -> None:
         self._learning_at = time.monotonic()
         try:
-            found = read_costs(self._find_receipts())
-            self._learning = {one.kind: one.dollars or 0.0 for one in found}
+            costs = read_costs(self._find_receipts())
+            self._learning = {deduction.kind: deduction.dollars or 0.0 for deduction in costs}
         except StoreError:
             return
         finally:
-            self._reading = False
+            self._is_reading = False

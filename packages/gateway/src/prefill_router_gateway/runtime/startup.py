@@ -40,23 +40,23 @@ async def make_forecasters(
     Raises:
         ConfigError: The router's encoder can't be started, or the router was replaced meanwhile.
     """
-    forecaster = await _made(loaded, places, before)
+    forecaster = await _make_forecaster(loaded, places, before)
     if loaded.candidate is None:
         return loaded, [forecaster]
     try:
-        return loaded, [forecaster, await _made(loaded.candidate, places, before)]
+        return loaded, [forecaster, await _make_forecaster(loaded.candidate, places, before)]
     except (PrefillRouterError, OSError) as error:
         version = loaded.candidate.version
         return loaded.without_candidate(f"version {version}: {error}"), [forecaster]
 
 
-async def _made(
+async def _make_forecaster(
     loaded: LoadedGateway, places: GatewayPaths, before: Snapshot | None
 ) -> AnyForecaster:
-    for had in () if before is None else before.each:
-        same = had.loaded.light.fingerprint == loaded.light.fingerprint
-        if same and _sizes(had.settings) == _sizes(loaded.settings):
-            return had.forecaster
+    for snapshot in () if before is None else before.each:
+        same = snapshot.loaded.light.fingerprint == loaded.light.fingerprint
+        if same and _queue_sizes(snapshot.settings) == _queue_sizes(loaded.settings):
+            return snapshot.forecaster
     if loaded.router is None:
         return NoForecaster()
     routing = loaded.settings.routing
@@ -77,7 +77,7 @@ async def _made(
     return forecaster
 
 
-def _sizes(settings: GatewaySettings) -> tuple[int, ...]:
+def _queue_sizes(settings: GatewaySettings) -> tuple[int, ...]:
     routing = settings.routing
     return routing.max_queue, routing.max_batch, routing.cache_entries, routing.reuse_bytes
 
@@ -110,18 +110,18 @@ def warm_start(
     """
     now = time.time()
     if settings.shared.url is None:
-        spent = spend_since(url, now - now % _DAY)
-        budgets.restore((one.key, one.at, one.cost) for one in spent)
+        spending = spend_since(url, now - now % _DAY)
+        budgets.restore((request.key, request.at, request.cost) for request in spending)
     receipts = recent(url, _SHOWN)
     latest.fill(reversed(receipts))
     for receipt in reversed(receipts) if settings.routing.latency is not None else ():
         speeds.observe(receipt)
     # tool calls and stored responses may be continued long after the session's end
     since = now - max(_DAY, settings.sessions.seconds)
-    sessions.restore(map(_row, sessions_since(url, since)))
+    sessions.restore(map(_session_row, sessions_since(url, since)))
 
 
-def _row(turn: SessionTurn) -> SessionRow:
+def _session_row(turn: SessionTurn) -> SessionRow:
     return (
         turn.session,
         turn.target,
@@ -145,14 +145,14 @@ def needs_shared_state(loaded: LoadedGateway) -> list[str]:
     ]
     tools = sum("tools" in target.accepts for target in pool)
     storing = sum("responses" in pool.serves(name) for name in pool.names)
-    found = {
+    needs = {
         "budgets": bool(settings.budgets),
         "limits of keys": bool(keys),
         "conversations (sessions.known_by isn't none)": settings.sessions.known_by != "none",
         f"tool loops ({tools} targets accept tools)": tools > 1,
         f"stored responses ({storing} targets serve responses)": storing > 1,
     }
-    return [name for name, is_needed in found.items() if is_needed]
+    return [name for name, is_needed in needs.items() if is_needed]
 
 
 def refuse_unshared(loaded: LoadedGateway) -> None:
@@ -170,7 +170,7 @@ def refuse_unshared(loaded: LoadedGateway) -> None:
         )
 
 
-_LASTING = (
+_STATIC = (
     "listen",
     "logs",
     "traces",
@@ -187,14 +187,14 @@ _LASTING = (
 )
 
 
-def static_changes(begun: GatewaySettings, read: GatewaySettings) -> tuple[str, ...]:
+def static_changes(first: GatewaySettings, reloaded: GatewaySettings) -> tuple[str, ...]:
     """A warning about changed settings that a reload can't apply; empty if there are none.
 
     Args:
-        begun: The settings that the gateway was started with.
-        read: The settings that were reloaded.
+        first: The settings that the gateway was started with.
+        reloaded: The settings that were reloaded.
     """
-    changed = [n for n in _LASTING if attrgetter(n)(begun) != attrgetter(n)(read)]
+    changed = [n for n in _STATIC if attrgetter(n)(first) != attrgetter(n)(reloaded)]
     if not changed:
         return ()
     return (f"{', '.join(changed)}: changed, but only a restart of the gateway applies it",)

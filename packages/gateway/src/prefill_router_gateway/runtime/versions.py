@@ -60,8 +60,8 @@ def in_share(question: RoutingRequest, name: str, share: float) -> bool:
         name: What the share is drawn for.
         share: The share, between 0 and 1.
     """
-    drawn = question.session or decision_id(question.at)
-    return share_of(hashlib.sha256(f"{name} {drawn}".encode()).hexdigest()) < share
+    identity = question.session or decision_id(question.at)
+    return share_of(hashlib.sha256(f"{name} {identity}".encode()).hexdigest()) < share
 
 
 @runtime_checkable
@@ -99,7 +99,7 @@ class VersionWatch:
     ) -> None:
         self._registry, self._seconds = registry, seconds
         self._served, self._reload, self._on_problem = served, reload, on_problem
-        self._problem, self._known_steps = "", -1
+        self._problem, self._logged_steps = "", -1
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -118,7 +118,7 @@ class VersionWatch:
                 loaded = await self._reload()
                 if loaded.candidate_problems:
                     raise ConfigError(*loaded.candidate_problems)
-            self._tell(state)
+            self._log_steps(state)
         except (PrefillRouterError, OSError) as error:
             problem = str(error)
         if problem != self._problem:
@@ -131,13 +131,15 @@ class VersionWatch:
             self._on_problem(problem)
         self._problem = problem
 
-    def _tell(self, state: VersionState) -> None:
+    def _log_steps(self, state: VersionState) -> None:
         """Log the steps since the last look."""
-        if self._known_steps >= 0:
-            for step in state.steps[self._known_steps :]:
-                _log.info("%s (%s); %s serves", step.words, _evidence(step), self._served())
-        self._known_steps = len(state.steps)
+        if self._logged_steps >= 0:
+            for step in state.steps[self._logged_steps :]:
+                _log.info(
+                    "%s (%s); %s serves", step.words, _describe_evidence(step), self._served()
+                )
+        self._logged_steps = len(state.steps)
 
 
-def _evidence(step: VersionStep) -> str:
+def _describe_evidence(step: VersionStep) -> str:
     return f"evidence: {json.dumps(step.evidence)}" if step.evidence else "no evidence"

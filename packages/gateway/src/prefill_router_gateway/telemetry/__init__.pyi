@@ -27,7 +27,7 @@ from .metrics import (
     counters_of as counters_of,
     log_request as log_request,
     logging_to as logging_to,
-    merged as merged,
+    merge_families as merge_families,
     render_metrics as render_metrics,
     with_fields as with_fields,
 )

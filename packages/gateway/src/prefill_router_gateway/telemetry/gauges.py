@@ -108,11 +108,11 @@ class Gauge:
         if value is None:
             return None
         kind = CounterMetricFamily if self.only_grows else GaugeMetricFamily
-        found = kind(f"{PREFIX}{self.name}", self.description, labels=self.labels)
+        metric = kind(f"{PREFIX}{self.name}", self.description, labels=self.labels)
         rows = value if isinstance(value, Mapping) else {(): value}
         for labels, number in rows.items():
-            found.add_metric((labels,) if isinstance(labels, str) else labels, number)
-        return found
+            metric.add_metric((labels,) if isinstance(labels, str) else labels, number)
+        return metric
 
 
 PREFIX = "prefill_router_"

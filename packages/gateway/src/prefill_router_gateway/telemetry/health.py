@@ -63,23 +63,23 @@ class Health:
 
     def alive(self) -> HealthReport:
         """Whether the process works: `alive`, `degraded` or `failing`."""
-        return _report(self._alive, good="alive", bad="failing")
+        return _make_report(self._alive, good="alive", bad="failing")
 
     def ready(self) -> HealthReport:
         """Whether requests can be answered: `ready`, `degraded` or `not_ready`."""
-        return _report(self._ready, good="ready", bad="not_ready")
+        return _make_report(self._ready, good="ready", bad="not_ready")
 
 
-def _report(checks: Mapping[str, HealthCheck], *, good: str, bad: str) -> HealthReport:
-    found = {name: check() for name, check in checks.items()}
-    verdicts = {finding.verdict for finding in found.values()}
+def _make_report(checks: Mapping[str, HealthCheck], *, good: str, bad: str) -> HealthReport:
+    findings = {name: check() for name, check in checks.items()}
+    verdicts = {finding.verdict for finding in findings.values()}
     failed = "failed" in verdicts
     state = bad if failed else "degraded" if "degraded" in verdicts else good
-    results = {name: _result(name, finding) for name, finding in found.items()}
+    results = {name: _result_to_dict(name, finding) for name, finding in findings.items()}
     return HealthReport(503 if failed else 200, {"state": state, "checks": results})
 
 
-def _result(name: str, finding: HealthFinding) -> dict[str, str]:
+def _result_to_dict(name: str, finding: HealthFinding) -> dict[str, str]:
     """A check as JSON has it; where it isn't ok, with the heading to read."""
     note = {"note": finding.note} if finding.note else {}
     is_explained = finding.verdict != "ok" and name in _HEADINGS
@@ -186,12 +186,13 @@ def check_versions(*, serving: str, is_behind: bool) -> HealthFinding:
 
 def check_targets(breakers: Mapping[str, str]) -> HealthFinding:
     """Check the targets' breakers: failed if all are open, degraded if some are."""
-    held = [target for target, state in breakers.items() if state == "open"]
+    open_targets = [target for target, state in breakers.items() if state == "open"]
     if not breakers:
         return HealthFinding("failed", "there are no targets")
-    if held:
-        failed = f"{len(held)} of {len(breakers)} targets have failed: {', '.join(held)}"
-        return HealthFinding("failed" if len(held) == len(breakers) else "degraded", failed)
+    if open_targets:
+        count, names = len(open_targets), ", ".join(open_targets)
+        note = f"{count} of {len(breakers)} targets have failed: {names}"
+        return HealthFinding("failed" if count == len(breakers) else "degraded", note)
     return HealthFinding("ok")
 
 

@@ -51,7 +51,9 @@ def counters_of(families: Iterable[PlainFamily]) -> list[PlainFamily]:
     return [family for family in families if family[2] in _ADDED]
 
 
-def merged(workers: Iterable[list[PlainFamily]], *, sums: Collection[str]) -> list[PlainFamily]:
+def merge_families(
+    workers: Iterable[list[PlainFamily]], *, sums: Collection[str]
+) -> list[PlainFamily]:
     """The metrics of several workers as those of one gateway.
 
     Args:
@@ -60,14 +62,17 @@ def merged(workers: Iterable[list[PlainFamily]], *, sums: Collection[str]) -> li
     """
     heads: dict[str, PlainFamily] = {}
     values: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
-    for name, description, kind, samples in (family for one in workers for family in one):
+    for name, description, kind, samples in (family for worker in workers for family in worker):
         heads.setdefault(name, [name, description, kind])
-        found = values.setdefault(name, {})
+        totals = values.setdefault(name, {})
         for sample, labels, value in samples:
             place = sample, tuple(sorted(labels.items()))
             is_added = kind in _ADDED or name in sums
-            had = found.get(place)
-            found[place] = value if had is None else had + value if is_added else max(had, value)
+            before = totals.get(place)
+            if before is None:
+                totals[place] = value
+            else:
+                totals[place] = before + value if is_added else max(before, value)
     return [
         [*head, [[sample, dict(labels), n] for (sample, labels), n in values[name].items()]]
         for name, head in heads.items()
@@ -82,13 +87,13 @@ def render_metrics(families: Iterable[PlainFamily], accept: str = "") -> tuple[b
         accept: The `Accept` header, which requests a format.
     """
     registry = CollectorRegistry()
-    registry.register(_Plain(list(families)))
+    registry.register(_PlainCollector(list(families)))
     encode, kind = choose_encoder(accept)
     return encode(registry), kind
 
 
 @final
-class _Plain(Collector):
+class _PlainCollector(Collector):
     def __init__(self, families: list[PlainFamily]) -> None:
         self._families = families
 
@@ -138,7 +143,7 @@ class Metrics:
     def __init__(self, targets: Iterable[str]) -> None:
         self._registry = _Registry()
         self._targets = frozenset(targets)
-        count = self._counter
+        count = self._make_counter
         self._requests = count(
             "requests", "Completed requests.", "endpoint", "target", "outcome", "reason"
         )
@@ -199,15 +204,15 @@ class Metrics:
         """Use another pool's targets; counts are kept."""
         self._targets = frozenset(targets)
 
-    def refused(self, status: int) -> None:
+    def count_refusal(self, status: int) -> None:
         """Count a request that was refused before a target was chosen."""
         self._refusals(str(status)).inc()
 
-    def passed(self, call: str, outcome: RequestOutcome) -> None:
+    def count_passthrough(self, call: str, outcome: RequestOutcome) -> None:
         """Count a passthrough call that ended; it has no decision and no cost."""
-        self._passed(call, self._name(outcome.target), outcome.kind).inc()
+        self._passed(call, self._label_target(outcome.target), outcome.kind).inc()
 
-    def scored(self, score: float) -> None:
+    def count_score(self, score: float) -> None:
         """Count a client's score of an answer, from 0 to 1."""
         self._feedback().inc()
         self._scores().inc(score)
@@ -220,8 +225,8 @@ class Metrics:
     def observe(self, receipt: Receipt) -> None:
         """Count a request that ended."""
         outcome, choice = receipt.outcome, receipt.choice
-        target = self._name(outcome.target)
-        chosen = self._name(choice.order[0] if choice.order else None)
+        target = self._label_target(outcome.target)
+        chosen = self._label_target(choice.order[0] if choice.order else None)
         self._requests(receipt.endpoint, target, outcome.kind, choice.reason).inc()
         if choice.fallback is not None:
             self._fallbacks(choice.fallback).inc()
@@ -238,7 +243,7 @@ class Metrics:
 
     def observe_report(self, receipt: Receipt) -> None:
         """Count the outcome of a request that was counted when it was decided."""
-        self._observe_outcome(receipt, self._name(receipt.outcome.target))
+        self._observe_outcome(receipt, self._label_target(receipt.outcome.target))
         self._uncounted.append(replace(receipt, forecast_seconds=None))  # which was deducted then
 
     def export(self, readings: GaugeReadings) -> list[PlainFamily]:
@@ -296,7 +301,7 @@ class Metrics:
     def _observe_attempts(self, receipt: Receipt) -> None:
         before = None
         for attempt in receipt.outcome.attempts:
-            name = self._name(attempt.target)
+            name = self._label_target(attempt.target)
             self._attempts(name, attempt.end).inc()
             if attempt.deployment is not None:
                 self._deployment_attempts(attempt.deployment, attempt.end).inc()
@@ -307,26 +312,26 @@ class Metrics:
                 self._failovers(name).inc()
             before = called
 
-    def _name(self, target: str | None) -> str:
+    def _label_target(self, target: str | None) -> str:
         if target is None:
             return NOBODY
         return target if target in self._targets else OTHER
 
-    def _counter(self, name: str, description: str, *labels: str) -> Callable[..., Counter]:
-        made = Counter(f"{PREFIX}{name}", description, labels, registry=self._registry)
+    def _make_counter(self, name: str, description: str, *labels: str) -> Callable[..., Counter]:
+        counter = Counter(f"{PREFIX}{name}", description, labels, registry=self._registry)
         if not labels:
-            return lambda: made
-        return cache(made.labels)  # looking up a child takes longer than counting
+            return lambda: counter
+        return cache(counter.labels)  # looking up a child takes longer than counting
 
 
 FIELDS = "prefill_router_fields"
 """The attribute of a log record with further fields: plain values, or a `Receipt`."""
 _SAFE = (PrefillRouterError, OSError)  # their messages quote no prompt; those of others may
-_QUOTED = re.compile(r"[(<\n]")  # where asyncio's text goes on with values
+_QUOTE_START = re.compile(r"[(<\n]")  # where asyncio's text goes on with values
 
 
 @final
-class _Lines(logging.Formatter):
+class _LineFormatter(logging.Formatter):
     """Formats a record as one line: a JSON object, or text with escaped line breaks.
 
     Args:
@@ -343,17 +348,17 @@ class _Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line of a record."""
         moment, level = datetime.fromtimestamp(record.created, UTC), record.levelname.lower()
-        fields = {**self._own, **_fields(record), **_error(record)}
+        fields = {**self._own, **_read_fields(record), **_error_fields(record)}
         if self._form == "json":
             value = {
                 "time": moment.isoformat(timespec="milliseconds"),
                 "level": level,
                 "logger": record.name,
-                "event": _event(record),
+                "event": _describe_event(record),
                 **fields,
             }
             return self._redact(json.dumps(value, default=str))
-        parts = [f"{moment:%Y-%m-%d %H:%M:%S}", level, _event(record)]
+        parts = [f"{moment:%Y-%m-%d %H:%M:%S}", level, _describe_event(record)]
         for name, value in fields.items():
             parts.append(f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}")
         return self._redact(" ".join(parts).replace("\r", "\\r").replace("\n", "\\n"))
@@ -374,9 +379,9 @@ def fields_of(receipt: Receipt) -> dict[str, Any]:
         "status": outcome.status,
         "stream": receipt.stream,
         "attempts": len(outcome.attempts),
-        "seconds": _rounded(outcome.total_seconds),
-        "first_byte_seconds": _rounded(outcome.first_byte_seconds),
-        "decision_seconds": _rounded(receipt.decision_seconds),
+        "seconds": _round_seconds(outcome.total_seconds),
+        "first_byte_seconds": _round_seconds(outcome.first_byte_seconds),
+        "decision_seconds": _round_seconds(receipt.decision_seconds),
         "input_tokens": None if usage is None else usage.input_tokens,
         "output_tokens": None if usage is None else usage.output_tokens,
         "cost": receipt.cost,
@@ -385,20 +390,20 @@ def fields_of(receipt: Receipt) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    given = getattr(record, FIELDS, None)
-    if isinstance(given, Receipt):
-        return fields_of(given)
-    return dict(given) if isinstance(given, dict) else {}
+def _read_fields(record: logging.LogRecord) -> dict[str, Any]:
+    fields = getattr(record, FIELDS, None)
+    if isinstance(fields, Receipt):
+        return fields_of(fields)
+    return dict(fields) if isinstance(fields, dict) else {}
 
 
-def _event(record: logging.LogRecord) -> str:
+def _describe_event(record: logging.LogRecord) -> str:
     """What happened; asyncio's own text without arguments and exceptions, which quote prompts."""
     text = record.getMessage()
-    return _QUOTED.split(text, 1)[0].strip() if record.name == "asyncio" else text
+    return _QUOTE_START.split(text, 1)[0].strip() if record.name == "asyncio" else text
 
 
-def _error(record: logging.LogRecord) -> dict[str, Any]:
+def _error_fields(record: logging.LogRecord) -> dict[str, Any]:
     """The log fields of an exception, with its message only if it can't quote a prompt."""
     if record.exc_info is None or record.exc_info[1] is None:
         return {}
@@ -411,7 +416,7 @@ def _error(record: logging.LogRecord) -> dict[str, Any]:
     return {**fields, "error_text": str(error)} if isinstance(error, _SAFE) else fields
 
 
-def _rounded(seconds: float | None) -> float | None:
+def _round_seconds(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 6)
 
 
@@ -440,7 +445,7 @@ class LogWriter:
 
     def hide(self, secrets: Iterable[str]) -> None:
         """Redact these values from now on, in place of the earlier ones."""
-        self._writer.setFormatter(_Lines(Redaction(secrets), self._form, self._worker))
+        self._writer.setFormatter(_LineFormatter(Redaction(secrets), self._form, self._worker))
 
     @property
     def lost(self) -> int:
@@ -475,11 +480,11 @@ def logging_to(
     log.hide(secrets)
     root = logging.getLogger()
     loggers = [logging.getLogger(name) for name in (*_OURS, _MUTED)]
-    before = [(one, one.level, one.propagate, list(one.handlers)) for one in loggers]
-    for one in loggers[:-1]:
-        one.setLevel(settings.level.upper())
-        one.propagate = True
-        one.handlers.clear()
+    before = [(logger, logger.level, logger.propagate, list(logger.handlers)) for logger in loggers]
+    for logger in loggers[:-1]:
+        logger.setLevel(settings.level.upper())
+        logger.propagate = True
+        logger.handlers.clear()
     loggers[-1].setLevel(logging.CRITICAL)
     root.addHandler(handler)
 
@@ -493,10 +498,10 @@ def logging_to(
         yield log
     finally:
         root.removeHandler(handler)
-        for one, level, propagates, handlers in before:
-            one.setLevel(level)
-            one.propagate, one.handlers[:] = propagates, handlers
-        _end(waiting, thread)
+        for logger, level, propagates, handlers in before:
+            logger.setLevel(level)
+            logger.propagate, logger.handlers[:] = propagates, handlers
+        _end_thread(waiting, thread)
 
 
 def log_request(receipt: Receipt) -> None:
@@ -540,7 +545,7 @@ class _Handler(QueueHandler):
             self.lost += 1
 
 
-def _end(waiting: "queue.Queue[Any]", thread: threading.Thread) -> None:
+def _end_thread(waiting: "queue.Queue[Any]", thread: threading.Thread) -> None:
     """Write the queued lines, unless that takes too long."""
     try:
         waiting.put(None, timeout=_PATIENCE)

@@ -70,7 +70,7 @@ class Traces:
             from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
         resource = Resource.create({"service.name": "prefill-router"})
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-        self._exporter = exporter or cast("SpanExporter", SpanSender(_exporter(endpoint)))
+        self._exporter = exporter or cast("SpanExporter", SpanSender(_make_exporter(endpoint)))
         self._provider.add_span_processor(
             BatchSpanProcessor(self._exporter)
             if exporter is None
@@ -130,9 +130,9 @@ class Trace:
     def end(self, receipt: Receipt) -> None:
         """Make the child spans and end all; call it once, when the request has ended."""
         if self._span.is_recording():
-            self._span.set_attributes(_of_request(receipt))
-            self._below(receipt)
-        self._end(receipt.outcome, receipt.at + receipt.outcome.total_seconds)
+            self._span.set_attributes(_request_attributes(receipt))
+            self._add_children(receipt)
+        self._end_span(receipt.outcome, receipt.at + receipt.outcome.total_seconds)
 
     def end_refused(self, status: int, *, at: float) -> None:
         """End the span of a request that was refused before a decision."""
@@ -153,10 +153,10 @@ class Trace:
             OUTCOME: outcome.kind,
             RESPONSE_MODEL: outcome.target,
         }
-        self._span.set_attributes(_known(attributes))
-        self._end(outcome, at)
+        self._span.set_attributes(_drop_none(attributes))
+        self._end_span(outcome, at)
 
-    def _end(self, outcome: RequestOutcome, at: float) -> None:
+    def _end_span(self, outcome: RequestOutcome, at: float) -> None:
         from opentelemetry.trace import Status, StatusCode
 
         if outcome.kind in _FAILED:
@@ -164,31 +164,33 @@ class Trace:
             self._span.set_status(Status(StatusCode.ERROR))
         self._span.end(_nanoseconds(at))
 
-    def _below(self, receipt: Receipt) -> None:
+    def _add_children(self, receipt: Receipt) -> None:
         decided = receipt.at + receipt.decision_seconds
         if receipt.forecast_seconds is not None:
-            begun = decided - receipt.forecast_seconds
-            self._child("forecast", begun, receipt.forecast_seconds, {})
-        self._child("decide", receipt.at, receipt.decision_seconds, _of_decision(receipt))
-        begun = decided
+            start = decided - receipt.forecast_seconds
+            self._add_child("forecast", start, receipt.forecast_seconds, {})
+        self._add_child(
+            "decide", receipt.at, receipt.decision_seconds, _decision_attributes(receipt)
+        )
+        start = decided
         attempts = receipt.outcome.attempts
         for number, attempt in enumerate(attempts):
             if number and number == len(attempts) - 1:
                 ended = receipt.at + receipt.outcome.total_seconds
-                begun = max(begun, ended - attempt.seconds)
+                start = max(start, ended - attempt.seconds)
             attributes = {
                 REQUEST_MODEL: attempt.target,
                 "prefill_router.attempt.end": attempt.end,
                 STATUS: attempt.status,
                 ERROR: None if attempt.end in ("answered", "refused") else attempt.end,
             }
-            self._child("attempt", begun, attempt.seconds, attributes, calls=True)
-            begun += attempt.seconds
+            self._add_child("attempt", start, attempt.seconds, attributes, calls=True)
+            start += attempt.seconds
 
-    def _child(
+    def _add_child(
         self,
         name: str,
-        begun: float,
+        start: float,
         seconds: float,
         attributes: dict[str, Any],
         *,
@@ -200,15 +202,15 @@ class Trace:
             name,
             context=set_span_in_context(self._span),
             kind=SpanKind.CLIENT if calls else SpanKind.INTERNAL,
-            start_time=_nanoseconds(begun),
-            attributes=_known(attributes),
+            start_time=_nanoseconds(start),
+            attributes=_drop_none(attributes),
         )
-        span.end(_nanoseconds(begun + seconds))
+        span.end(_nanoseconds(start + seconds))
 
 
-def _of_request(receipt: Receipt) -> dict[str, Any]:
+def _request_attributes(receipt: Receipt) -> dict[str, Any]:
     choice, outcome, usage = receipt.choice, receipt.outcome, receipt.outcome.usage
-    return _known(
+    return _drop_none(
         {
             "gen_ai.operation.name": OPERATIONS[receipt.endpoint],
             "gen_ai.provider.name": "prefill_router",
@@ -230,7 +232,7 @@ def _of_request(receipt: Receipt) -> dict[str, Any]:
     )
 
 
-def _of_decision(receipt: Receipt) -> dict[str, Any]:
+def _decision_attributes(receipt: Receipt) -> dict[str, Any]:
     choice = receipt.choice
     return {
         REQUEST_MODEL: choice.target,
@@ -242,11 +244,11 @@ def _of_decision(receipt: Receipt) -> dict[str, Any]:
     }
 
 
-def _known(attributes: dict[str, Any]) -> dict[str, Any]:
+def _drop_none(attributes: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in attributes.items() if value is not None}
 
 
-def _exporter(endpoint: str) -> "SpanExporter":
+def _make_exporter(endpoint: str) -> "SpanExporter":
     parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(
@@ -276,14 +278,14 @@ class SpanSender:
 
     def export(self, spans: "Sequence[ReadableSpan]") -> "SpanExportResult":
         """Send spans; returns whether they were sent."""
-        found = self._exporter.export(spans)
-        works = found.name == "SUCCESS"
+        result = self._exporter.export(spans)
+        works = result.name == "SUCCESS"
         if self._works and not works:
             _log.warning("traces can't be sent to the collector; they are dropped")
         elif works and not self._works:
             _log.warning("traces are sent again")
         self._works = works
-        return found
+        return result
 
     def shutdown(self) -> None:
         """Abandon current retries, and send no more."""
