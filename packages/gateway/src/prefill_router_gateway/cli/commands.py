@@ -38,7 +38,7 @@ COMMANDS: dict[str, CommandEntry] = {
             ),
             "savings": (
                 "receipts",
-                "Tell what routing saved against one target alone, its own costs deducted.",
+                "Say what routing saved against one target alone, its own costs deducted.",
             ),
             "canary": (
                 "receipts",

@@ -33,13 +33,13 @@ def export_receipts(
     Example: prefill-router export-receipts receipts.sqlite --out traffic --pool pool.yaml
     --since 30d
     """
-    found = _receipts_dataset(
+    dataset_export = _write_dataset(
         receipts, to, pool=pool, since=moment(since), unscored=unscored, overwrite=overwrite
     )
-    _show_dataset(found, to, as_json=as_json)
+    _show_dataset(dataset_export, to, as_json=as_json)
 
 
-def _receipts_dataset(
+def _write_dataset(
     receipts: str,
     to: PathOrUrl,
     *,
@@ -64,35 +64,35 @@ def _receipts_dataset(
     samples = labelled_samples(receipts, since=since)
     scored = scored_receipts(receipts, since=since)
     turns = turns_by_request(receipts, since=since)
-    found = make(scored, pool=prices, samples=samples, turns=turns, unscored=unscored)
-    write_dataset(found.dataset, to, origin=origin)
-    return found
+    dataset_export = make(scored, pool=prices, samples=samples, turns=turns, unscored=unscored)
+    write_dataset(dataset_export.dataset, to, origin=origin)
+    return dataset_export
 
 
-def _show_dataset(found: "DatasetExport", to: PathOrUrl, *, as_json: bool) -> None:
+def _show_dataset(dataset_export: "DatasetExport", to: PathOrUrl, *, as_json: bool) -> None:
     import numpy as np
 
-    labels = int((~np.isnan(found.dataset.correct)).sum())
+    labels = int((~np.isnan(dataset_export.dataset.correct)).sum())
     if as_json:
         print_json(
             {
-                "receipts": found.receipts,
-                "queries": len(found.dataset),
-                "targets": list(found.dataset.pool.names),
+                "receipts": dataset_export.receipts,
+                "queries": len(dataset_export.dataset),
+                "targets": list(dataset_export.dataset.pool.names),
                 "labels": labels,
-                "sources": dict(found.sources),
-                "left_out": dict(found.left_out),
-                "notes": list(found.notes),
+                "sources": dict(dataset_export.sources),
+                "left_out": dict(dataset_export.left_out),
+                "notes": list(dataset_export.notes),
             }
         )
         return
     out.say(
-        f"{to}: {len(found.dataset):,} queries and {labels:,} labels, "
-        f"of {found.receipts:,} receipts"
+        f"{to}: {len(dataset_export.dataset):,} queries and {labels:,} labels, "
+        f"of {dataset_export.receipts:,} receipts"
     )
-    for source, count in found.sources.items():
+    for source, count in dataset_export.sources.items():
         out.say(f"labels by {source}: {count:,}")
-    for why, count in found.left_out.items():
+    for why, count in dataset_export.left_out.items():
         out.say(f"left out: {count:,} {why}")
-    for note in found.notes:
+    for note in dataset_export.notes:
         out.say(f"note: {note}")

@@ -1,4 +1,4 @@
-"""`prefill-router learn`: earns labels of sampled traffic within a budget, and fits versions."""
+"""`prefill-router learn`: labels sampled traffic within a budget, and fits versions."""
 
 import json
 import os
@@ -119,8 +119,8 @@ def learn(
         learn as learn_round,
     )
 
-    with _terminable():
-        pause = _seconds(every)
+    with _end_on_terminate():
+        pause = _parse_seconds(every)
         with reading_words():
             limits = BudgetLimits(per_day=per_day, in_all=max_cost)
             if grader_function is not None:
@@ -146,8 +146,8 @@ def learn(
         _lower_priority(idle=follow)
         share = _EACH_ROUND if follow else 1.0
         while True:
-            found = learn_round(settings, share=share, progress=BarProgress(console=err))
-            _show(found, as_json=as_json)
+            learning_round = learn_round(settings, share=share, progress=BarProgress(console=err))
+            _show(learning_round, as_json=as_json)
             if not follow:
                 return
             time.sleep(pause)
@@ -161,7 +161,7 @@ def _read_rubric(place: Path) -> str:
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
+def _end_on_terminate() -> Iterator[None]:
     """End by SIGTERM as by Ctrl-C."""
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
@@ -173,8 +173,8 @@ def _terminable() -> Iterator[None]:
 def _interrupt(number: int, frame: FrameType | None) -> None:
     """Do what Ctrl-C does, which libraries may turn into errors of their own; see `main`."""
     del number
-    found = signal.getsignal(signal.SIGINT)
-    (found if callable(found) else signal.default_int_handler)(signal.SIGINT, frame)
+    handler = signal.getsignal(signal.SIGINT)
+    (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
 
 
 def _lower_priority(*, idle: bool) -> None:
@@ -193,44 +193,46 @@ def _lower_priority(*, idle: bool) -> None:
                 os.setpriority(os.PRIO_PROCESS, thread, now + _NICE)
 
 
-def _show(found: "LearningRound", *, as_json: bool) -> None:
+def _show(learning_round: "LearningRound", *, as_json: bool) -> None:
     from prefill_router_gateway.learning import change_words, source_words
 
     if as_json:
-        out.file.write(json.dumps(found.to_dict(), allow_nan=False) + "\n")
+        out.file.write(json.dumps(learning_round.to_dict(), allow_nan=False) + "\n")
         out.file.flush()  # for who reads it as rounds go on
         return
-    done = found.labelling
-    asked = ", ".join(f"{count:,} {end}" for end, count in done.answers.items()) or "none"
-    judged = ", ".join(f"{count:,} {end}" for end, count in done.labels.items()) or "none"
-    out.say(f"side questions: {asked}; judgments: {judged}; verified: {done.verified:,}")
-    out.say(f"spent: ${done.spent:.4f}")
-    for words in (*source_words(done), *(f"note: {note}" for note in done.notes)):
+    labelling = learning_round.labelling
+    questions = ", ".join(f"{count:,} {end}" for end, count in labelling.answers.items()) or "none"
+    judgments = ", ".join(f"{count:,} {end}" for end, count in labelling.labels.items()) or "none"
+    out.say(
+        f"side questions: {questions}; judgments: {judgments}; verified: {labelling.verified:,}"
+    )
+    out.say(f"spent: ${labelling.spent:.4f}")
+    for words in (*source_words(labelling), *(f"note: {note}" for note in labelling.notes)):
         out.say(words)
-    for change in found.changes:
+    for change in learning_round.changes:
         out.say(f"change: {change_words(change)}")
-    if found.followed is not None:
-        out.say(f"version {found.followed} serves now, because of changes")
-    if found.step is not None:
-        _show_step(found.step)
-    if found.version is None:
-        out.say(f"no new version: {found.note}")
+    if learning_round.followed is not None:
+        out.say(f"version {learning_round.followed} serves now, because of changes")
+    if learning_round.step is not None:
+        _show_step(learning_round.step)
+    if learning_round.version is None:
+        out.say(f"no new version: {learning_round.note}")
         return
-    out.say(f"version {found.version}: {found.word}; {found.verdict}")
-    lacking = f"it isn't the candidate: {found.note}"
-    out.say("it is the candidate now" if found.is_candidate else lacking)
+    out.say(f"version {learning_round.version}: {learning_round.word}; {learning_round.verdict}")
+    lacking = f"it isn't the candidate: {learning_round.note}"
+    out.say("it is the candidate now" if learning_round.is_candidate else lacking)
 
 
 def _show_step(step: "CandidateStep") -> None:
     decision = step.decision
-    taken = decision.action if step.is_taken else "no step"
-    out.say(f"version {step.version} is tried: {taken}, {decision.why}")
+    action = decision.action if step.is_taken else "no step"
+    out.say(f"version {step.version} is tried: {action}, {decision.why}")
     if decision.labels_needed is not None and not step.is_taken:
         out.say(f"about {decision.labels_needed:,} more labels are needed at this rate")
 
 
-def _seconds(text: str) -> float:
-    found = _SPAN.fullmatch(text)
-    if found is None:
+def _parse_seconds(text: str) -> float:
+    match = _SPAN.fullmatch(text)
+    if match is None:
         raise UsageError(f"--every is {text!r}; it must be a time span such as 10m, 24h or 7d")
-    return int(found[1]) * _SECONDS[found[2]]
+    return int(match[1]) * _SECONDS[match[2]]

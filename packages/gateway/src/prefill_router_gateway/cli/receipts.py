@@ -1,7 +1,7 @@
-"""`prefill-router explain`, `canary`, `savings` and `purge`: what the gateway's receipts tell.
+"""`prefill-router explain`, `canary`, `savings` and `purge`: what the gateway's receipts say.
 
 `explain` says why the gateway sent a request where it went; `canary` compares routed traffic with
-the rest; `savings` tells what routing saved, with what it cost and the quality beside it. `purge`
+the rest; `savings` says what routing saved and cost, with the quality beside it. `purge`
 deletes receipts and what was kept to learn from them.
 """
 
@@ -82,16 +82,16 @@ def explain(
     """
     from prefill_router_gateway.receipts import explain as work_out, latest_feedback, request_saving
 
-    receipt = _find(receipts, decision)
+    receipt = _find_receipt(receipts, decision)
     scores = latest_feedback(receipts, [receipt.choice.id])
     instead = request_saving(receipts, receipt, baseline)
-    found = work_out(receipt, scores.get(receipt.choice.id, []), instead=instead)
-    step = None if versions is None else _step(versions, receipt)
+    explanation = work_out(receipt, scores.get(receipt.choice.id, []), instead=instead)
+    step = None if versions is None else _find_step(versions, receipt)
     if as_json:
-        told = {} if versions is None else {"step": step and step.model_dump(mode="json")}
-        print_json({**found.to_dict(), **told})
+        more = {} if versions is None else {"step": step and step.model_dump(mode="json")}
+        print_json({**explanation.to_dict(), **more})
         return
-    _show(found)
+    _show_explanation(explanation)
     if step is not None:
         out.print()
         out.say(f"{step.at}: {step.words}")
@@ -99,7 +99,7 @@ def explain(
             out.say(f"    {name}: {value}")
 
 
-def _step(versions: str, receipt: "Receipt") -> "VersionStep | None":
+def _find_step(versions: str, receipt: "Receipt") -> "VersionStep | None":
     """The step by which the version that decided came to decide; None where it isn't known."""
     from prefill_router.router import VersionRegistry
     from prefill_router_gateway.receipts import version_name_of
@@ -111,39 +111,39 @@ def _step(versions: str, receipt: "Receipt") -> "VersionStep | None":
     return VersionRegistry.at(versions, create=False).state().step_of(name, until=receipt.at)
 
 
-def _find(url: str, decision: str) -> "Receipt":
+def _find_receipt(url: str, decision: str) -> "Receipt":
     from prefill_router_gateway.receipts import read_receipts, recent
 
     last = decision == "last"
-    found = recent(url, 1) if last else list(read_receipts(url, ids=[decision]))
-    if not found:
+    matches = recent(url, 1) if last else list(read_receipts(url, ids=[decision]))
+    if not matches:
         raise DataError(
             "there are no receipts yet; ask the gateway something first"
             if last
             else f"there is no receipt {decision!r}; its id is in the reply's header "
             "x-prefill-router-decision-id"
         )
-    return found[0]
+    return matches[0]
 
 
-def _show(found: "Explanation") -> None:
-    first, *sentences = found.sentences()
+def _show_explanation(explanation: "Explanation") -> None:
+    first, *sentences = explanation.sentences()
     out.say(Text(first, style="bold"))
     for sentence in sentences:
         out.say(sentence)
     out.print()
-    out.print(_targets(found))
+    out.print(_target_table(explanation))
     out.print()
-    _show_calls(found)
-    _show_amounts(found)
+    _show_calls(explanation)
+    _show_amounts(explanation)
 
 
-def _targets(found: "Explanation") -> Table:
+def _target_table(explanation: "Explanation") -> Table:
     heads = ["target", "place", "P(correct)", "estimated cost", "score"]
-    waits = found.receipt.choice.waits is not None
+    waits = explanation.receipt.choice.waits is not None
     table = columns(*heads, *(["seconds"] if waits else []), fold=True)
     table.add_column("why not", overflow="fold")
-    for line in found.targets:
+    for line in explanation.targets:
         table.add_row(
             line.target,
             "-" if line.place is None else str(line.place),
@@ -156,8 +156,8 @@ def _targets(found: "Explanation") -> Table:
     return table
 
 
-def _show_calls(found: "Explanation") -> None:
-    for attempt in found.receipt.outcome.attempts:
+def _show_calls(explanation: "Explanation") -> None:
+    for attempt in explanation.receipt.outcome.attempts:
         name = attempt.deployment or attempt.target
         if attempt.end == "breaker_open":
             out.print(f"{name} wasn't asked: its breaker was open")
@@ -169,14 +169,14 @@ def _show_calls(found: "Explanation") -> None:
             out.say(f"  {attempt.failure}")
 
 
-def _show_amounts(found: "Explanation") -> None:
-    receipt, outcome = found.receipt, found.receipt.outcome
+def _show_amounts(explanation: "Explanation") -> None:
+    receipt, outcome = explanation.receipt, explanation.receipt.outcome
     forecast = receipt.forecast_seconds
     reading = "" if forecast is None else f" ({1000 * forecast:.1f} ms for the forecast)"
     first = outcome.first_byte_seconds
-    begun = "" if first is None else f", first byte after {first:.3f} s"
+    first_byte = "" if first is None else f", first byte after {first:.3f} s"
     out.say(
-        f"decided in {1000 * receipt.decision_seconds:.1f} ms{reading}{begun}, "
+        f"decided in {1000 * receipt.decision_seconds:.1f} ms{reading}{first_byte}, "
         f"{outcome.total_seconds:.3f} s in all"
     )
     usage = outcome.usage
@@ -187,9 +187,9 @@ def _show_amounts(found: "Explanation") -> None:
             (usage.output_tokens, "out"),
             (usage.reasoning_tokens, "of them reasoning"),
         )
-        told = ", ".join(f"{n:,} {what}" for n, what in parts if n is not None)
+        counts = ", ".join(f"{n:,} {what}" for n, what in parts if n is not None)
         about = ", estimated" if outcome.usage_is_estimated else ""
-        out.print(f"tokens: {told or 'unknown'}{about}")
+        out.print(f"tokens: {counts or 'unknown'}{about}")
     estimated = counted(receipt.choice.input_tokens, "input token")
     cost = "?" if receipt.cost is None else dollars(receipt.cost)
     about = ", by estimates" if receipt.cost_is_estimated else ""
@@ -230,25 +230,27 @@ def canary(
     table.add_row("conversations", f"{routed.conversations:,}", f"{rest.conversations:,}", "")
     table.add_row("requests", f"{routed.requests:,}", f"{rest.requests:,}", "")
     for name, difference in differences.items():
-        three = (routed.means()[name], rest.means()[name], difference)
-        told = _costs(three) if name == "cost" else [_told(m, f"{m.value:.3f}", 3) for m in three]
-        table.add_row("cost of 1,000" if name == "cost" else name, *told)
+        means = (routed.means()[name], rest.means()[name], difference)
+        if name == "cost":
+            table.add_row("cost of 1,000", *_format_costs(means))
+        else:
+            table.add_row(name, *(_format_mean(mean, f"{mean.value:.3f}", 3) for mean in means))
     out.print(table)
 
 
-def _costs(means: "Sequence[Mean]") -> list[str]:
+def _format_costs(means: "Sequence[Mean]") -> list[str]:
     """Costs of 1,000 conversations, since one may cost a millionth of a dollar."""
     many = [replace(m, value=_MANY * m.value, half=_MANY * m.half) for m in means]
     least = min((abs(m.value) for m in many if m.value), default=1.0)
     digits = 2 if math.isnan(least) or least >= 1 else decimal_places(least)
     signs = ("-" if m.value < 0 else "" for m in many)
     return [
-        _told(m, sign + dollars(abs(m.value), digits=digits), digits)
+        _format_mean(m, sign + dollars(abs(m.value), digits=digits), digits)
         for m, sign in zip(many, signs, strict=True)
     ]
 
 
-def _told(mean: "Mean", value: str, digits: int) -> str:
+def _format_mean(mean: "Mean", value: str, digits: int) -> str:
     if math.isnan(mean.value):
         return "?"
     return value if math.isnan(mean.half) else f"{value} ± {mean.half:,.{digits}f}"
@@ -282,13 +284,13 @@ def purge(
     if key is None and older_than is None:
         raise UsageError("nothing says what to purge; give --key, --older-than, or both")
     before = moment(older_than)
-    found = delete(receipts, key=key, before=before, texts_only=texts_only, dry_run=dry_run)
+    counts = delete(receipts, key=key, before=before, texts_only=texts_only, dry_run=dry_run)
     if as_json:
-        print_json({"dry_run": dry_run, "texts_only": texts_only, "rows": found})
+        print_json({"dry_run": dry_run, "texts_only": texts_only, "rows": counts})
         return
     what = "rows with texts" if texts_only else "rows"
     table = columns("table", what if dry_run else f"{what}, purged")
-    for name, count in found.items():
+    for name, count in counts.items():
         table.add_row(name, f"{count:,}")
     out.print(table)
 
@@ -315,12 +317,12 @@ def savings(
     ] = 0.0,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Tell what routing saved against one target alone, its own costs deducted.
+    """Say what routing saved against one target alone, its own costs deducted.
 
     The gateway chose that target, the baseline, and wrote it into each receipt. The page and the
     metrics use the same one, so that they give the same figure.
     The baseline's cost is estimated, by the ratio of the estimates of both targets. Intervals are
-    95 %, by a bootstrap over groups of conversations. Quality is told beside it.
+    95 %, by a bootstrap over groups of conversations. Quality is shown beside it.
 
     Example: prefill-router savings receipts.sqlite --since 7d --baseline large
     """
@@ -331,47 +333,48 @@ def savings(
         encoder_second_dollars=encoder_second_dollars,
         encoder_thousand_dollars=encoder_thousand_dollars,
     )
-    found = savings_since(receipts, settings, since=moment(since) or 0.0, named=baseline)
+    report = savings_since(receipts, settings, since=moment(since) or 0.0, named=baseline)
     if as_json:
-        print_json(found.to_dict())
+        print_json(report.to_dict())
     else:
-        _show_savings(found)
+        _show_savings(report)
 
 
-def _show_savings(found: "Savings") -> None:
-    compared = counted(found.requests, "routed request")
-    out.say(f"{compared}, against {found.baseline} alone, {_CHOSEN[found.chosen_by]}")
+def _show_savings(report: "Savings") -> None:
+    compared = counted(report.requests, "routed request")
+    out.say(f"{compared}, against {report.baseline} alone, {_CHOSEN[report.chosen_by]}")
     out.print()
     table = columns("", "", "95 % interval", fold=True)
-    table.add_row("spent", dollars(found.spent), "")
-    table.add_row(f"at {found.baseline}, estimated", dollars(found.at_baseline), "")
-    table.add_row("saved", *_estimate_cells(found.saved, _dollars))
-    table.add_row("as a share", *_estimate_cells(found.share, "{:.1%}".format))
-    for one in found.deducted:
-        told = "not counted" if one.dollars is None else _dollars(0 - one.dollars)
-        table.add_row(f"  {one.kind}", told, "")
-    table.add_row("saved after that", *_estimate_cells(found.net, _dollars))
-    table.add_row("expected accuracy", _accuracy(found.expected), "")
-    table.add_row(f"  at {found.baseline}", _accuracy(found.expected_baseline), "")
-    table.add_row("  difference", *_estimate_cells(found.expected_gain, "{:+.3f}".format))
-    scored = f"scored answers ({found.scored:,})" if found.scored else "scored answers"
-    table.add_row(scored, *_estimate_cells(found.observed, "{:.3f}".format))
+    table.add_row("spent", dollars(report.spent), "")
+    table.add_row(f"at {report.baseline}, estimated", dollars(report.at_baseline), "")
+    table.add_row("saved", *_estimate_cells(report.saved, _format_dollars))
+    table.add_row("as a share", *_estimate_cells(report.share, "{:.1%}".format))
+    for deduction in report.deducted:
+        cost = deduction.dollars
+        words = "not counted" if cost is None else _format_dollars(0 - cost)
+        table.add_row(f"  {deduction.kind}", words, "")
+    table.add_row("saved after that", *_estimate_cells(report.net, _format_dollars))
+    table.add_row("expected accuracy", _format_accuracy(report.expected), "")
+    table.add_row(f"  at {report.baseline}", _format_accuracy(report.expected_baseline), "")
+    table.add_row("  difference", *_estimate_cells(report.expected_gain, "{:+.3f}".format))
+    scored = f"scored answers ({report.scored:,})" if report.scored else "scored answers"
+    table.add_row(scored, *_estimate_cells(report.observed, "{:.3f}".format))
     out.print(table)
-    for note in found.notes():
+    for note in report.notes():
         out.say(f"note: {note}")
 
 
-def _estimate_cells(found: "SavingsEstimate", show: Callable[[float], str]) -> tuple[str, str]:
-    if found.value is None:
+def _estimate_cells(estimate: "SavingsEstimate", show: Callable[[float], str]) -> tuple[str, str]:
+    if estimate.value is None:
         return _UNKNOWN, ""
-    if found.low is None or found.high is None:
-        return show(found.value), _UNKNOWN
-    return show(found.value), f"{show(found.low)} to {show(found.high)}"
+    if estimate.low is None or estimate.high is None:
+        return show(estimate.value), _UNKNOWN
+    return show(estimate.value), f"{show(estimate.low)} to {show(estimate.high)}"
 
 
-def _dollars(value: float) -> str:
+def _format_dollars(value: float) -> str:
     return f"-{dollars(-value)}" if value < 0 else dollars(value)
 
 
-def _accuracy(value: float | None) -> str:
+def _format_accuracy(value: float | None) -> str:
     return _UNKNOWN if value is None else f"{value:.3f}"

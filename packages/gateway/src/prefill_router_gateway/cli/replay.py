@@ -109,38 +109,38 @@ def replay(
     elif keep is not None:
         raise UsageError("--keep needs --deadline-seconds or --dollars-per-second")
     if not sessions:
-        found = _decide(read, lam, router, prices, encoder_folder, latency)
+        report = _decide(read, lam, router, prices, encoder_folder, latency)
     elif router is None and pool is None:
         from prefill_router_gateway.receipts import replay_sessions
 
-        found = replay_sessions(read(), lam or _LAMS, latency=latency)
+        report = replay_sessions(read(), lam or _LAMS, latency=latency)
     else:
         raise UsageError(
             "--sessions uses the receipts' own forecasts and prices; leave out --router and "
             "--pool, or --sessions"
         )
-    written = [] if to is None else _drawn(found, to)
+    paths = [] if to is None else _draw(report, to)
     if as_json:
-        print_json(_plain(found))
+        print_json(_to_plain(report))
     else:
-        _show_replay(found)
-    for path in written:
+        _show_replay(report)
+    for path in paths:
         err.say(f"wrote {path}")
 
 
-def _drawn(found: "Replay", to: Path) -> list[Path]:
+def _draw(report: "Replay", to: Path) -> list[Path]:
     from prefill_router_gateway.receipts import write_picture
 
-    return write_picture(found, to / "replay")
+    return write_picture(report, to / "replay")
 
 
-def _plain(found: "Replay") -> dict[str, Any]:
+def _to_plain(report: "Replay") -> dict[str, Any]:
     return {
-        "requests": len(found.recorded),
-        "sessions": found.sessions,
-        "left_out": dict(found.recorded.left_out),
-        "notes": list(found.notes),
-        "settings": [one.to_dict() for one in found.settings],
+        "requests": len(report.recorded),
+        "sessions": report.sessions,
+        "left_out": dict(report.recorded.left_out),
+        "notes": list(report.notes),
+        "settings": [setting.to_dict() for setting in report.settings],
     }
 
 
@@ -169,32 +169,32 @@ def _decide(
     return again(recorded, lams or _LAMS, latency=latency, notes=notes)
 
 
-def _show_replay(found: "Replay") -> None:
+def _show_replay(report: "Replay") -> None:
     heads = ("changed", "expected\naccuracy", "estimated\ncost", "observed cost\nof the same")
     table = columns("setting", *heads)
-    costs = [one.estimated_cost for one in found.settings if one.estimated_cost > 0]
+    costs = [setting.estimated_cost for setting in report.settings if setting.estimated_cost > 0]
     digits = decimal_places(min(costs, default=1.0))
-    for one in found.settings:
+    for setting in report.settings:
         estimated, observed = (
             "?" if math.isnan(cost) else dollars(cost, digits=digits)
-            for cost in (one.estimated_cost, one.observed_cost)
+            for cost in (setting.estimated_cost, setting.observed_cost)
         )
         table.add_row(
-            one.name,
-            f"{one.changed:,} ({100 * one.changed / one.requests:.1f} %)",
-            f"{one.accuracy:.3f}",
+            setting.name,
+            f"{setting.changed:,} ({100 * setting.changed / setting.requests:.1f} %)",
+            f"{setting.accuracy:.3f}",
             estimated,
-            f"{observed} ({one.observed:,})",
+            f"{observed} ({setting.observed:,})",
         )
-    how = "in their conversations" if found.sessions else "each by itself"
-    out.print(f"{counted(len(found.recorded), 'request')} decided again, {how}\n")
+    how = "in their conversations" if report.sessions else "each by itself"
+    out.print(f"{counted(len(report.recorded), 'request')} decided again, {how}\n")
     out.print(table)
     out.print()
-    for one in found.settings[1:]:
-        moves = ", ".join(f"{n:,} {a} -> {b}" for a, b, n in one.moves[:_MOVES])
+    for setting in report.settings[1:]:
+        moves = ", ".join(f"{n:,} {a} -> {b}" for a, b, n in setting.moves[:_MOVES])
         if moves:
-            out.say(f"{one.name}: {moves}")
-    for why, count in found.recorded.left_out.items():
+            out.say(f"{setting.name}: {moves}")
+    for why, count in report.recorded.left_out.items():
         out.say(f"left out: {count:,} {why}")
-    for note in found.notes:
+    for note in report.notes:
         out.say(f"note: {note}")

@@ -100,7 +100,7 @@ def serve(
     from prefill_router.lazy_imports import installed
     from prefill_router_gateway.runtime import GatewayPaths, load, refuse_unshared
 
-    def checked() -> "LoadedGateway":
+    def load_checked() -> "LoadedGateway":
         loaded = load(places)
         if workers > 1:
             refuse_unshared(loaded)
@@ -122,9 +122,9 @@ def serve(
         pool=pool,
         config=config,
         overrides={
-            "listen": _given(host=host, port=port),
-            "routing": _given(lam=lam, fallback=default),
-            "receipts": _given(url=receipts),
+            "listen": _drop_none(host=host, port=port),
+            "routing": _drop_none(lam=lam, fallback=default),
+            "receipts": _drop_none(url=receipts),
         },
         keys=keys,
         encoder_folders=tuple(encoder_folder or ()),
@@ -132,12 +132,12 @@ def serve(
         threads=threads,
     )
     if check:
-        _check(checked, as_json=as_json)
+        _check(load_checked, as_json=as_json)
         return
     # until the server takes signals; the first process of a container ignores it by default
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        _run(places, checked(), workers)
+        _run(places, load_checked(), workers)
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -145,16 +145,16 @@ def serve(
 def _run(places: "GatewayPaths", loaded: "LoadedGateway", workers: int) -> None:
     from prefill_router_gateway.api import run, run_workers
 
-    def told(address: str) -> None:
+    def print_address(address: str) -> None:
         out.print(f"serving at {address}", soft_wrap=True)
 
     _warn(loaded)
     if loaded.light.fingerprint:
         err.say(loaded.lam_reason)
     if workers == 1:
-        run(places, loaded, on_ready=told)
+        run(places, loaded, on_ready=print_address)
     else:
-        run_workers(places, loaded, workers=workers, on_ready=told)
+        run_workers(places, loaded, workers=workers, on_ready=print_address)
 
 
 def _check(load: "Callable[[], LoadedGateway]", *, as_json: bool) -> None:
@@ -168,12 +168,12 @@ def _check(load: "Callable[[], LoadedGateway]", *, as_json: bool) -> None:
         raise typer.Exit(1) from None
     names, router = list(loaded.pool.names), loaded.light.fingerprint or None
     if as_json:
-        found = {
+        report = {
             "ok": True,
             "errors": [],
             "warnings": [*loaded.warnings, *loaded.candidate_problems],
         }
-        print_json({**found, "router": router, "targets": names, "lam": loaded.lam_reason})
+        print_json({**report, "router": router, "targets": names, "lam": loaded.lam_reason})
         return
     _warn(loaded)
     what = "no router yet" if router is None else f"the router {router}"
@@ -187,7 +187,7 @@ def _warn(loaded: "LoadedGateway") -> None:
         err.say(f"warning: {warning}", style="yellow")
 
 
-def _given(**options: Any) -> dict[str, Any]:
+def _drop_none(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -224,19 +224,21 @@ def import_litellm(
 
     _check_places(config, to, settings)
     proxy = None if through is None else LitellmProxy(base_url=_proxy_url(through))
-    found = import_config(config, proxy=proxy)
+    conversion = import_config(config, proxy=proxy)
     with ExitStack() as places:  # both, or neither
         pool = places.enter_context(opt.replacing(to, overwrite=overwrite))
-        write_pool(found.pool, pool)
+        write_pool(conversion.pool, pool)
         if settings is not None:
-            text = yaml.safe_dump({k: dict(v) for k, v in found.settings.items()}, sort_keys=False)
+            text = yaml.safe_dump(
+                {k: dict(v) for k, v in conversion.settings.items()}, sort_keys=False
+            )
             place = places.enter_context(opt.replacing(settings, overwrite=overwrite))
             place.write_text(text, encoding="utf-8")
         opt.check_same(to, pool, overwrite=overwrite)
     if as_json:
-        _print_json(found, to, settings)
+        _print_json(conversion, to, settings)
     else:
-        _show_import(found, to, settings)
+        _show_import(conversion, to, settings)
 
 
 def _proxy_url(url: str) -> str:
@@ -261,40 +263,40 @@ def _check_places(config: Path, to: Path, settings: Path | None) -> None:
             files.check_place(place)
 
 
-def _show_import(found: "ImportedConfig", to: Path, settings: Path | None) -> None:
-    out.say(f"{to}: {', '.join(found.pool.names)}")
-    variables = sorted({p.api_key_env for p in found.pool.providers if p.api_key_env})
+def _show_import(conversion: "ImportedConfig", to: Path, settings: Path | None) -> None:
+    out.say(f"{to}: {', '.join(conversion.pool.names)}")
+    variables = sorted({p.api_key_env for p in conversion.pool.providers if p.api_key_env})
     if variables:
         out.say(f"keys are read from {', '.join(variables)}")
-    parts = [f"{part}.{name}" for part, values in found.settings.items() for name in values]
+    parts = [f"{part}.{name}" for part, values in conversion.settings.items() for name in values]
     if settings is not None:
         out.say(f"{settings}: {', '.join(parts) or 'nothing has a counterpart'}")
     elif parts:
         err.say(f"note: --settings would keep {', '.join(parts)}")
-    if found.listed:
-        names = ", ".join(found.listed)
-        err.say(f"note: prices and abilities of {names} are from {found.list_source}")
-    for name, notes in found.notes.items():
+    if conversion.listed:
+        names = ", ".join(conversion.listed)
+        err.say(f"note: prices and abilities of {names} are from {conversion.list_source}")
+    for name, notes in conversion.notes.items():
         for note in notes:
             err.say(f"note: {name}: {note}")
-    for left in found.left_out:
+    for left in conversion.left_out:
         whose = f" of {', '.join(left.models)}" if left.models else ""
         err.say(f"left out: {left.what}{whose}: {left.why}")
 
 
-def _print_json(found: "ImportedConfig", to: Path, settings: Path | None) -> None:
+def _print_json(conversion: "ImportedConfig", to: Path, settings: Path | None) -> None:
     print_json(
         {
             "pool": str(to),
-            "targets": list(found.pool.names),
+            "targets": list(conversion.pool.names),
             "settings_file": None if settings is None else str(settings),
-            "settings": {part: dict(values) for part, values in found.settings.items()},
-            "listed": list(found.listed),
-            "list_source": found.list_source,
-            "notes": {name: list(notes) for name, notes in found.notes.items()},
+            "settings": {part: dict(values) for part, values in conversion.settings.items()},
+            "listed": list(conversion.listed),
+            "list_source": conversion.list_source,
+            "notes": {name: list(notes) for name, notes in conversion.notes.items()},
             "left_out": [
                 {"what": left.what, "why": left.why, "models": list(left.models)}
-                for left in found.left_out
+                for left in conversion.left_out
             ],
         }
     )
@@ -347,10 +349,10 @@ def new(
     """
     from prefill_router_gateway.guard import add_key, digest, new_key
 
-    made = new_key()
-    given = {
+    key = new_key()
+    fields = {
         "name": name,
-        "sha256": digest(made),
+        "sha256": digest(key),
         "created": datetime.now(UTC).date(),
         "requests_per_minute": requests_per_minute,
         "concurrent": concurrent,
@@ -361,11 +363,11 @@ def new(
         "expires": expires,
         "learning": not no_learning,
     }
-    add_key(file, _checked(given))
+    add_key(file, _make_key(fields))
     if as_json:
-        print_json({"name": name, "key": made, "file": str(file)})
+        print_json({"name": name, "key": key, "file": str(file)})
     else:
-        out.say(made)
+        out.say(key)
     err.print(f"{file} has only the key's hash; the key itself isn't shown again", soft_wrap=True)
 
 
@@ -386,7 +388,7 @@ def list_keys(
         return
     table = Table("name", "created", "may", "expires", box=None, pad_edge=False)
     for row in rows:
-        table.add_row(row["name"], row["created"] or "-", _key_words(row), row["expires"] or "-")
+        table.add_row(row["name"], row["created"] or "-", _describe_key(row), row["expires"] or "-")
     out.say(table)
 
 
@@ -405,19 +407,19 @@ def revoke(name: _Name, file: _File = _DEFAULT, as_json: opt.AsDocument = False)
     out.say(f"{file} no longer has the key {name!r}")
 
 
-def _checked(given: dict[str, Any]) -> "ClientKey":
+def _make_key(fields: dict[str, Any]) -> "ClientKey":
     from pydantic import ValidationError
 
     from prefill_router_gateway.guard import ClientKey
 
     try:
-        return ClientKey.model_validate(given)
+        return ClientKey.model_validate(fields)
     except ValidationError as error:
-        told = "; ".join(f"{e['loc'][0]}: {e['msg']}" for e in error.errors())
-        raise UsageError(told) from None
+        problems = "; ".join(f"{e['loc'][0]}: {e['msg']}" for e in error.errors())
+        raise UsageError(problems) from None
 
 
-def _key_words(row: dict[str, Any]) -> str:
+def _describe_key(row: dict[str, Any]) -> str:
     limits = [
         f"{row[field]:,} {words}"
         for field, words in (

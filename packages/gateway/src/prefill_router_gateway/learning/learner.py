@@ -191,7 +191,9 @@ def learn(
     with _lock_out_others(settings, registry), closing(open_learning(settings.receipts)) as store:
         checks = _make_checks(settings, store, registry, clock)
         labelling = _make_labelling(settings, store, checks.pool, clock)
-        round_ = labelling.run_round(share=share, anchors=checks.due_anchors, progress=progress)
+        labelling_round = labelling.run_round(
+            share=share, anchors=checks.due_anchors, progress=progress
+        )
         changes = checks.record_changes()
         day = datetime.fromtimestamp(clock(), UTC).date().isoformat()
         followed = follow_changes(
@@ -201,13 +203,13 @@ def learn(
             receipts=settings.receipts,
             pool=checks.pool,
             registry=registry,
-            errors=round_.errors,
+            errors=labelling_round.errors,
             states=partial(_gather_states, settings, progress=progress),
             sources=settings.sources,
             since=checks.since,
         )
         step = trial.step(progress)
-        outcome = _fit_if_due(settings, registry, round_, checks, progress)
+        outcome = _fit_if_due(settings, registry, labelling_round, checks, progress)
         return replace(outcome, step=step, changes=changes, followed=followed)
 
 
@@ -268,7 +270,7 @@ def _fit_if_due(
     progress: Progress,
 ) -> LearningRound:
     try:
-        exported = export(
+        dataset_export = export(
             current_scores(scored_receipts(settings.receipts), checks.since),
             pool=checks.pool,
             samples=current_samples(labelled_samples(settings.receipts), checks.since),
@@ -277,7 +279,10 @@ def _fit_if_due(
         )
     except DataError as error:
         return LearningRound(labelling=labelling, note=str(error))
-    labels, targets = dict(exported.sources), _labelled_targets(exported.dataset, settings.least)
+    labels, targets = (
+        dict(dataset_export.sources),
+        _labelled_targets(dataset_export.dataset, settings.least),
+    )
     state = registry.state()
     last = sum(state.versions[-1].labels.values()) if state.versions else 0
     more = _MORE if state.candidate is None else _MORE_THAN_TRIED
@@ -288,8 +293,10 @@ def _fit_if_due(
         note = f"{sum(labels.values()):,} labels, {last:,} at the last version; waiting for more"
         return LearningRound(labelling=labelling, labels=labels, note=note)
     try:
-        dataset = exported.dataset.select(targets=targets)
-        return _add_version(settings, registry, labelling, checks, exported, dataset, progress)
+        dataset = dataset_export.dataset.select(targets=targets)
+        return _add_version(
+            settings, registry, labelling, checks, dataset_export, dataset, progress
+        )
     except (DataError, FitError) as error:
         return LearningRound(labelling=labelling, labels=labels, note=str(error))
 
@@ -306,7 +313,7 @@ def _add_version(
     registry: VersionRegistry,
     labelling: LabellingRound,
     checks: TargetChecks,
-    exported: DatasetExport,
+    dataset_export: DatasetExport,
     dataset: RoutingDataset,
     progress: Progress,
 ) -> LearningRound:
@@ -329,8 +336,8 @@ def _add_version(
         fitted.router,
         {
             "data": dataset.fingerprint,
-            "labels": dict(exported.sources),
-            "traffic": exported.times,
+            "labels": dict(dataset_export.sources),
+            "traffic": dataset_export.times,
             "verdict": None if verdict is None else {**verdict.to_dict(), **comparison},
             "notes": tuple(source_words(labelling)),
             "changes": tuple(change.id for change in checks.changes),
@@ -344,7 +351,7 @@ def _add_version(
     why_not = f"surely less accurate than {current}, and no cheaper" if is_worse else word
     return LearningRound(
         labelling=labelling,
-        labels=dict(exported.sources),
+        labels=dict(dataset_export.sources),
         version=name,
         verdict=reason,
         word=word,

@@ -568,12 +568,12 @@ class CandidateTrial:
         if not pairs:
             return "no request was kept since those that it was fitted on"
         try:
-            exported = export(
+            dataset_export = export(
                 pairs, pool=self.pool, samples=samples, turns=turns, errors=self.errors
             )
         except DataError as error:
             return str(error)
-        dataset = self._leave_out_earlier(exported.dataset, since)
+        dataset = self._leave_out_earlier(dataset_export.dataset, since)
         if dataset is None:
             return "all requests since it was fitted are of conversations that it was fitted on"
         return dataset, samples, {receipt.choice.id: receipt for receipt, _ in pairs}
