@@ -304,7 +304,7 @@ def test_waiting_receipts_are_written_when_the_server_is_back(postgres: Postgres
         while writer.stats().waiting:
             await asyncio.sleep(0.01)
         stats = writer.stats()
-        assert (stats.kept, stats.waiting, stats.lost) == (9, 0, 0)
+        assert (stats.written, stats.waiting, stats.lost) == (9, 0, 0)
         assert stats.last_error_kind
         assert writer.healthy
         assert await writer.close() == 0

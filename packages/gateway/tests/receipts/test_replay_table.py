@@ -73,10 +73,10 @@ def test_the_curve_agrees_with_every_lam() -> None:
         point = recorded.point(recorded.at(float(lam)))
         assert curve.accuracy[held if lam < 1 else -1] == pytest.approx(point.accuracy)
         assert curve.cost[held if lam < 1 else -1] == pytest.approx(point.cost)
-    thin = curve.thinned(5)
+    thin = curve.thin(5)
     assert len(thin.lam) == 5
     assert (thin.lam[0], thin.lam[-1]) == (curve.lam[0], curve.lam[-1])
-    assert len(curve.thinned(10_000).lam) == len(curve.lam)
+    assert len(curve.thin(10_000).lam) == len(curve.lam)
 
 
 def test_accuracy_and_cost_never_fall_as_lam_rises() -> None:

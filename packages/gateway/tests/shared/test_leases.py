@@ -26,7 +26,7 @@ def with_lease(granted: float, *, others: float = 0.0) -> tuple[Budgets, BudgetL
     """A budget of ten dollars, and a replica with a lease of it."""
     clock, budgets = Clock(), Budgets([TEN])
     budgets.shares = leases = BudgetLeases("me", share=0.2, clock=clock)
-    leases.granted(budgets.states_of(None, AT), [[(granted, others)]])
+    leases.take_grants(budgets.states_of(None, AT), [[(granted, others)]])
     return budgets, leases, clock
 
 
@@ -66,26 +66,26 @@ def test_cut_off_without_a_lease_is_told_as_such() -> None:
 def test_a_new_hour_needs_a_new_lease() -> None:
     budgets, leases, _ = with_lease(2)
     (state,) = budgets.states_of(None, AT + HOUR)
-    assert (state.leased, leases.low([state])) == (0, [state])
+    assert (state.leased, leases.find_low([state])) == (0, [state])
 
 
 def test_a_lease_is_renewed_once_half_is_spent_and_not_again_at_once_where_none_is_left() -> None:
     budgets, leases, clock = with_lease(2)
-    assert leases.low(budgets.states_of(None, AT)) == []
+    assert leases.find_low(budgets.states_of(None, AT)) == []
     budgets.spend(None, 1.25, AT)
-    states = leases.low(budgets.states_of(None, AT))
+    states = leases.find_low(budgets.states_of(None, AT))
     ((_, asked),) = leases.grants(states, 3)
     assert (asked["want"], asked["parts"], asked["dollars"]) == (1.25, 6, 10)
-    leases.granted(states, [[(2.0, 8.75)]])  # nothing more
-    assert leases.low(budgets.states_of(None, AT)) == []
+    leases.take_grants(states, [[(2.0, 8.75)]])  # nothing more
+    assert leases.find_low(budgets.states_of(None, AT)) == []
     clock.now += 1
-    assert leases.low(budgets.states_of(None, AT)) == budgets.states_of(None, AT)
+    assert leases.find_low(budgets.states_of(None, AT)) == budgets.states_of(None, AT)
 
 
 def test_requests_in_flight_that_need_more_than_a_lease_are_granted_it() -> None:
     budgets, leases, _ = with_lease(2)
     budgets.reserve("one", None, 3)
-    ((_, asked),) = leases.grants(leases.low(budgets.states_of(None, AT)), 3)
+    ((_, asked),) = leases.grants(leases.find_low(budgets.states_of(None, AT)), 3)
     assert (asked["want"], asked["least"]) == (3, 1.25)
 
 
@@ -93,9 +93,9 @@ def test_an_idle_lease_is_given_back_but_for_what_is_in_flight() -> None:
     budgets, leases, clock = with_lease(2)
     budgets.spend(None, 0.5, AT)
     budgets.reserve("one", None, 0.25)
-    assert list(leases.returns(lambda _: budgets.reserved(None))) == []
+    assert list(leases.returns(lambda _: budgets.dollars_reserved(None))) == []
     clock.now += 31
-    ((_, values),) = leases.returns(lambda _: budgets.reserved(None))
+    ((_, values),) = leases.returns(lambda _: budgets.dollars_reserved(None))
     assert values == (0.75, "", "hour", 500_000, "me", 0.75)
     ((_, values),) = leases.returns()
     assert values[0] == 0.5

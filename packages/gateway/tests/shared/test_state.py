@@ -55,7 +55,7 @@ class Replica:
         await self.shared.prepare(question())
         self.budgets.adjust_lam(0.5, None, time.time())
         self.budgets.spend(None, dollars, time.time())
-        await self.shared.written()
+        await self.shared.request_write()
 
     def held(self) -> Any:
         """A request of the key, until the block ends."""
@@ -107,7 +107,7 @@ def test_an_answer_is_known_elsewhere_once_it_is_written(postgres: PostgresServe
     async def go(one: Replica, two: Replica) -> None:
         what = {"tool_calls": ("call_1",), "response_id": "resp_1", "key": "ann"}
         one.sessions.record_answer("s", target="a", tokens=5, at=time.time(), **what)
-        await one.shared.written()
+        await one.shared.request_write()
         asked = {"in_tool_loop": True, "tool_call_ids": ("call_1",), "key": "ann"}
         await two.shared.prepare(question(session="s", previous_response_id="resp_1", **asked))
         state = two.sessions.state("s", time.time())
@@ -115,10 +115,10 @@ def test_an_answer_is_known_elsewhere_once_it_is_written(postgres: PostgresServe
         assert (state.target, state.tokens) == ("a", 5)
         assert two.sessions.caller(["call_1"], session="s", key=None) == "a"
         assert two.sessions.caller(["call_1"], session=None, key="ann") == "a"
-        assert two.sessions.owned("resp_1", key="ann") == "a"
+        assert two.sessions.find_owned("resp_1", key="ann") == "a"
         assert two.sessions.is_anothers("resp_1", key="bob")
         two.sessions.record_answer("s", target="b", tokens=7, at=time.time())
-        await two.shared.written()
+        await two.shared.request_write()
         await one.shared.prepare(question(session="s"))
         state = one.sessions.state("s", time.time())
         assert state is not None
@@ -256,7 +256,7 @@ def test_what_was_answered_and_spent_during_a_cut_is_written_afterwards(
             told = explain(made_receipt(0, details=two.shared.details(None))).sentences()
             line.mend()
             await until(lambda: two.shared.is_up)
-            await two.shared.written()
+            await two.shared.request_write()
             await one.shared.prepare(question(session="s"))
             assert one.sessions.state("s", time.time()) is not None
             await until(lambda: one.budgets.states(time.time())[0].spent == pytest.approx(0.3))
@@ -290,7 +290,7 @@ def test_old_entries_are_purged(postgres: PostgresServer) -> None:
         one.sessions.record_answer("old", target="a", tokens=5, at=time.time() - 61)
         for n in range(4):
             one.sessions.keep(f"resp_{n}", target="a", key=None)
-        await one.shared.written()
+        await one.shared.request_write()
         await one.shared._purge()
 
     with_two(postgres, go)

@@ -268,7 +268,7 @@ class OutcomeReports:
         gateway.recent.replace(receipt)
         log_request(receipt)
         if gateway.shared is not None:
-            await gateway.shared.written()
+            await gateway.shared.request_write()
 
 
 def _refusal(*, known: bool) -> RefusalError:

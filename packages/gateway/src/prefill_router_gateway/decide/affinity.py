@@ -218,7 +218,7 @@ class Sessions:
         if len(response_id) <= _LONGEST_ID:
             self._put("response", response_id, (target, key))
 
-    def owned(self, response_id: str, *, key: str | None) -> str | None:
+    def find_owned(self, response_id: str, *, key: str | None) -> str | None:
         """As `keeper`, but only where this very key received the response."""
         target, owner = self._responses.entries.get(response_id, (None, None))
         return target if owner == key else None
@@ -399,7 +399,7 @@ class ResponseOwners:
         """
         key = question.key
         unable = self._candidates.find_unable(question, 0)
-        keeper = self._sessions.owned(response, key=key)
+        keeper = self._sessions.find_owned(response, key=key)
         if keeper is not None:
             target = self._candidates.target_of(keeper)
             if target in self._names and target not in unable:

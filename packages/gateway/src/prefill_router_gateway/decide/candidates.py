@@ -422,7 +422,7 @@ class RequestEstimate:
         return self.cost if self.high is None else self.high
 
     @property
-    def trusted(self) -> PerTarget | None:
+    def trusted_correctness(self) -> PerTarget | None:
         """The probabilities, where the forecast is trusted; else None."""
         return self.correctness if self.fallback is None else None
 
@@ -585,7 +585,7 @@ def stored_not_of_key() -> RefusalError:
     """The error for a response that isn't known to be this key's; it reveals nothing else."""
     return _not_found(
         "no response with this id is known to belong to this key: another key received it, or it "
-        "is so old that the gateway has forgotten it; call its target directly"
+        "is so old that the gateway no longer remembers it; call its target directly"
     )
 
 

@@ -399,7 +399,7 @@ class Decider:
         allowance: Allowance,
     ) -> RoutingDecision:
         """The decision with a stronger target first, where the task doesn't get on."""
-        cause, p = self._escalation.find_cause(question), estimate.trusted
+        cause, p = self._escalation.find_cause(question), estimate.trusted_correctness
         is_kept = decision.reason in ("turn", "tool_loop") and not allowance.exhausted
         if cause is None or p is None or not is_kept:
             return decision
@@ -435,7 +435,7 @@ class Decider:
         self, question: RoutingRequest, estimate: RequestEstimate
     ) -> PredictedWaits | None:
         settings = self._routing.latency
-        if self._speeds is None or settings is None or estimate.trusted is None:
+        if self._speeds is None or settings is None or estimate.trusted_correctness is None:
             return None
         written = self.costs.output_tokens(question, estimate.written)
         return self._speeds.predict(settings, self._names, written)

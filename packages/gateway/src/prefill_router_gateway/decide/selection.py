@@ -46,7 +46,7 @@ _WINDOWS = 2
 _SLACK = 60.0  # seconds; a longer jump of the system's clock is ignored at first
 _BELIEVED = 3600.0  # seconds, after which it is accepted
 _running = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-"""A monotonic clock in seconds, which includes time asleep where the system can tell."""
+"""A monotonic clock in seconds, which includes time asleep where the system measures it."""
 
 
 @final
@@ -185,7 +185,7 @@ class Budgets:
             self._reserved[whose] -= dollars
         return key
 
-    def reserved(self, key: str | None) -> float:
+    def dollars_reserved(self, key: str | None) -> float:
         """The dollars reserved for a key's requests in flight, or for all where it is None."""
         return max(0.0, self._reserved.get(key, 0.0))
 
@@ -230,7 +230,7 @@ class Budgets:
         seconds = _SECONDS[budget.per]
         window = int(at // seconds)
         leased, is_cut_off = math.inf, False
-        reserved = self.reserved(budget.key)
+        reserved = self.dollars_reserved(budget.key)
         if self.shares is None:
             spent = self._spent.get((budget.per, budget.key), {}).get(window, 0.0)
         else:
@@ -432,7 +432,7 @@ class TargetChooser:
         reason: Reason = "policy" if estimate.fallback is None else "fallback"
         if waits is not None or limited:
             order = self._order_ready(estimate, allowance.lam, order, waits, limited)
-            if estimate.trusted is not None and order[0] != winner:
+            if estimate.trusted_correctness is not None and order[0] != winner:
                 reason = "headroom" if winner in limited else "latency"
         current = self._find_current(question, estimate, allowance, among, order[0], waits)
         if current is None:
@@ -455,7 +455,7 @@ class TargetChooser:
             among: The columns of the targets that may answer.
             present: The target at present.
         """
-        p, cost = estimate.trusted, self._costs.normalise(estimate.cost)
+        p, cost = estimate.trusted_correctness, self._costs.normalise(estimate.cost)
         if p is None:
             return []
         columns = [k for k in among if p[k] > p[self._column[present]]]
@@ -474,7 +474,7 @@ class TargetChooser:
 
         A floor moves no conversation that keeps its target, and spends no budget.
         """
-        floor, p = question.floor, estimate.trusted
+        floor, p = question.floor, estimate.trusted_correctness
         has_target = self._sessions.last_state(question.session) is not None
         is_kept = has_target and (question.holds_state or question.agent.is_ongoing)
         if floor is None or p is None or allowance.exhausted or is_kept:
@@ -486,10 +486,12 @@ class TargetChooser:
     ) -> tuple[list[int], int | None]:
         """The columns in the policy's or the fallback's order, and the policy's own choice."""
         names, lam, cost = self._names, allowance.lam, self._costs.normalise(estimate.cost)
-        if estimate.trusted is not None:
+        if estimate.trusted_correctness is not None:
             # a spent budget leaves only the cheapest, whatever the policy does with lam
             policy = Lambda() if allowance.exhausted else self._policy
-            order = policy_order(policy, estimate.trusted, cost, lam, names=names, among=among)
+            order = policy_order(
+                policy, estimate.trusted_correctness, cost, lam, names=names, among=among
+            )
             return order, order[0]
         fallback = "cheapest" if allowance.exhausted else self._settings.routing.fallback
         order = fallback_order(
@@ -529,7 +531,7 @@ class TargetChooser:
             costs = self._costs.normalise(estimate.cost + dollars)
             return policy_order(self._policy, p, costs, lam, names=self._names, among=among)
 
-        return order_ready(order, estimate.trusted, self._names, waits, limited, rank)
+        return order_ready(order, estimate.trusted_correctness, self._names, waits, limited, rank)
 
     def _find_current(
         self,
@@ -575,7 +577,7 @@ class TargetChooser:
         waits: PredictedWaits | None,
     ) -> bool:
         """Whether a conversation stays where it is, by its probabilities and costs."""
-        p = estimate.trusted
+        p = estimate.trusted_correctness
         if p is None and not allowance.exhausted:
             return True  # no forecast favours a switch
         return keeps_target(
@@ -593,7 +595,7 @@ def _append_rest(
     chosen: TargetChoice, estimate: RequestEstimate, able: Sequence[int]
 ) -> TargetChoice:
     """The choice with the targets below a floor at its end, to be called if the others fail."""
-    rest, p = [k for k in able if k not in chosen.order], estimate.trusted
+    rest, p = [k for k in able if k not in chosen.order], estimate.trusted_correctness
     if not rest or p is None:
         return chosen
     return replace(chosen, order=[*chosen.order, *sorted(rest, key=lambda k: -p[k])])

@@ -68,11 +68,11 @@ class SharedPlace(Protocol):
     """The place of a request among those that replicas count together for its key."""
 
     def free(self) -> None:
-        """Free it; what is written next tells the other replicas. Later calls do nothing."""
+        """Free it; other replicas learn it with what is written next. Later calls do nothing."""
         ...
 
     async def free_everywhere(self) -> None:
-        """Free it, and wait until the other replicas are told."""
+        """Free it, and wait until the other replicas know it."""
         ...
 
 

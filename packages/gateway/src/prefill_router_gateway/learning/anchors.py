@@ -22,7 +22,7 @@ from prefill_router_gateway.receipts import (
 )
 
 LEARNED: Final = 40
-"""The repetitions that tell how often a target repeats itself."""
+"""The repetitions that only show how often a target repeats itself."""
 _STAY = 9.0, 1.0
 """Grades that were the same again and that weren't, assumed before any is known."""
 _ASKED = re.compile(r"(.+) \(asked (\d+)\)", re.DOTALL)
@@ -141,7 +141,7 @@ class AnchorExpectation:
 
     Answers to the same question repeat themselves, so the last grade says most; how often right
     ones stay right, and wrong ones wrong, is learned from all anchors of the target. An anchor that
-    was just seen to change tells little when it is asked again, and another tells more.
+    has just changed shows little when it is asked again, and another shows more.
     """
 
     def __init__(self) -> None:
@@ -161,7 +161,7 @@ class AnchorExpectation:
 def anchor_observations(grades: Iterable[Sequence[FirstJudgment]]) -> Iterator[Observation]:
     """The grades of answers that were right at first and asked again, with what was expected.
 
-    The first `LEARNED` only tell how often answers repeat themselves.
+    The first `LEARNED` only show how often answers repeat themselves.
 
     Args:
         grades: The grades of each request, in order of time.

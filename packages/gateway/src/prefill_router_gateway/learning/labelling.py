@@ -238,7 +238,7 @@ class Labelling:
     ) -> Iterator[tuple[list[RepeatedRequest], float]]:
         """New requests in waves, each with its share of those left; or one of none.
 
-        What a wave cost tells what the next ones will, so the budget is used, and for all alike.
+        The cost of a wave predicts that of the next ones, so all of the budget is used.
         """
         planned = {plan.id for plan in read_learning(self._url, SideQuestions)}
         new = [request for name, request in requests.items() if name not in planned]

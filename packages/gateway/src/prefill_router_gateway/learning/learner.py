@@ -197,7 +197,7 @@ def learn(
         changes = checks.record_changes()
         day = datetime.fromtimestamp(clock(), UTC).date().isoformat()
         followed = follow_changes(
-            registry, checks.changes, checks.pool, charged=checks.charged, day=day
+            registry, checks.changes, checks.pool, charged=checks.repriced_targets, day=day
         )
         trial = CandidateTrial(
             receipts=settings.receipts,
@@ -341,7 +341,7 @@ def _add_version(
             "verdict": None if verdict is None else {**verdict.to_dict(), **comparison},
             "notes": tuple(source_words(labelling)),
             "changes": tuple(change.id for change in checks.changes),
-            "charged": checks.charged,
+            "charged": checks.repriced_targets,
         },
     )
     word, reason = ("can't tell", "") if verdict is None else (verdict.word, verdict.because)

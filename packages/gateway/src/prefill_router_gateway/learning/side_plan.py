@@ -83,7 +83,7 @@ def propensities(gain: Cells, price: Cells, dollars: float) -> Cells:
     floor = FLOOR * dollars / total
     has_gain = askable & ~np.isnan(gain)
     worth = np.where(has_gain, np.nan_to_num(gain) / np.where(askable, cost, 1.0), 0.0)
-    if not worth.any():  # nothing tells them apart
+    if not worth.any():  # they can't be distinguished
         has_gain, worth = askable, askable.astype(np.float64)
     worth = np.where(askable & ~has_gain, worth[has_gain].mean(), worth) / worth.max()
     teaches = worth > _LEAST_WORTH
@@ -110,7 +110,7 @@ def _find_scale(
 
 
 def chance(seed: int, decision: str, target: str) -> float:
-    """A number in [0, 1) that is drawn anew for each decision and target, and always the same."""
+    """A number in [0, 1) that is drawn for each decision and target, and always the same."""
     digest = hashlib.sha256(f"{seed}\n{decision}\n{target}".encode("utf-8", "surrogatepass"))
     return int.from_bytes(digest.digest()[:7]) / 2**56
 

@@ -1,7 +1,7 @@
 """Looks for changes of targets, prices and traffic, records them, and lets a version follow.
 
 What was noticed is written to the database first, and a step of the versions names the changes that
-it answers. So an interruption loses none, and no step is taken twice.
+it answers. So an interruption loses none, and no step is repeated.
 """
 
 import itertools
@@ -149,7 +149,7 @@ class TargetChecks:
         return replace(self._listed, targets=targets)
 
     @property
-    def charged(self) -> tuple[str, ...]:
+    def repriced_targets(self) -> tuple[str, ...]:
         """The targets whose providers charge other prices than listed."""
         return tuple(name for name in self._listed.names if self._price_factor(name) != 1)
 

@@ -72,7 +72,7 @@ class RequestTest:
     expected: str | None = None
 
     @property
-    def called(self) -> set[str]:
+    def function_names(self) -> set[str]:
         """The names of the functions that it calls."""
         calls = (node for node in ast.walk(ast.parse(self.source)) if isinstance(node, ast.Call))
         return {call.func.id for call in calls if isinstance(call.func, ast.Name)}
@@ -96,7 +96,7 @@ def _read_asserts(text: str) -> Iterator[RequestTest]:
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             continue
         test = RequestTest(source)
-        if isinstance(statement, ast.Assert) and test.called:
+        if isinstance(statement, ast.Assert) and test.function_names:
             yield test
 
 
@@ -129,7 +129,7 @@ def passes(tests: Sequence[RequestTest], answer: str, sandbox: Sandbox) -> bool 
         relevant = [
             (test, output)
             for test, output in zip(tests, outputs, strict=True)
-            if test.called & set(defined)
+            if test.function_names & set(defined)
         ]
     except (ValueError, TypeError):  # the program wrote something else
         return None
@@ -257,7 +257,7 @@ def _limit_checks(checks: Mapping[str, _Check]) -> dict[str, _Check]:
     """The checks of a schema's keywords, of which so many are made and no more."""
     left = itertools.count(MOST_CHECKS, -1)
 
-    def counted(check: _Check) -> _Check:
+    def limit_check(check: _Check) -> _Check:
         def count(validator: Any, keyword: Any, value: Any, schema: Any) -> Iterator[Any]:
             if next(left) <= 0:
                 raise ValueError("the schema takes too many checks")
@@ -265,16 +265,16 @@ def _limit_checks(checks: Mapping[str, _Check]) -> dict[str, _Check]:
 
         return count
 
-    def passed(validator: Any, keyword: Any, value: Any, schema: Any) -> Iterator[Any]:
+    def pass_over(validator: Any, keyword: Any, value: Any, schema: Any) -> Iterator[Any]:
         del validator, keyword, value, schema
         yield from ()
 
-    def beyond(validator: Any, keyword: Any, value: Any, schema: Any) -> Iterator[Any]:
+    def check_additional(validator: Any, keyword: Any, value: Any, schema: Any) -> Iterator[Any]:
         if "patternProperties" not in schema:  # which properties these are, its patterns say
             yield from checks["additionalProperties"](validator, keyword, value, schema) or ()
 
-    own = {**dict.fromkeys(UNCHECKED, passed), "additionalProperties": beyond}
-    return {name: counted(own.get(name, check)) for name, check in checks.items()}
+    own = {**dict.fromkeys(UNCHECKED, pass_over), "additionalProperties": check_additional}
+    return {name: limit_check(own.get(name, check)) for name, check in checks.items()}
 
 
 def _follows_outermost(schema: Mapping[str, Any], value: object) -> bool:

@@ -461,7 +461,7 @@ class DecisionDetail(TypedDict):
         attempts: Every call, in order.
         path: The winners over lam from 0 to 1; empty without a forecast.
         below: The next winner for lower lam, and from which lam on; None if there is none.
-        above: The next winner for higher lam, likewise.
+        above: The same for higher lam.
         tokens: Token counts of the answer.
         timings: The times of the request.
         router: The fingerprint of the router that decided; empty where none did.

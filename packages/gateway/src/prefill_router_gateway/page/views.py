@@ -207,7 +207,7 @@ _THOUSAND = 1000
 
 def curve(recorded: Recorded, receipts: Sequence[Receipt]) -> CurveView:
     """The accuracy-cost curve of the requests with a forecast."""
-    thin_curve = recorded.curve().thinned()
+    thin_curve = recorded.curve().thin()
     points = zip(
         thin_curve.lam.tolist(), thin_curve.accuracy.tolist(), thin_curve.cost.tolist(), strict=True
     )

@@ -241,7 +241,7 @@ def _group_by_turn(
 
 
 def _read_prompt(receipt: Receipt, sampled: LabelledSample | None) -> Prompt | None:
-    """What the encoder read, as the sample or the receipt has it; None where neither can tell."""
+    """What the encoder read, as the sample or the receipt has it; None where neither has it."""
     if sampled is None:
         return None if receipt.prompt is None else prompt_of(receipt.prompt)
     try:

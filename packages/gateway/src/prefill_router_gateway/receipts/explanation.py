@@ -145,7 +145,7 @@ class Explanation:
         if sent := self.receipt.details.get("sent_hints"):
             lines.append(f"asked to think as the client said: {json.dumps(sent)}")
         for name, value in self.receipt.details.get("asked", {}).items():
-            lines.append(f"asked for {name}: {_listed(value)}")
+            lines.append(f"asked for {name}: {_join_words(value)}")
         if choice.policy_target not in (None, choice.target):
             lines.append(f"the policy alone would have chosen {choice.policy_target}")
         lines += [
@@ -190,7 +190,7 @@ def _describe_agent(receipt: Receipt) -> Iterator[str]:
             yield f"results of tools that failed in a row before it: {failing}"
 
 
-def _listed(value: Any) -> str:
+def _join_words(value: Any) -> str:
     return ", ".join(value) if isinstance(value, list) else str(value)
 
 

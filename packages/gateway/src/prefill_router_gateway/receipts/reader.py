@@ -141,7 +141,7 @@ def scored_receipts(
     with closing(open_store(url, create=False)) as store:
         rows = pages(store, NAMES, conditions)
         while receipts := [from_row(row) for row in islice(rows, _PAGE)]:
-            scores = _latest(store, [receipt.choice.id for receipt in receipts])
+            scores = _read_latest(store, [receipt.choice.id for receipt in receipts])
             yield from ((receipt, scores.get(receipt.choice.id, [])) for receipt in receipts)
 
 
@@ -241,10 +241,10 @@ def latest_feedback(url: str, ids: Sequence[str] | None = None) -> dict[str, lis
         ids: Only these decisions; at most a few hundred.
     """
     with closing(open_store(url, create=False)) as store:
-        return _latest(store, ids)
+        return _read_latest(store, ids)
 
 
-def _latest(store: Database, ids: Sequence[str] | None) -> dict[str, list[Feedback]]:
+def _read_latest(store: Database, ids: Sequence[str] | None) -> dict[str, list[Feedback]]:
     condition = "" if ids is None else f" WHERE id IN ({', '.join('?' * len(ids)) or 'NULL'})"
     query = f"SELECT id, source, at, score, conversation FROM {FEEDBACK}{condition} ORDER BY at"
     latest = {

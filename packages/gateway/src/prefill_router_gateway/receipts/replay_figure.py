@@ -53,11 +53,11 @@ def picture(rows: list[dict[str, Any]], *, title: str) -> Figure:
     """Draw the points of `rows_of`."""
     figure = new_figure(6.4, 4.6)
     axes = figure.subplots()
-    _draw(axes, rows)
+    _draw_points(axes, rows)
     axes.margins(x=0.08, y=0.08)
     style(axes, title=title, x="expected US dollars for 1,000 requests", y="expected accuracy")
     legend_below(figure)
-    _name(axes, rows)
+    _label_points(axes, rows)
     return figure
 
 
@@ -65,50 +65,54 @@ def rows_of(replay: Replay) -> list[dict[str, Any]]:
     """The points of the picture: the curve, each target alone, as it was, and settings tried."""
     curve = replay.recorded.curve()
     rows = [
-        _row("curve", "", p, c, lam=lam)
+        _make_row("curve", "", p, c, lam=lam)
         for lam, p, c in zip(
             curve.lam.tolist(), curve.accuracy.tolist(), curve.cost.tolist(), strict=True
         )
     ]
     singles = replay.recorded.singles().items()
-    rows += [_row("target", name, single.accuracy, single.cost) for name, single in singles]
+    rows += [_make_row("target", name, single.accuracy, single.cost) for name, single in singles]
     rows += [
-        _row("setting", setting.name, setting.accuracy, setting.estimated_cost / setting.requests)
+        _make_row(
+            "setting", setting.name, setting.accuracy, setting.estimated_cost / setting.requests
+        )
         for setting in replay.settings
     ]
     return rows
 
 
-def _row(
+def _make_row(
     kind: str, name: str, accuracy: float, cost: float, *, lam: float | None = None
 ) -> dict[str, Any]:
     figures = {"accuracy": accuracy, "usd_per_1000": _REQUESTS * cost}
     return {"kind": kind, "name": name, "lam": lam, **figures}
 
 
-def _points(rows: list[dict[str, Any]], kind: str) -> list[tuple[float, float]]:
+def _list_points(rows: list[dict[str, Any]], kind: str) -> list[tuple[float, float]]:
     return [(row["usd_per_1000"], row["accuracy"]) for row in rows if row["kind"] == kind]
 
 
-def _draw(axes: Axes, rows: list[dict[str, Any]]) -> None:
-    costs, accuracies = _axes(_points(rows, "curve"))
+def _draw_points(axes: Axes, rows: list[dict[str, Any]]) -> None:
+    costs, accuracies = _split_axes(_list_points(rows, "curve"))
     colour, _, _ = stroke(0)
     axes.step(
         costs, accuracies, where="post", label="any lam, each by itself", color=colour, lw=1.6
     )
-    axes.plot(*_axes(_points(rows, "target")), "o", label="one target alone", color=QUIET, ms=5)
-    was, *tried = _points(rows, "setting")
+    axes.plot(
+        *_split_axes(_list_points(rows, "target")), "o", label="one target alone", color=QUIET, ms=5
+    )
+    was, *tried = _list_points(rows, "setting")
     colour, _, marker = stroke(1)
-    axes.plot(*_axes([was]), marker, label="as it was", color=colour, ms=7)
+    axes.plot(*_split_axes([was]), marker, label="as it was", color=colour, ms=7)
     colour, _, marker = stroke(2)
-    axes.plot(*_axes(tried), marker, label="settings tried", color=colour, ms=6)
+    axes.plot(*_split_axes(tried), marker, label="settings tried", color=colour, ms=6)
 
 
-def _axes(points: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
+def _split_axes(points: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
     return [x for x, _ in points], [y for _, y in points]
 
 
-def _name(axes: Axes, rows: list[dict[str, Any]]) -> None:
+def _label_points(axes: Axes, rows: list[dict[str, Any]]) -> None:
     """Label all points but "as it was", which is in the legend.
 
     Settings with equal results are one point with one label.
@@ -116,16 +120,16 @@ def _name(axes: Axes, rows: list[dict[str, Any]]) -> None:
     names: dict[tuple[float, float], list[str]] = {}
     for kind, first in (("target", 0), ("setting", 1)):
         some = [row["name"] for row in rows if row["kind"] == kind][first:]
-        for point, name in zip(_points(rows, kind)[first:], some, strict=True):
+        for point, name in zip(_list_points(rows, kind)[first:], some, strict=True):
             if np.isfinite(point).all():
                 x, y = (float(f"{value:.6g}") for value in point)  # equal despite rounding errors
                 names.setdefault((x, y), []).append(name)
-    avoid = [*_along(_points(rows, "curve")), *_points(rows, "setting")]
+    avoid = [*_spread_points(_list_points(rows, "curve")), *_list_points(rows, "setting")]
     labels = [", ".join(some) for some in names.values()]
     place_labels(axes, list(names), labels, avoid=avoid, size=7, colour=INK)
 
 
-def _along(curve: list[tuple[float, float]]) -> list[tuple[float, float]]:
+def _spread_points(curve: list[tuple[float, float]]) -> list[tuple[float, float]]:
     """Points on a step curve, evenly spaced in the figure."""
     corners = [(x, y) for (_, y), (x, _) in pairwise(curve)]
     x, y = np.array([*chain.from_iterable(zip(curve, corners, strict=False)), curve[-1]]).T

@@ -57,7 +57,7 @@ class ExpectedCurve:
     accuracy: Float[NDArray[np.float64], " point"]
     cost: Float[NDArray[np.float64], " point"]
 
-    def thinned(self, most: int = 200) -> "ExpectedCurve":
+    def thin(self, most: int = 200) -> "ExpectedCurve":
         """At most `most` of the points, evenly selected and including both ends."""
         at = np.unique(np.linspace(0, len(self.lam) - 1, min(most, len(self.lam))).round())
         some = at.astype(np.int64)

@@ -60,7 +60,7 @@ class ReceiptColumn(NamedTuple):
         if self.kind == "json":
             return _encode(dict(value) if isinstance(value, Mapping) else value)
         if self.kind == "text":
-            return _text(value)
+            return _clean_text(value)
         if self.kind == "real":
             return float(value) if math.isfinite(value) else None
         count = storable_count(int(value))  # a provider may report anything
@@ -122,16 +122,16 @@ COLUMNS: tuple[ReceiptColumn, ...] = (
 NAMES: tuple[str, ...] = tuple(column.name for column in COLUMNS)
 
 
-def _target(receipt: Receipt) -> str:
+def _target_of(receipt: Receipt) -> str:
     return receipt.outcome.target or receipt.choice.target
 
 
-def _count(name: str, receipt: Receipt) -> int | None:
+def _token_count(name: str, receipt: Receipt) -> int | None:
     count: int | None = getattr(receipt.outcome.usage, name, None)
     return count
 
 
-def _further(attempts: Sequence[TargetAttempt]) -> dict[str, list[str | None]]:
+def _list_ends(attempts: Sequence[TargetAttempt]) -> dict[str, list[str | None]]:
     """The deployment of each attempt and why it failed, where one has such."""
     columns = {
         "deployments": [attempt.deployment for attempt in attempts],
@@ -141,9 +141,9 @@ def _further(attempts: Sequence[TargetAttempt]) -> dict[str, list[str | None]]:
 
 
 _COMPUTED: Mapping[str, Callable[[Receipt], Any]] = {
-    "target": _target,
-    "probability": lambda receipt: receipt.choice.correctness.get(_target(receipt)),
-    "estimated_cost": lambda receipt: receipt.choice.estimated_cost.get(_target(receipt)),
+    "target": _target_of,
+    "probability": lambda receipt: receipt.choice.correctness.get(_target_of(receipt)),
+    "estimated_cost": lambda receipt: receipt.choice.estimated_cost.get(_target_of(receipt)),
     "attempts": lambda receipt: [
         [a.target, a.end, a.status, a.seconds] for a in receipt.outcome.attempts
     ],
@@ -152,7 +152,7 @@ _COMPUTED: Mapping[str, Callable[[Receipt], Any]] = {
         "estimated": receipt.outcome.usage_is_estimated,
         "response_id": receipt.outcome.response_id,
         "tool_calls": receipt.outcome.tool_calls,
-        **_further(receipt.outcome.attempts),
+        **_list_ends(receipt.outcome.attempts),
     },
     "details": lambda receipt: {
         **receipt.details,
@@ -166,7 +166,7 @@ _COMPUTED: Mapping[str, Callable[[Receipt], Any]] = {
             else {}
         ),
     },
-    **{name: partial(_count, name) for name in _COUNTS},
+    **{name: partial(_token_count, name) for name in _COUNTS},
 }
 _VALUES = tuple((c, attrgetter(c.field) if c.field else _COMPUTED[c.name]) for c in COLUMNS)
 
@@ -216,7 +216,7 @@ def from_row(row: Sequence[Any]) -> Receipt:
             choice=RoutingDecision(**choice), outcome=outcome, details=details, **fields[""]
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise _corrupt(row[0]) from None
+        raise _corrupt_error(row[0]) from None
 
 
 def _read_attempts(
@@ -252,19 +252,19 @@ def named_values(text: str, identity: str) -> dict[str, Any]:
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):
-        raise _corrupt(identity) from None
+        raise _corrupt_error(identity) from None
     if not isinstance(values, dict):
-        raise _corrupt(identity)
+        raise _corrupt_error(identity)
     return values
 
 
-def _corrupt(identity: str) -> CorruptError:
+def _corrupt_error(identity: str) -> CorruptError:
     return CorruptError(
         f"the receipt {identity!r} is damaged; leave it out, or restore the database from a backup"
     )
 
 
-def _text(value: str) -> str:
+def _clean_text(value: str) -> str:
     """A text that any database accepts: without zero bytes and lone surrogates."""
     return storable(value[:_MOST_TEXT]).replace("\0", "�")
 

@@ -41,7 +41,7 @@ class RequestSaving:
         baseline: The baseline.
         cost: US dollars; observed if the baseline answered, otherwise estimated.
         low: The low end of its 95 % interval; None where the baseline answered too few requests.
-        high: The high end, likewise.
+        high: The high end; None under the same conditions.
         saved: `cost` less the observed cost.
     """
 

@@ -201,7 +201,7 @@ class ReceiptWriter:
         while not ended:
             batch, ended = self._gather_rows()
             if batch:
-                self._write(batch)
+                self._write_batch(batch)
             if ended or not batch or len(self._unsampled) >= _MOST_SAMPLES:
                 self._write_samples()
             if not ended:
@@ -235,32 +235,32 @@ class ReceiptWriter:
         self._failures += 1
         self._last_error_kind = error.kind if isinstance(error, DownError) else "unusable"
 
-    def _write(self, batch: Sequence[_QueuedRow]) -> None:
+    def _write_batch(self, batch: Sequence[_QueuedRow]) -> None:
         """Write a batch, retrying as long as the database is down."""
         rows = [_PreparedRow(item.record, _make_row(item.record, self.redaction)) for item in batch]
         pause = _FIRST_PAUSE
         while not self._stop.is_set():
             try:
-                written = self._insert(rows)
+                written = self._insert_rows(rows)
             except StoreError as error:
                 self._count_failure(error)
-                self._report(away=self._down, batch=batch)  # only from the second failure on
+                self._report_state(away=self._down, batch=batch)  # only from the second failure on
                 self._down = True
                 self._stop.wait(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:
                 self._down = False
-                self._report(away=False, batch=batch)
+                self._report_state(away=False, batch=batch)
                 self._written += sum(written)
                 self._dropped += len(batch) - sum(written)
                 with_samples = [item for item in batch if item.sample is not None]
                 self._samples_due += len(with_samples)
                 self._unsampled += with_samples
                 self._prompts_gone += sum(item.prompt for item in batch if item.sample is None)
-                _wake(batch, written)
+                _give_results(batch, written)
                 return
 
-    def _report(self, *, away: bool, batch: Sequence[_QueuedRow]) -> None:
+    def _report_state(self, *, away: bool, batch: Sequence[_QueuedRow]) -> None:
         """Record whether the database is unavailable; log changes, and release waiting answers."""
         before, self._away = self._away, away
         if away and not before:
@@ -273,7 +273,7 @@ class ReceiptWriter:
         elif before and not away:
             _log.info("receipts are written again")
 
-    def _insert(self, rows: Sequence[_PreparedRow]) -> list[bool]:
+    def _insert_rows(self, rows: Sequence[_PreparedRow]) -> list[bool]:
         """Write all rows at once, or one by one if the database rejects one."""
         good = [item for item in rows if item.row is not None]
         try:
@@ -284,7 +284,7 @@ class ReceiptWriter:
                     [item.row for item in good if item.row and isinstance(item.record, Feedback)],
                 )
         except RowError:
-            return [len(rows) > 1 and self._insert([row])[0] for row in rows]
+            return [len(rows) > 1 and self._insert_rows([row])[0] for row in rows]
         return [item.row is not None for item in rows]
 
     def _write_samples(self) -> None:
@@ -339,7 +339,7 @@ def _make_sample_insert(draft: SampleDraft, redaction: Redaction) -> Statement |
         return None
 
 
-def _wake(batch: Sequence[_QueuedRow], written: Sequence[bool]) -> None:
+def _give_results(batch: Sequence[_QueuedRow], written: Sequence[bool]) -> None:
     """Give the results to all waiters, with one call per loop."""
     ends: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[bool], bool]]] = {}
     for item, ok in zip(batch, written, strict=True):
@@ -433,7 +433,7 @@ class RecentRequests:
     """The latest receipts, the newest last, and counts of the last hour by minute."""
 
     def __init__(self) -> None:
-        self._ended: deque[tuple[int, Receipt]] = deque(maxlen=_MOST_RECENT)
+        self._recent: deque[tuple[int, Receipt]] = deque(maxlen=_MOST_RECENT)
         self._minutes: deque[MinuteCounts] = deque()
         self._number = 0
         self._process = f"{time.time_ns():x}"
@@ -441,7 +441,7 @@ class RecentRequests:
     def add(self, receipt: Receipt) -> None:
         """Add a request that ended."""
         self._number += 1
-        self._ended.append((self._number, receipt))
+        self._recent.append((self._number, receipt))
         minute = int(receipt.at // _MINUTE)
         if not self._minutes or self._minutes[-1].number < minute:
             self._minutes.append(MinuteCounts(minute))
@@ -455,10 +455,10 @@ class RecentRequests:
 
     def replace(self, receipt: Receipt) -> None:
         """Take the outcome of a request that was only decided."""
-        entries = enumerate(self._ended)
+        entries = enumerate(self._recent)
         place = next((p for p, (_, r) in entries if r.choice.id == receipt.choice.id), None)
         if place is not None:
-            self._ended[place] = (self._ended[place][0], receipt)
+            self._recent[place] = (self._recent[place][0], receipt)
         number = int(receipt.at // _MINUTE)
         for minute in (m for m in self._minutes if m.number == number):
             minute.failed += receipt.outcome.kind in _BAD
@@ -488,7 +488,7 @@ class RecentRequests:
         is_current = process == self._process and place.isascii() and place.isdigit()
         after = int(place) if is_current else 0
         receipts: list[Receipt] = []
-        for number, receipt in reversed(self._ended):
+        for number, receipt in reversed(self._recent):
             if number <= after or len(receipts) == limit:
                 break
             if which is None or which(receipt):
@@ -497,18 +497,18 @@ class RecentRequests:
 
     def find(self, name: str) -> Receipt | None:
         """The receipt of a decision; None if it isn't among the latest."""
-        return next((r for _, r in reversed(self._ended) if r.choice.id == name), None)
+        return next((r for _, r in reversed(self._recent) if r.choice.id == name), None)
 
     def all(self) -> list[Receipt]:
         """All remembered receipts, oldest first."""
-        return [receipt for _, receipt in self._ended]
+        return [receipt for _, receipt in self._recent]
 
     def last_hour(self) -> tuple[float, list[Receipt]]:
         """The time since which all receipts are remembered, and the last hour's, oldest first."""
         since = time.time() - _HOUR
-        if len(self._ended) == _MOST_RECENT:
-            since = max(since, self._ended[0][1].at)
-        return since, [receipt for _, receipt in self._ended if receipt.at >= since]
+        if len(self._recent) == _MOST_RECENT:
+            since = max(since, self._recent[0][1].at)
+        return since, [receipt for _, receipt in self._recent if receipt.at >= since]
 
     def minutes(self) -> list[MinuteCounts]:
         """The last hour, minute by minute; those without a request are left out."""

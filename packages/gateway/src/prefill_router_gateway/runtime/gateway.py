@@ -250,7 +250,7 @@ class Gateway:
 
         Args:
             lam: The trade-off.
-            share: Whether to tell the other replicas, or workers; False where it comes from one.
+            share: Whether to send it to other replicas or workers; False where it is from one.
         """
         if lam != self.lam:
             _log.warning("lam is %g from now on; it was %g", lam, self.lam)
@@ -295,8 +295,8 @@ class Gateway:
             ending = asyncio.create_task(before.close(keep=self.live))
             self._closing.add(ending)
             ending.add_done_callback(self._closing.discard)
-            for tell in self.on_reload:
-                tell(loaded)
+            for call in self.on_reload:
+                call(loaded)
             for warning in loaded.warnings:
                 _log.warning("%s", warning)
             _log.info("reloaded, with %s", _describe_versions(loaded))

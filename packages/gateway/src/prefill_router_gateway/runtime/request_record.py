@@ -208,7 +208,7 @@ async def write_receipt(
     log_request(receipt)
     if place is not None:
         place.free()  # now, to be written together with the answer
-    written = None if shared is None else shared.written()
+    written = None if shared is None else shared.request_write()
     sample = request.sample
     if sample is not None and (outcome.kind != "answered" or outcome.tool_calls):
         sample.answer.drop()

@@ -1,4 +1,4 @@
-"""Follows a router's versions: which ones serve, and the steps that are taken meanwhile."""
+"""Follows a router's versions: which ones serve, and the steps between them."""
 
 import asyncio
 import hashlib
@@ -52,7 +52,7 @@ class ServedVersions:
 def in_share(question: RoutingRequest, name: str, share: float) -> bool:
     """Whether a request is in a share of the conversations that is drawn for a name.
 
-    Different names have different conversations, and what is drawn for one tells nothing of
+    Different names have different conversations, and what is drawn for one says nothing of
     `traffic.share`. A request without a conversation is drawn by itself.
 
     Args:

@@ -97,9 +97,9 @@ class BudgetLeases:
             return 0.0, 0.0
         return lease.spent + lease.others, lease.granted - lease.spent
 
-    def low(self, states: Iterable[BudgetState]) -> list[BudgetState]:
+    def find_low(self, states: Iterable[BudgetState]) -> list[BudgetState]:
         """Those of these budgets of whose lease less than half is left."""
-        return [s for s in states if s.leased < self._size(s) / 2 and self._may_ask(s)]
+        return [s for s in states if s.leased < self._lease_size(s) / 2 and self._may_ask(s)]
 
     def grants(self, states: Iterable[BudgetState], replicas: int) -> Iterator[PostgresStatement]:
         """The statements that ask for leases, each for one of these budgets.
@@ -109,8 +109,8 @@ class BudgetLeases:
             replicas: How many replicas there are.
         """
         for state in states:
-            size = self._size(state)
-            owner, per, window = name = _name(state)
+            size = self._lease_size(state)
+            owner, per, window = name = _lease_name(state)
             self._lease(name)
             yield (
                 tables.GRANT,
@@ -126,10 +126,10 @@ class BudgetLeases:
                 },
             )
 
-    def granted(self, states: Iterable[BudgetState], rows: Sequence[Rows]) -> None:
+    def take_grants(self, states: Iterable[BudgetState], rows: Sequence[Rows]) -> None:
         """Take what the database granted, in the order of `grants`."""
         for state, ((granted, others),) in zip(states, rows, strict=True):
-            lease = self._lease(_name(state))
+            lease = self._lease(_lease_name(state))
             lease.others = others
             if granted <= max(lease.granted, lease.spent):
                 lease.denied_at = self._clock()
@@ -175,12 +175,12 @@ class BudgetLeases:
         self._leases = {n: lease for n, lease in self._leases.items() if n[2] >= oldest[n[1]]}
         self.unwritten &= self._leases.keys()
 
-    def _size(self, state: BudgetState) -> float:
+    def _lease_size(self, state: BudgetState) -> float:
         """The dollars that a lease should have, beyond those that requests in flight need."""
         return self._share * state.budget.dollars
 
     def _may_ask(self, state: BudgetState) -> bool:
-        lease = self._leases.get(_name(state))
+        lease = self._leases.get(_lease_name(state))
         return lease is None or self._clock() - lease.denied_at >= _DENIED_SECONDS
 
     def _lease(self, name: LeaseName) -> _Lease:
@@ -191,7 +191,7 @@ class BudgetLeases:
         return lease
 
 
-def _name(state: BudgetState) -> LeaseName:
+def _lease_name(state: BudgetState) -> LeaseName:
     return state.budget.key or "", state.budget.per, state.window
 
 
@@ -207,14 +207,14 @@ class SharedKeyLimits:
         local: This replica's own requests, which decide while the database is away.
         replica: The replica's name.
         ask: Runs a statement.
-        written: Begins to write which requests ended, with all else that is new.
+        request_write: Begins to write which requests ended, with all else that is new.
         replicas: Returns how many replicas there are.
 
     Attributes:
         under_way: The requests in flight here of each key whose concurrent requests are limited.
         ended: Those that ended, as far as the database doesn't know it yet.
-        written: Waits until the database knows them, or is given up for now.
-        turn: Held while the database learns these numbers anew.
+        request_write: Waits until the database knows them, or is given up for now.
+        turn: Held while these numbers are written to the database again.
     """
 
     def __init__(
@@ -223,11 +223,11 @@ class SharedKeyLimits:
         replica: str,
         *,
         ask: Ask,
-        written: Callable[[], Awaitable[None]],
+        request_write: Callable[[], Awaitable[None]],
         replicas: Callable[[], int],
     ) -> None:
         self._local, self._replica, self._ask, self._replicas = local, replica, ask, replicas
-        self.written = written
+        self.request_write = request_write
         self.under_way: Counter[str] = Counter()
         self.ended: Counter[str] = Counter()
         self.turn = asyncio.Lock()
@@ -250,7 +250,7 @@ class SharedKeyLimits:
         if key.requests_per_minute is None and key.concurrent is None:
             self._local.enter(key)
             return
-        share = self._share(key)
+        share = self._divide_limits(key)
         values = {
             "owner": key.name,
             "replica": self._replica,
@@ -280,7 +280,7 @@ class SharedKeyLimits:
             self.under_way[key.name] -= 1
             self.ended[key.name] += 1
 
-    def _share(self, key: ClientKey) -> ClientKey:
+    def _divide_limits(self, key: ClientKey) -> ClientKey:
         per_minute, at_once, parts = key.requests_per_minute, key.concurrent, self._replicas()
         return key.model_copy(
             update={
@@ -305,16 +305,16 @@ class KeyPlace:
         self._limits, self._key, self._is_held = limits, key, True
 
     def free(self) -> None:
-        """Free it; what is written next tells the other replicas. Later calls do nothing."""
+        """Free it; other replicas learn it with what is written next. Later calls do nothing."""
         if self._is_held:
             self._is_held = False
             self._limits.leave(self._key)
 
     async def free_everywhere(self) -> None:
-        """Free it, and wait until the other replicas are told."""
+        """Free it, and wait until the other replicas know it."""
         if self._is_held:
             self.free()
-            await self._limits.written()
+            await self._limits.request_write()
 
 
 _DIGITS = 40
@@ -362,7 +362,7 @@ class SharedAffinity:
     def begin(self) -> list[dict[str, Any]]:
         """All rows to be written; `end` must follow."""
         self._in_writing, self._unwritten = self._unwritten, {}
-        rows = (_row(place, *entry) for place, entry in self._in_writing.items())
+        rows = (_make_row(place, *entry) for place, entry in self._in_writing.items())
         return sorted(rows, key=itemgetter("name"))
 
     def end(self, *, written: bool) -> None:
@@ -381,7 +381,7 @@ def name_of(place: AffinityPlace) -> str:
     return sha256(repr(place).encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
 
 
-def _row(place: AffinityPlace, value: Any, at: float) -> dict[str, Any]:
+def _make_row(place: AffinityPlace, value: Any, at: float) -> dict[str, Any]:
     """An entry as a row."""
     row: dict[str, Any] = {"name": name_of(place), "kind": place[0], "tokens": 0, "at": at}
     if isinstance(value, SessionState):

@@ -88,7 +88,7 @@ class SharedState:
             key_limits,
             self._replica,
             ask=self._ask,
-            written=self.written,
+            request_write=self.request_write,
             replicas=lambda: self.replicas,
         )
         self.replicas, self.failures = 1, 0
@@ -110,7 +110,7 @@ class SharedState:
         await self._connect(*((statement, None) for statement in tables.FRESH))
         self._budgets.shares = self._leases
         self._sessions.on_entry = self._affinity.remember
-        self._breakers.changed, self._breakers.claim = self._breaker_changed, self._claim
+        self._breakers.changed, self._breakers.claim = self._note_breaker, self._claim
         await self._step()
         self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._write_on())]
 
@@ -152,14 +152,14 @@ class SharedState:
         with suppress(DownError):
             if places:
                 self._affinity.learn(places, await self._ask(tables.LOOK_UP, (" ".join(places),)))
-            low = self._leases.low(self._budgets.states_of(question.key, question.at))
+            low = self._leases.find_low(self._budgets.states_of(question.key, question.at))
             if any(state.leased <= 0 for state in low):
                 await self._renew([question.key])
             elif low:
                 self._low[question.key] = None
                 self._wake.set()
 
-    def written(self) -> Awaitable[None]:
+    def request_write(self) -> Awaitable[None]:
         """Begin to write what was answered and spent; done when written, or given up for now."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self.is_up:
@@ -188,7 +188,7 @@ class SharedState:
             return True
         return bool(rows[0][0])
 
-    def _breaker_changed(self, target: str) -> None:
+    def _note_breaker(self, target: str) -> None:
         self._changed.add(target)
         self._wake.set()
 
@@ -199,7 +199,7 @@ class SharedState:
             freest = min(self._reads, key=lambda connection: connection.pending)
             (rows,) = await freest.run((statement, values))
         except DownError as error:
-            self._lost(error)
+            self._note_loss(error)
             raise
         return rows
 
@@ -235,7 +235,7 @@ class SharedState:
                     await self._writes.run((tables.WRITE, tuple(map(json.dumps, rows))))
                 written = True
             except DownError as error:
-                self._lost(error)
+                self._note_loss(error)
                 raise
             finally:
                 self._affinity.end(written=written)
@@ -246,7 +246,9 @@ class SharedState:
         """Ask for leases of the budgets that apply to these keys' requests, where they are low."""
         async with self._leasing:
             now = time.time()
-            low = [s for key in keys for s in self._leases.low(self._budgets.states_of(key, now))]
+            low = [
+                s for key in keys for s in self._leases.find_low(self._budgets.states_of(key, now))
+            ]
             states = list({(s.budget.key, s.budget.per): s for s in low}.values())
             grants = list(self._leases.grants(states, self.replicas))
             if not grants:
@@ -256,9 +258,9 @@ class SharedState:
             try:
                 _, _, *rows = await self._writes.run(*head, *grants, together=True)
             except DownError as error:
-                self._lost(error)
+                self._note_loss(error)
                 raise
-            self._leases.granted(states, rows)
+            self._leases.take_grants(states, rows)
 
     # Keeping in step.
 
@@ -275,10 +277,10 @@ class SharedState:
                     await self._connect()
                 await self._step()
             except StoreError as error:
-                self._lost(error)
+                self._note_loss(error)
 
     async def _connect(self, *first: PostgresStatement) -> None:
-        """Connect, and tell the database which requests are in flight here."""
+        """Connect, and write which requests are in flight here."""
         for connection in (*self._reads, self._writes):
             await connection.open()
             await tables.prepare(connection)
@@ -300,7 +302,7 @@ class SharedState:
         if self.failures:
             _log.warning("the shared database is back")
 
-    def _lost(self, error: StoreError) -> None:
+    def _note_loss(self, error: StoreError) -> None:
         if not self.is_up:
             return
         self.away_since, self._leases.is_cut_off = time.time(), True
@@ -320,9 +322,11 @@ class SharedState:
                 *_, replicas, breakers, lams, spent = await self._writes.run(
                     (tables.SEEN, (self._replica,)),
                     (tables.BURY, ("",)),
-                    *(self._breaker_told(target) for target in sorted(changed)),
+                    *(self._breaker_statement(target) for target in sorted(changed)),
                     *(set_lam if lam is not None else ()),
-                    *self._leases.returns(lambda owner: self._budgets.reserved(owner or None)),
+                    *self._leases.returns(
+                        lambda owner: self._budgets.dollars_reserved(owner or None)
+                    ),
                     (tables.COUNT_REPLICAS, None),
                     (tables.READ_BREAKERS, None),
                     (tables.READ_LAM, None),
@@ -342,7 +346,7 @@ class SharedState:
             self._purged_at = time.monotonic()
             await self._purge()
 
-    def _breaker_told(self, target: str) -> PostgresStatement:
+    def _breaker_statement(self, target: str) -> PostgresStatement:
         opened = self._breakers.opened_for(target)
         if opened is None:
             return tables.CLOSE_BREAKER, (target,)

@@ -1,4 +1,4 @@
-"""What the gateway tells of itself: metrics, its log, traces and health checks.
+"""What the gateway reports of itself: metrics, its log, traces and health checks.
 
 metrics   counts requests for Prometheus, and writes the lines of the log
 gauges    the gauges for Prometheus, which are read on each scrape

@@ -1,4 +1,4 @@
-"""What telemetry tells of each request: counters for Prometheus, and lines of the log.
+"""What telemetry reports of each request: counters for Prometheus, and lines of the log.
 
 The counters, and some gauges, of several workers are added, and shown as those of one gateway. A
 line of the log is JSON for programs, or text for people; a thread of its own writes it to standard
