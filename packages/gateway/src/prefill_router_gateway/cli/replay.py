@@ -92,22 +92,13 @@ def replay(
     Example: prefill-router replay receipts.sqlite --lam 0.3 --lam 0.9 --since 7d
     """
     from prefill_router.targets import read_pool
-    from prefill_router_gateway import LatencySettings
     from prefill_router_gateway.receipts import read_receipts
 
     if to is not None:
         check_place(to)
     prices = None if pool is None else read_pool(pool)
     read = partial(read_receipts, receipts, since=moment(since))
-    latency = None
-    if deadline_seconds is not None or dollars_per_second:
-        latency = LatencySettings(
-            deadline_seconds=deadline_seconds,
-            dollars_per_second=dollars_per_second,
-            keep=1.0 if keep is None else keep,
-        )
-    elif keep is not None:
-        raise UsageError("--keep needs --deadline-seconds or --dollars-per-second")
+    latency = _make_latency(deadline_seconds, dollars_per_second, keep)
     if not sessions:
         report = _decide(read, lam, router, prices, encoder_folder, latency)
     elif router is None and pool is None:
@@ -126,6 +117,23 @@ def replay(
         _show_replay(report)
     for path in paths:
         err.say(f"wrote {path}")
+
+
+def _make_latency(
+    deadline_seconds: float | None, dollars_per_second: float, keep: float | None
+) -> "LatencySettings | None":
+    """The effect of waiting that is tried; None for none."""
+    from prefill_router_gateway import LatencySettings
+
+    if deadline_seconds is not None or dollars_per_second:
+        return LatencySettings(
+            deadline_seconds=deadline_seconds,
+            dollars_per_second=dollars_per_second,
+            keep=1.0 if keep is None else keep,
+        )
+    if keep is not None:
+        raise UsageError("--keep needs --deadline-seconds or --dollars-per-second")
+    return None
 
 
 def _draw(report: "Replay", to: Path) -> list[Path]:

@@ -109,13 +109,7 @@ def serve(
     installed("uvicorn", needed_for="the gateway")
     if as_json and not check:
         raise UsageError("--json prints what --check finds; give both, or neither")
-    if router is not None and versions is not None:
-        raise UsageError("give ROUTER or --versions, not both")
-    if router is not None and default is not None:
-        raise UsageError(
-            "--default is for serving without a router; with one, leave it out, or set "
-            "routing.fallback, which decides where there is no forecast"
-        )
+    _check_router(router, versions, default)
     places = GatewayPaths(
         router=router,
         versions=versions,
@@ -140,6 +134,18 @@ def serve(
         _run(places, load_checked(), workers)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _check_router(
+    router: PathOrUrl | None, versions: PathOrUrl | None, default: str | None
+) -> None:
+    if router is not None and versions is not None:
+        raise UsageError("give ROUTER or --versions, not both")
+    if router is not None and default is not None:
+        raise UsageError(
+            "--default is for serving without a router; with one, leave it out, or set "
+            "routing.fallback, which decides where there is no forecast"
+        )
 
 
 def _run(places: "GatewayPaths", loaded: "LoadedGateway", workers: int) -> None:

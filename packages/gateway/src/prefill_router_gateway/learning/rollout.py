@@ -211,11 +211,8 @@ def decide_rollout(data: RolloutData, settings: RolloutSettings) -> RolloutDecis
         "cheaper": (-cost, most),
         "not dearer": (-excess, most * (1 + settings.cost_margin)),
     }
-    evidence = {claim: log_capital(values, worst=most) for claim, (values, most) in margins.items()}
     bar = math.log(_CLAIMS / settings.level)
-    proven = {
-        claim: int(np.argmax(e >= bar)) + 1 for claim, e in evidence.items() if e.max() >= bar
-    }
+    proven, e_values = _test_claims(margins, bar)
     action, why, lacking = _choose_action(proven, data, settings)
     without_overlap, beyond_bound = int((~has_overlap).sum()), int((has_overlap & ~within).sum())
     if lacking:
@@ -236,13 +233,26 @@ def decide_rollout(data: RolloutData, settings: RolloutSettings) -> RolloutDecis
             "compared": int(compared.sum()),
             "quality": _round_mean(quality[has_quality]),
             "dollars": _round_mean(dollars[has_dollars]),
-            "e_values": {
-                claim: _round_value(math.exp(min(e.max(), 600))) for claim, e in evidence.items()
-            },
+            "e_values": e_values,
             "needed_e_value": _round_value(math.exp(bar)),
         },
         _count_labels_needed([margins[claim][0] for claim in lacking], bar, labels),
     )
+
+
+def _test_claims(
+    margins: Mapping[Claim, tuple[PerPair, PerPair]], bar: float
+) -> tuple[dict[Claim, int], dict[Claim, float | None]]:
+    """After how many pairs each proven claim was, and the highest e-value of every claim."""
+    capital = {claim: log_capital(values, worst=most) for claim, (values, most) in margins.items()}
+    proven = {
+        claim: int(np.argmax(logs >= bar)) + 1
+        for claim, logs in capital.items()
+        if logs.max() >= bar
+    }
+    return proven, {
+        claim: _round_value(math.exp(min(logs.max(), 600))) for claim, logs in capital.items()
+    }
 
 
 def _describe_losses(without_overlap: int, beyond_bound: int, requests: int) -> str:

@@ -38,7 +38,7 @@ from prefill_router_gateway.runtime.startup import (
     warm_start,
 )
 from prefill_router_gateway.runtime.versions import ServedVersions, VersionWatch
-from prefill_router_gateway.settings import BudgetSettings, GatewaySettings
+from prefill_router_gateway.settings import BudgetSettings, GatewaySettings, SharedSettings
 from prefill_router_gateway.shared import SharedState
 from prefill_router_gateway.telemetry import EventLoopLag, Metrics, PlainFamily, Traces
 
@@ -136,16 +136,7 @@ class Gateway:
         self.traces = None if settings.traces is None else Traces(settings.traces)
         self.pulse = EventLoopLag()
         self.key_limits = KeyLimits()
-        self.shared: SharedState | None = None
-        if settings.shared.url is not None:
-            self.shared = SharedState(
-                settings.shared,
-                budgets=self.budgets,
-                sessions=self.sessions,
-                breakers=self.breakers,
-                key_limits=self.key_limits,
-                take_lam=partial(self.set_lam, share=False),
-            )
+        self.shared = None if settings.shared.url is None else self._make_shared(settings.shared)
         self.body_budget = BodyBudget(settings.limits.held_bytes)
         self.recent = RecentRequests()
         self._secrets: set[str] = set()  # former keys too, which late answers may still quote
@@ -153,6 +144,16 @@ class Gateway:
         self._beating: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._reloading = asyncio.Lock()
+
+    def _make_shared(self, settings: SharedSettings) -> SharedState:
+        return SharedState(
+            settings,
+            budgets=self.budgets,
+            sessions=self.sessions,
+            breakers=self.breakers,
+            key_limits=self.key_limits,
+            take_lam=partial(self.set_lam, share=False),
+        )
 
     @property
     def settings(self) -> GatewaySettings:
@@ -198,22 +199,7 @@ class Gateway:
             StoreError: The receipts can't be opened.
         """
         settings = self._first.settings
-        opened = open_learning if settings.learning.share else open_store
-        store = await asyncio.to_thread(opened, settings.receipts.url)
-        self.writer = ReceiptWriter(
-            store,
-            wait_seconds=settings.receipts.wait_seconds,
-            max_queue=settings.receipts.max_queue,
-            keep_days=settings.receipts.keep_days,
-            learning_days=settings.learning.keep_days,
-        )
-        self.recorders = Recorders(
-            metrics=self.metrics,
-            recent=self.recent,
-            speeds=self.speeds,
-            writer=self.writer,
-            shared=self.shared,
-        )
+        await self._open_receipts(settings)
         await asyncio.to_thread(
             warm_start,
             self.receipts_url,
@@ -229,16 +215,39 @@ class Gateway:
         self.metrics.use_encoder_prices(settings.savings)
         self._use_pool(self._first.pool)
         self._beating = asyncio.create_task(self.pulse.run())
-        if self._places.registry is not None and self.other_workers is None:
-            watch = VersionWatch(
-                self._places.registry,
-                seconds=settings.routing.versions_seconds,
-                served=lambda: self.live.loaded.served,
-                reload=self.reload,
-                on_problem=lambda problem: self.apply_shared({"versions_problem": problem}),
-            )
-            self._watching = asyncio.create_task(watch.run())
+        self._watch_versions(settings)
         _log.info("ready, with %s", _describe_versions(self._first))
+
+    async def _open_receipts(self, settings: GatewaySettings) -> None:
+        open_database = open_learning if settings.learning.share else open_store
+        store = await asyncio.to_thread(open_database, settings.receipts.url)
+        self.writer = ReceiptWriter(
+            store,
+            wait_seconds=settings.receipts.wait_seconds,
+            max_queue=settings.receipts.max_queue,
+            keep_days=settings.receipts.keep_days,
+            learning_days=settings.learning.keep_days,
+        )
+        self.recorders = Recorders(
+            metrics=self.metrics,
+            recent=self.recent,
+            speeds=self.speeds,
+            writer=self.writer,
+            shared=self.shared,
+        )
+
+    def _watch_versions(self, settings: GatewaySettings) -> None:
+        """Follow the versions, unless there are none or the supervisor of the workers does."""
+        if self._places.registry is None or self.other_workers is not None:
+            return
+        watch = VersionWatch(
+            self._places.registry,
+            seconds=settings.routing.versions_seconds,
+            served=lambda: self.live.loaded.served,
+            reload=self.reload,
+            on_problem=lambda problem: self.apply_shared({"versions_problem": problem}),
+        )
+        self._watching = asyncio.create_task(watch.run())
 
     def _use_pool(self, pool: Pool) -> None:
         """Let what outlives a pool know the deployments of this one."""

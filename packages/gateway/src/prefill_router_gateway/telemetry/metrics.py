@@ -159,6 +159,22 @@ class Metrics:
         self._expected = count(
             "expected_dollars", "What had been estimated for them, with nothing cached.", "target"
         )
+        self._add_outcome_counters()
+        self._add_savings_counters()
+        self._refusals = count("refusals", "Requests refused before a decision.", "status")
+        seconds = Histogram(
+            f"{PREFIX}stage_seconds",
+            "Duration of each stage in seconds.",
+            ("stage", "target"),
+            registry=self._registry,
+            buckets=_SECONDS,
+        )
+        self._seconds: Callable[..., Histogram] = cache(seconds.labels)
+        self._uncounted: list[Receipt] = []
+        self._encoder_prices = SavingsSettings()
+
+    def _add_outcome_counters(self) -> None:
+        count = self._make_counter
         self._feedback = count("feedback", "Scores of answers from clients.")
         self._scores = count("feedback_score", "The sum of these scores, each from 0 to 1.")
         self._fallbacks = count("fallbacks", "Decisions without a forecast.", "reason")
@@ -173,6 +189,9 @@ class Metrics:
             "failovers", "Calls of the next endpoint or target after a failure.", "target"
         )
         self._passed = count("plain_calls", "Passthrough calls.", "call", "target", "outcome")
+
+    def _add_savings_counters(self) -> None:
+        count = self._make_counter
         self._saving_spent = count(
             "savings_spent_dollars",
             "US dollars spent on requests compared with a baseline.",
@@ -187,18 +206,6 @@ class Metrics:
         self._deducted = count(
             "savings_deducted_dollars", "US dollars that routing itself cost, by kind.", "kind"
         )
-        self._refusals = count("refusals", "Requests refused before a decision.", "status")
-        seconds = Histogram(
-            f"{PREFIX}stage_seconds",
-            "Duration of each stage in seconds.",
-            ("stage", "target"),
-            registry=self._registry,
-            buckets=_SECONDS,
-        )
-        self._seconds: Callable[..., Histogram] = cache(seconds.labels)
-
-        self._uncounted: list[Receipt] = []
-        self._encoder_prices = SavingsSettings()
 
     def use_targets(self, targets: Iterable[str]) -> None:
         """Use another pool's targets; counts are kept."""
