@@ -76,7 +76,7 @@ def measure(name: str, work: Path) -> dict[str, Any]:
     }
     study = study_peers([part], tiers)
     facts = {"trained on": f"{len(train):,} queries", "recipe": effort.name}
-    report = study.report(title=name, known=facts)
+    report = study.report(title=name, facts=facts)
     place = work / name
     place.mkdir(parents=True, exist_ok=True)
     write_report_files(report, place)

@@ -225,7 +225,7 @@ def test_private_tests_outside_the_dates_are_not_even_decoded(tmp_path: Path) ->
     path = write_lines(tmp_path / "test.jsonl", [problem(1), late])
     report = LoadReport()
     assert len(tasks(f"livecodebench={path},to=2024-12-31", report)) == 1
-    assert report.skipped == {"of a contest outside the dates asked for": 1}
+    assert report.skipped == {"of a contest outside the given dates": 1}
     with pytest.raises(FormatError, match=r"test\.jsonl:2: private_test_cases is neither JSON"):
         tasks(f"livecodebench={path}")
 

@@ -19,7 +19,7 @@ def test_tasks_of_a_benchmark_to_a_file_that_gives_the_same_tasks(tmp_path: Path
     folder, out = write_livecodebench(tmp_path / "copy"), tmp_path / "tasks.jsonl"
     told = succeeded("tasks", f"livecodebench={folder},from=2024-08-31", "--out", out)
     assert f"{out}: 3 tasks of {folder}; graders: 3 code" in told
-    assert "1 left out: of a contest outside the dates asked for" in told
+    assert "1 left out: of a contest outside the given dates" in told
     written = list(load_tasks(str(out)))
     expected = list(load_tasks(f"livecodebench={folder},from=2024-08-31"))
     assert written == expected

@@ -78,7 +78,7 @@ def test_no_money_rounds_away(tmp_path: Path) -> None:
 
     tally = CollectionTally(advance)
     for cost in (0.0000036, 0.0021, 0.5):
-        tally.recorded(Answer(target="a", query_id="q", reply=Reply(text=""), cost=cost))
+        tally.count_answer(Answer(target="a", query_id="q", reply=Reply(text=""), cost=cost))
         tally.show()
     assert [note for i, note in enumerate(notes) if note not in notes[:i]] == [
         "$0.0000036",

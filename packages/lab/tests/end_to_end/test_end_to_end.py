@@ -146,7 +146,7 @@ def test_unknown_costs_and_times_are_said_and_not_made_up() -> None:
     assert math.isnan(numbers["total_cost"].value)
     assert "prices" in numbers["total_cost"].reason
     assert "speed" in numbers["answer_seconds"].reason
-    shown = found.report(title="T", known={})
+    shown = found.report(title="T", facts={})
     assert any("unknown" in text for text in shown.summary)
     page = render(shown, {"overhead": "<svg></svg>"})
     assert "nan" not in page.replace("Financ", "")
@@ -156,7 +156,7 @@ def test_the_page_says_what_was_found_and_draws_it() -> None:
     both = [contender(), contender("reference", encoder=0.0, seed=3)]
     charges = {"router": "$1 per million input tokens"}
     shown = study_end_to_end(both, "t3", EndToEndOptions(resamples=30), charges=charges).report(
-        title="T", known={"data": "d"}
+        title="T", facts={"data": "d"}
     )
     text = " ".join(shown.summary)
     assert "of the total cost of a query" in text
@@ -242,7 +242,7 @@ def test_the_study_says_how_sure_the_latency_is() -> None:
     waited = found.points[0].against["copy"]["seconds_difference"]
     assert (waited.value, waited.lower, waited.upper) == (0, 0, 0)  # the same rounds for both
     assert found.to_dict()["latency"]["router"]["mean_seconds"]["lower"] > 0
-    page = render(found.report(title="T", known={}), {"overhead": "<svg></svg>"})
+    page = render(found.report(title="T", facts={}), {"overhead": "<svg></svg>"})
     assert "10 prompts, 4 rounds" in page
 
 

@@ -298,7 +298,7 @@ def test_a_size_that_cannot_be_fitted_is_left_out_and_named(
     curve = result.curves["one"]
     assert {one.why for one in curve.failed} == {"too little"}
     assert math.isnan(curve.queries_axis[0].numbers["auc_mean"].value)
-    shown = result.report(title="T", known={})
+    shown = result.report(title="T", facts={})
     assert "too little" in render(shown, {"learning": "<svg></svg>"})
 
 
@@ -315,7 +315,7 @@ def test_ticks_stand_apart_and_shares_are_percentages(found: LearningStudy) -> N
 
 
 def test_the_page_gives_the_advice_in_words(found: LearningStudy) -> None:
-    shown = found.report(title="Learning curves", known={"dataset": "d"})
+    shown = found.report(title="Learning curves", facts={"dataset": "d"})
     text = " ".join(shown.summary)
     assert found.curves["one"].verdict in shown.summary[0]
     assert "targets" in text

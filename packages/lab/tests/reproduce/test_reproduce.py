@@ -87,7 +87,7 @@ def tables(runs: list[PoolRun]) -> dict[int, PaperTable]:
 
 @pytest.fixture(scope="module")
 def report(runs: list[PoolRun], folder: Path) -> Path:
-    write(runs, folder, title="The paper on <made-up> answers", said=["Said."], known={"data": "&"})
+    write(runs, folder, title="The paper on <made-up> answers", said=["Said."], facts={"data": "&"})
     return folder
 
 

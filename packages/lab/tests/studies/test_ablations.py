@@ -82,7 +82,7 @@ def test_a_store_that_lacks_a_pool_is_told(study: AblationStudy) -> None:
 
 @pytest.mark.slow
 def test_it_is_written(study: AblationStudy, tmp_path: Path) -> None:
-    write_report_files(study.report(title="Layers", known={}), tmp_path)
+    write_report_files(study.report(title="Layers", facts={}), tmp_path)
     told = json.loads((tmp_path / "layers.json").read_text())
     assert told["fisher_best"] == study.best
     assert len(told["rows"]) == 4

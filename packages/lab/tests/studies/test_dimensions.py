@@ -75,7 +75,7 @@ def test_more_components_than_there_are_change_nothing() -> None:
 def test_the_default_is_compared_with_the_best(tmp_path: Path, study: DimensionStudy) -> None:
     found = dimension_study([STATES], TRAIN, DimensionOptions(dims=(2, 100), poolings=("last",)))
     assert "With 100 components, the default of a router" in " ".join(summary(found))
-    write_report_files(study.report(title="Dimensions", known={}), tmp_path)
+    write_report_files(study.report(title="Dimensions", facts={}), tmp_path)
     told = json.loads((tmp_path / "dimensions.json").read_text())
     assert told["top"] == study.top.to_dict()
     assert len((tmp_path / "dimensions.csv").read_text().splitlines()) == 1 + len(study.cells)

@@ -133,7 +133,7 @@ def test_queries_with_missing_outcomes_are_left_out() -> None:
 @pytest.mark.slow
 def test_its_page(easy_and_hard: tuple[RoutingDataset, Predictions], tmp_path: Path) -> None:
     data, predictions = easy_and_hard
-    report = study_efforts(predictions, data, QUICK).report(title="Effort", known={})
+    report = study_efforts(predictions, data, QUICK).report(title="Effort", facts={})
     write_report_files(report, tmp_path)
     assert (tmp_path / "index.html").is_file()
     assert report.numbers["gains_of_both"]["models"][3]["over"] == "models, effort high"

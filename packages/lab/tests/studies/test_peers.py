@@ -151,7 +151,7 @@ def test_without_costs_nothing_can_be_compared() -> None:
 @pytest.mark.slow
 def test_the_page_says_what_each_system_gains() -> None:
     part, tiers = make_part(size=900)
-    report = measure(tiers, part).report(title="Peers", known={})
+    report = measure(tiers, part).report(title="Peers", facts={})
     assert any("LiteLLM heuristic" in line for line in report.summary)
     assert {row["system"] for row in report.tables["peers"]} >= {"router", "price alone"}
 

@@ -178,7 +178,7 @@ def test_what_makes_no_sense_is_refused() -> None:
 def test_it_is_written_and_read_by_people_and_programs(tmp_path: Path) -> None:
     found = studied()
     mark(tmp_path / "ratio", "ratio", {"strong": STRONG})
-    report = found.report(title="Ratio <of> all", known={"dataset": "<made up>"})
+    report = found.report(title="Ratio <of> all", facts={"dataset": "<made up>"})
     write_report_files(report, tmp_path / "ratio")
     told = json.loads((tmp_path / "ratio" / "ratio.json").read_text())
     assert told["routers"]["good"]["at"]["1"]["value"] == pytest.approx(found.strong_accuracy)

@@ -98,7 +98,7 @@ def test_a_router_that_cannot_be_fitted_is_told(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_page_says_what_moves(study: SeedStudy, tmp_path: Path) -> None:
-    write_report_files(study.report(title="Seeds", known={}), tmp_path)
+    write_report_files(study.report(title="Seeds", facts={}), tmp_path)
     page = (tmp_path / "index.html").read_text()
     assert "The seed changes the mean AUC most for network" in page
     assert "for every seed: neighbours" in page
@@ -106,7 +106,7 @@ def test_the_page_says_what_moves(study: SeedStudy, tmp_path: Path) -> None:
     assert "± 0.0000" not in page
     none = SeedStudy((), (), 10, 0, 2)
     assert summary(none) == ["No router could be fitted."]
-    write_report_files(none.report(title="Seeds", known={}), tmp_path / "none")
+    write_report_files(none.report(title="Seeds", facts={}), tmp_path / "none")
 
 
 @pytest.mark.parametrize("given", [{"count": 1}, {"seed": -1}])
@@ -122,5 +122,5 @@ def test_what_is_not_defined_is_said_and_shown_as_a_dash(study: SeedStudy) -> No
     )
     lost = dataclasses.replace(study, spreads=spreads)
     assert "P-AUCCC" in summary(lost)[-1]
-    shown = lost.report(title="Seeds", known={})
+    shown = lost.report(title="Seeds", facts={})
     assert "nan" not in render(shown, {"seeds": ""})

@@ -210,11 +210,11 @@ def test_it_goes_on_where_it_was_and_tells_what_failed(
     none = shift_study(ANSWERS, trees, [STATES], DRAWN, SHIFT, ShiftOptions(resamples=0))
     assert not none.routers
     assert none.failed[0].why.startswith("reference: ")
-    write_report_files(none.report(title="Shift", known={}), tmp_path / "none")
+    write_report_files(none.report(title="Shift", facts={}), tmp_path / "none")
 
 
 def test_the_page_names_what_was_trained_and_tested_on(harmed: ShiftStudy, tmp_path: Path) -> None:
-    write_report_files(harmed.report(title="Shift", known={"dataset": "x"}), tmp_path)
+    write_report_files(harmed.report(title="Shift", facts={"dataset": "x"}), tmp_path)
     page = (tmp_path / "index.html").read_text()
     assert "domain-0 and domain-1" in page
     assert f"domain-2 ({harmed.queries})" in page

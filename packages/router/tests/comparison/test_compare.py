@@ -74,7 +74,7 @@ def result(kept: Path) -> ComparisonResult:
 def report(result: ComparisonResult, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("comparison")
     mark(folder, STUDY, result.plan.to_dict())
-    write(result, folder, title="Routers on 300 queries", known={"dataset": "<made up>"})
+    write(result, folder, title="Routers on 300 queries", facts={"dataset": "<made up>"})
     return folder
 
 

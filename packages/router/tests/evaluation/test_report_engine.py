@@ -48,7 +48,7 @@ def described() -> Report:
         name="numbers",
         title="A & B",
         summary=["Said <first>."],
-        known={"data": "<d>"},
+        facts={"data": "<d>"},
         parts=[
             Section("Part <1>", [Note("quiet"), TABLE, Folded("more", [Code("a: <1>")])]),
             figure,

@@ -139,7 +139,7 @@ def test_without_labels_the_flips_are_counted_all_the_same(
     assert math.isnan(found.accuracy.value)
     assert found.labelled == 0
     assert "labels of both choices" in found.accuracy.reason
-    assert "what flips cost isn't known" in report_of(study, title="T", known={}).summary[1]
+    assert "what flips cost isn't known" in report_of(study, title="T", facts={}).summary[1]
     assert "accuracy" not in flip_finding(study).said
 
 
@@ -166,7 +166,7 @@ def test_a_seed_repeats_a_study_and_plain_values_have_all_of_it(
 
 def test_the_page_says_what_stays_and_draws_it(router: Router, judged: RoutingDataset) -> None:
     study = studied(router, judged, harder(judged))
-    shown = report_of(study, title="T", known={"data": "d"})
+    shown = report_of(study, title="T", facts={"data": "d"})
     kept = f"{100 * study.kinds[0].kept.value:.1f} % of the decisions stay"
     assert kept in shown.summary[1]
     assert shown.tables["robustness"][0]["kept"] == study.kinds[0].kept.value

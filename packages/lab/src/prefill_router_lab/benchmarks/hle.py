@@ -14,10 +14,10 @@ from prefill_router_lab.benchmarks.source import BenchmarkCopy, LoadReport, Plac
 
 IMAGE: Final = "has an image, and prompts are text"
 _NEEDS = ("id", "question", "answer")
-_KEPT = ("answer_type", "raw_subject", "canary")
-_WANTS = ("image", "category", *_KEPT)
+_OPTION_FIELDS = ("answer_type", "raw_subject", "canary")
+_WANTS = ("image", "category", *_OPTION_FIELDS)
 _TEST = ("test*.parquet", "test*.jsonl", "test*.json")
-_ASKED = (
+_FORM = (
     "Answer in this form:\n"
     "Explanation: how you come to the answer\n"
     "Answer: the answer alone, short and exact\n"
@@ -34,12 +34,12 @@ def read(
         FormatError: A file or a row isn't as expected.
     """
     del options
-    return _read(copy, report)
+    return _read_tasks(copy, report)
 
 
-def _read(copy: BenchmarkCopy, report: LoadReport) -> Iterator[PlacedTask]:
-    one = copy.one_file()
-    paths = copy.need(_TEST) if one is None else [one]
+def _read_tasks(copy: BenchmarkCopy, report: LoadReport) -> Iterator[PlacedTask]:
+    file = copy.single_file()
+    paths = copy.need(_TEST) if file is None else [file]
     report.source = copy.name
     strict = DatasetBuilder(strict=True)
     for path in paths:
@@ -48,7 +48,7 @@ def _read(copy: BenchmarkCopy, report: LoadReport) -> Iterator[PlacedTask]:
                 report.skipped[IMAGE] += 1
                 continue
             with strict.row(place):
-                yield PlacedTask(place, _task(record))
+                yield PlacedTask(place, _make_task(record))
 
 
 def _has_image(image: object) -> bool:
@@ -56,18 +56,18 @@ def _has_image(image: object) -> bool:
     return any(image.values()) if isinstance(image, Mapping) else bool(image)
 
 
-def _task(record: Record) -> Task:
+def _make_task(record: Record) -> Task:
     question = filled_text(record["question"], "question").strip()
     query = Query(
         f"hle-{identifier(record['id'], 'id')}",
-        f"{question}\n\n{_ASKED}",
+        f"{question}\n\n{_FORM}",
         benchmark="hle",
         domain=label_text(record.get("category"), "category"),
     )
-    known = {name: label_text(record.get(name), name) for name in _KEPT}
+    texts = {name: label_text(record.get(name), name) for name in _OPTION_FIELDS}
     return Task(
         query=query,
         grader="hle",
         answer=(filled_text(record["answer"], "answer"),),
-        options={"question": question, **{name: text for name, text in known.items() if text}},
+        options={"question": question, **{name: text for name, text in texts.items() if text}},
     )

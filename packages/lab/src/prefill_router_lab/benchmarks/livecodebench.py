@@ -34,7 +34,7 @@ from prefill_router.importers import (
 from prefill_router.runs import Task
 from prefill_router_lab.benchmarks.source import BenchmarkCopy, LoadReport, PlacedTask, rows
 
-OUTSIDE: Final = "of a contest outside the dates asked for"
+OUTSIDE: Final = "of a contest outside the given dates"
 FILES: Final = tuple(f"test{'' if n == 1 else n}.jsonl" for n in range(1, 7))
 """The file of each release, in order."""
 _RELEASE = re.compile(r"(?:(release_)?v([1-6])|v([1-6])_v([1-6]))")
@@ -67,28 +67,28 @@ class _ContestDays(NamedTuple):
 def read(
     copy: BenchmarkCopy, options: Mapping[str, str], report: LoadReport
 ) -> Iterator[PlacedTask]:
-    """The problems of the releases and days asked for, each decoded when it is taken.
+    """The problems of these releases and days, each decoded when it is taken.
 
     Raises:
         ConfigError: There is no such release, or a date isn't one.
         FormatError: A file or a row isn't as expected.
     """
     release = options.get("release")
-    names = FILES if release is None else _files(release)
+    names = FILES if release is None else _list_release_files(release)
     window = _ContestDays(
-        _day_asked(options.get("from", "0001-01-01"), "from"),
-        _day_asked(options.get("to", "9999-12-31"), "to"),
+        _parse_day(options.get("from", "0001-01-01"), "from"),
+        _parse_day(options.get("to", "9999-12-31"), "to"),
     )
     if window.first > window.last:
         raise ConfigError(f"from {window.first} is after to {window.last}; exchange them")
-    if copy.one_file() is not None and release is not None:
+    if copy.single_file() is not None and release is not None:
         raise ConfigError(
             f"{copy.name} is one file; leave out release, or name the folder of all of them"
         )
-    return _read(copy, names, window, report, needs_all=release is not None)
+    return _read_tasks(copy, names, window, report, needs_all=release is not None)
 
 
-def _read(
+def _read_tasks(
     copy: BenchmarkCopy,
     names: tuple[str, ...],
     window: _ContestDays,
@@ -97,50 +97,50 @@ def _read(
     needs_all: bool,
 ) -> Iterator[PlacedTask]:
     strict = DatasetBuilder(strict=True)
-    for path in _paths(copy, names, needs_all=needs_all):
+    for path in _find_files(copy, names, needs_all=needs_all):
         report.source = copy.name
         for place, record in rows(path, needs=_NEEDS, wants=_WANTS):
             with strict.row(place):
-                day = _day(record["contest_date"])
+                day = _read_day(record["contest_date"])
                 if window.first <= day <= window.last:
-                    yield PlacedTask(place, _task(record, day))
+                    yield PlacedTask(place, _make_task(record, day))
                 else:
                     report.skipped[OUTSIDE] += 1
 
 
-def _paths(copy: BenchmarkCopy, names: tuple[str, ...], *, needs_all: bool) -> Iterator[Path]:
+def _find_files(copy: BenchmarkCopy, names: tuple[str, ...], *, needs_all: bool) -> Iterator[Path]:
     """The files, each fetched once the one before it has been read."""
-    one = copy.one_file()
-    if one is not None:
-        yield one
+    file = copy.single_file()
+    if file is not None:
+        yield file
         return
-    found = False
+    any_found = False
     for name in names:
         paths = copy.need([name]) if needs_all else copy.find([name])
-        found = found or bool(paths)
+        any_found = any_found or bool(paths)
         yield from paths
-    if not found:
+    if not any_found:
         copy.need(names)
 
 
-def _files(release: str) -> tuple[str, ...]:
+def _list_release_files(release: str) -> tuple[str, ...]:
     match = _RELEASE.fullmatch(release)
     if not match:
         raise ConfigError(
             f"there is no release {release!r}; they are like release_v6 (all up to it), v6 (it "
             "alone) or v4_v6"
         )
-    cumulative, one, first, last = match.groups()
-    if one is None:
+    cumulative, single, first, last = match.groups()
+    if single is None:
         start, end = int(first), int(last)
     else:
-        start, end = 1 if cumulative else int(one), int(one)
+        start, end = 1 if cumulative else int(single), int(single)
     if start > end:
         raise ConfigError(f"the release {release!r} ends before it begins; exchange its numbers")
     return FILES[start - 1 : end]
 
 
-def _day_asked(text: str, name: str) -> date:
+def _parse_day(text: str, name: str) -> date:
     try:
         if _DAY.fullmatch(text):
             return date.fromisoformat(text)
@@ -149,7 +149,7 @@ def _day_asked(text: str, name: str) -> date:
     raise ConfigError(f"{name} is {text!r}; write a day like 2024-08-01")
 
 
-def _day(value: object) -> date:
+def _read_day(value: object) -> date:
     """The day of a contest, from a text such as 2024-08-01T00:00:00 or a table's date."""
     try:
         return date.fromisoformat(str(value)[:10])
@@ -157,7 +157,7 @@ def _day(value: object) -> date:
         raise DataError("contest_date isn't a date such as 2024-08-01T00:00:00") from None
 
 
-def _task(record: Record, day: date) -> Task:
+def _make_task(record: Record, day: date) -> Task:
     starter = label_text(record["starter_code"], "starter_code")
     tests = [
         *decode_tests(record["public_test_cases"], "public_test_cases"),
@@ -165,7 +165,7 @@ def _task(record: Record, day: date) -> Task:
     ]
     query = Query(
         f"livecodebench-{identifier(record['question_id'], 'question_id')}",
-        _prompt(record, starter),
+        _write_prompt(record, starter),
         benchmark="livecodebench",
         domain=label_text(record.get("platform"), "platform"),
     )
@@ -174,7 +174,7 @@ def _task(record: Record, day: date) -> Task:
         grader="code",
         options={
             "tests": tests,
-            "function": _function(record, tests),
+            "function": _read_function_name(record, tests),
             "starter_code": starter,
             "difficulty": label_text(record.get("difficulty"), "difficulty"),
             "contest_date": day.isoformat(),
@@ -182,7 +182,7 @@ def _task(record: Record, day: date) -> Task:
     )
 
 
-def _prompt(record: Record, starter: str) -> str:
+def _write_prompt(record: Record, starter: str) -> str:
     title = label_text(record.get("question_title"), "question_title").strip()
     content = filled_text(record["question_content"], "question_content").strip()
     problem = f"{title}\n\n{content}" if title else content
@@ -191,7 +191,7 @@ def _prompt(record: Record, starter: str) -> str:
     return f"{_BY_FUNCTION}\n\n{problem}\n\n```python\n{starter.rstrip()}\n```"
 
 
-def _function(record: Record, tests: list[dict[str, str]]) -> str | None:
+def _read_function_name(record: Record, tests: list[dict[str, str]]) -> str | None:
     """The name of the function that the tests call; None where they run the program."""
     kinds = {test["type"] for test in tests}
     if len(kinds) != 1:
@@ -202,10 +202,10 @@ def _function(record: Record, tests: list[dict[str, str]]) -> str | None:
         return None
     metadata = record.get("metadata")
     try:
-        found = json.loads(metadata) if isinstance(metadata, str) else metadata
+        content = json.loads(metadata) if isinstance(metadata, str) else metadata
     except (ValueError, RecursionError):
         raise DataError("metadata isn't JSON") from None
-    name = found.get("func_name") if isinstance(found, dict) else None
+    name = content.get("func_name") if isinstance(content, dict) else None
     return filled_text(name, "metadata: func_name")
 
 
@@ -227,29 +227,31 @@ def decode_tests(cell: object, name: str, *, limit: int = MAX_DECODED) -> list[d
     Raises:
         DataError: The cell has none of these forms.
     """
-    found = cell
+    content = cell
     if isinstance(cell, str) and not cell[:64].lstrip().startswith("["):
-        found = _pickled_text(_decompressed(cell, name, limit), name)
-    if isinstance(found, str):
+        content = _read_pickled_text(_decompress(cell, name, limit), name)
+    if isinstance(content, str):
         try:
-            found = json.loads(found)
+            content = json.loads(content)
         except (ValueError, RecursionError):
             raise DataError(f"{name} isn't JSON") from None
-    if not isinstance(found, list):
-        raise DataError(f"{name} is of the type {type(found).__name__}; it must be a list of tests")
-    return [_decoded_test(item, name) for item in found]
+    if not isinstance(content, list):
+        raise DataError(
+            f"{name} is of the type {type(content).__name__}; it must be a list of tests"
+        )
+    return [_decode_test(item, name) for item in content]
 
 
-def _decoded_test(item: Any, name: str) -> dict[str, str]:
+def _decode_test(item: Any, name: str) -> dict[str, str]:
     if not isinstance(item, dict):
         raise DataError(f"{name}: a test is a {type(item).__name__}; it must be an object")
-    given, expected, kind = (cell_text(item.get(f), f"{name}: {f}") for f in _FIELDS)
+    stdin, expected, kind = (cell_text(item.get(f), f"{name}: {f}") for f in _FIELDS)
     if kind not in ("stdin", "functional"):
         raise DataError(f"{name}: a test's testtype must be stdin or functional")
-    return {"input": given, "output": expected, "type": kind}
+    return {"input": stdin, "output": expected, "type": kind}
 
 
-def _decompressed(cell: str, name: str, limit: int) -> bytes:
+def _decompress(cell: str, name: str, limit: int) -> bytes:
     try:
         packed = base64.b64decode(cell.encode("ascii"), validate=True)
         unpacker = zlib.decompressobj()
@@ -264,13 +266,13 @@ def _decompressed(cell: str, name: str, limit: int) -> bytes:
 
 
 @final
-class _PickledText:
-    """Checks a pickle's instructions in order, and keeps the one text that they push."""
+class _PickleTextReader:
+    """Checks a pickle's instructions in order, and keeps the single text that they push."""
 
     def __init__(self) -> None:
         self.text: str | None = None
 
-    def takes(self, instruction: str, argument: object) -> bool:
+    def accept(self, instruction: str, argument: object) -> bool:
         """Whether the instruction is allowed here."""
         if instruction in _TEXT and self.text is None and isinstance(argument, str):
             self.text = argument
@@ -278,20 +280,20 @@ class _PickledText:
         return instruction in _HARMLESS
 
 
-def _pickled_text(data: bytes, name: str) -> str:
-    """The text in a pickle, found without loading it."""
-    found = _PickledText()
+def _read_pickled_text(data: bytes, name: str) -> str:
+    """The text in a pickle, which isn't loaded."""
+    reader = _PickleTextReader()
     try:
         for opcode, argument, position in pickletools.genops(data):
             if opcode.name == "STOP":
-                if found.text is None or position is None or position + 1 != len(data):
+                if reader.text is None or position is None or position + 1 != len(data):
                     break
-                return found.text
-            if not found.takes(opcode.name, argument):
+                return reader.text
+            if not reader.accept(opcode.name, argument):
                 raise DataError(
                     f"{name} is a pickle with the instruction {opcode.name}, which a text alone "
                     "doesn't need; it isn't read, since it could run code"
                 )
     except (ValueError, UnicodeDecodeError, OverflowError):
         raise DataError(f"{name} is a broken pickle") from None
-    raise DataError(f"{name} is a pickle of something else than one text")
+    raise DataError(f"{name} is a pickle of something other than a single text")

@@ -36,7 +36,9 @@ def read(path: Path, report: LoadReport) -> Iterator[PlacedTask]:
     strict = DatasetBuilder(strict=True)
     for place, record in rows(path, needs=(), wants=wants):
         with strict.row(place):
-            yield PlacedTask(place, read_task(_from_table(record, suffix) if is_table else record))
+            yield PlacedTask(
+                place, read_task(_drop_empty_cells(record, suffix) if is_table else record)
+            )
 
 
 def check_file(path: Path) -> None:
@@ -55,7 +57,7 @@ def check_file(path: Path) -> None:
         )
 
 
-def _from_table(record: Record, suffix: str) -> Record:
+def _drop_empty_cells(record: Record, suffix: str) -> Record:
     """A row without its empty cells, which stand for fields that only other rows have."""
     is_csv = suffix == ".csv"
     filled = {
@@ -87,35 +89,35 @@ def write_tasks(tasks: Iterable[Task], path: Path | str) -> int:
     count = 0
     with files.replacing_file(path) as temporary, temporary.open("wb") as file:
         for count, task in enumerate(tasks, 1):  # noqa: B007
-            file.write(_task_line(task))
+            file.write(_format_task(task))
     return count
 
 
-def _task_line(task: Task) -> bytes:
+def _format_task(task: Task) -> bytes:
     name = task.query.id
     taken = sorted(set(task.options) & {*TASK_FIELDS, "query_id"})
     if taken:
         raise DataError(f"task {name!r} has the options {taken}, which are fields; rename them")
     try:
-        text = json.dumps(_task_fields(task), ensure_ascii=False, allow_nan=False)
+        text = json.dumps(_list_fields(task), ensure_ascii=False, allow_nan=False)
         return f"{text}\n".encode()
     except (TypeError, ValueError) as error:
         why = "a lone surrogate" if isinstance(error, UnicodeError) else "a value that JSON lacks"
         raise DataError(f"task {name!r} holds {why}, and can't be written") from None
 
 
-def _task_fields(task: Task) -> dict[str, Any]:
+def _list_fields(task: Task) -> dict[str, Any]:
     query = task.query
     if isinstance(query.prompt, str):
-        asked: dict[str, Any] = {"prompt": query.prompt}
+        prompt: dict[str, Any] = {"prompt": query.prompt}
     else:
-        asked = {"messages": [vars(message) for message in query.prompt]}
+        prompt = {"messages": [vars(message) for message in query.prompt]}
     answer = list(task.answer) if len(task.answer) != 1 else task.answer[0]
-    known = {"benchmark": query.benchmark, "domain": query.domain, "answer": answer}
+    fields = {"benchmark": query.benchmark, "domain": query.domain, "answer": answer}
     return {
         "id": query.id,
-        **asked,
+        **prompt,
         "grader": task.grader,
-        **{field: value for field, value in known.items() if value},
+        **{field: value for field, value in fields.items() if value},
         **task.options,
     }

@@ -43,19 +43,21 @@ class LoadReport:
     skipped: Counter[str] = field(default_factory=Counter)
 
 
-def distinct(found: Iterable[PlacedTask], *, source: str, report: LoadReport) -> Iterator[Task]:
-    """The tasks, checked to have distinct ids and to be at least one.
+def check_distinct(
+    tasks: Iterable[PlacedTask], *, source: str, report: LoadReport
+) -> Iterator[Task]:
+    """Yield the tasks, and check that their ids are distinct and that there is at least one.
 
     Raises:
         FormatError: An id repeats, or there is no task.
     """
     first: dict[str, Place] = {}
-    for place, task in found:
+    for place, task in tasks:
         name = task.query.id
         if name in first:
             raise FormatError(
                 f"the id {name!r} is used at {first[name]} already (without ids, equal prompts "
-                "have the same); give each question an id of its own, or remove the repeat",
+                "have the same); give each question its own id, or remove the repetition",
                 file=place.file,
                 line=place.line,
             )
@@ -81,7 +83,7 @@ class BenchmarkCopy(ABC):
     def find(self, names: Sequence[str]) -> list[Path]:
         """The files in any folder whose names match one of these patterns; sorted."""
 
-    def one_file(self) -> Path | None:
+    def single_file(self) -> Path | None:
         """The file, where a single file was named instead of a folder."""
         return None
 
@@ -91,10 +93,10 @@ class BenchmarkCopy(ABC):
         Raises:
             FormatError: There is none.
         """
-        found = self.find(names)
-        if not found:
+        paths = self.find(names)
+        if not paths:
             raise FormatError(f"holds no file named {' or '.join(names)}", file=self.name)
-        return found
+        return paths
 
 
 @final
@@ -117,7 +119,7 @@ class LocalCopy(BenchmarkCopy):
         """The path."""
         return str(self.path)
 
-    def one_file(self) -> Path | None:
+    def single_file(self) -> Path | None:
         """The file, unless the path is a folder."""
         return None if self.path.is_dir() else self.path
 
@@ -177,12 +179,12 @@ def _fetch(repository: str, revision: str | None, patterns: list[str]) -> Path:
         )
     except (HTTPError, OSError, ValueError) as error:
         raise ConfigError(
-            f"{repository} can't be fetched from the hub: {_reason(error, repository)}. "
+            f"{repository} can't be fetched from the hub: {_explain_error(error, repository)}. "
             "You can name a local copy of its files instead: NAME=FOLDER"
         ) from None
 
 
-def _reason(error: Exception, repository: str) -> str:
+def _explain_error(error: Exception, repository: str) -> str:
     """What went wrong and what to do; the library's own messages quote headers and tokens."""
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -193,7 +195,7 @@ def _reason(error: Exception, repository: str) -> str:
     )
 
     if isinstance(error, LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
-        return _reason(error.__cause__, repository)
+        return _explain_error(error.__cause__, repository)
     if isinstance(error, RevisionNotFoundError):
         return "it has no such revision; leave it out for the newest"
     status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
@@ -236,23 +238,23 @@ def rows(path: Path, *, needs: Sequence[str], wants: Sequence[str] = ()) -> Iter
     """
     suffix = path.suffix.lower()
     if suffix in JSON_LINES:
-        found = json_lines(path)
+        pairs = read_json_lines(path)
     elif suffix == ".json":
-        found = _json_list(path)
+        pairs = _read_json_list(path)
     elif suffix in SUFFIXES:
-        found = records(path, DatasetBuilder(strict=True), needs=needs, wants=wants)
+        pairs = records(path, DatasetBuilder(strict=True), needs=needs, wants=wants)
     else:
         raise FormatError(
             f"can't hold tasks; their files' names end in {', '.join(SUFFIXES)}", file=path
         )
-    for place, record in found:
+    for place, record in pairs:
         lacking = [name for name in needs if name not in record]
         if lacking:
             raise FormatError(f"lacks {lacking}", file=place.file, line=place.line)
         yield place, record
 
 
-def json_lines(path: Path) -> Iterator[Row]:
+def read_json_lines(path: Path) -> Iterator[Row]:
     """The objects of a JSON Lines file in UTF-8, with or without a byte order mark.
 
     Raises:
@@ -264,14 +266,14 @@ def json_lines(path: Path) -> Iterator[Row]:
             number += 1
             place = Place(str(path), number)
             try:
-                found = _parsed(line)
+                record = _parse_line(line)
             except DataError as error:
                 raise FormatError(str(error), file=path, line=number) from None
-            if found is not None:
-                yield place, found
+            if record is not None:
+                yield place, record
 
 
-def _parsed(line: str) -> dict[str, object] | None:
+def _parse_line(line: str) -> dict[str, object] | None:
     """The object of a line; None where it is blank."""
     if len(line) > MAX_LINE:
         raise DataError(f"is a line of more than {MAX_LINE:,} characters")
@@ -279,23 +281,23 @@ def _parsed(line: str) -> dict[str, object] | None:
         return None
     try:
         line.encode()
-        found = json.loads(line, parse_constant=_refuse_constant)
+        record = json.loads(line, parse_constant=_refuse_constant)
     except UnicodeEncodeError:
         raise DataError("isn't UTF-8; save the file as UTF-8") from None
     except json.JSONDecodeError as error:
         raise DataError(f"isn't JSON: {error.msg} at column {error.colno}") from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"isn't JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise DataError(f"is a {type(found).__name__}; each line must be a JSON object")
-    return found
+    if not isinstance(record, dict):
+        raise DataError(f"is a {type(record).__name__}; each line must be a JSON object")
+    return record
 
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number; leave the field out or write null")
 
 
-def _json_list(path: Path) -> Iterator[Row]:
+def _read_json_list(path: Path) -> Iterator[Row]:
     for document in documents(path):
         for number, item in enumerate(parse_list(document), 1):
             if not isinstance(item, dict):

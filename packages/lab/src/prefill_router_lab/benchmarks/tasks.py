@@ -30,7 +30,7 @@ from prefill_router_lab.benchmarks.source import (
     LoadReport,
     LocalCopy,
     PlacedTask,
-    distinct,
+    check_distinct,
 )
 
 Reader = Callable[[BenchmarkCopy, Mapping[str, str], LoadReport], Iterator[PlacedTask]]
@@ -63,40 +63,40 @@ def parse_spec(text: str, options: Mapping[str, frozenset[str]]) -> BenchmarkSpe
         options: The options of each benchmark, besides the revision.
 
     Raises:
-        ConfigError: It is empty, or has an option that the benchmark lacks, or has one twice.
+        ConfigError: It is empty, or has an option that the benchmark lacks, or repeats one.
     """
     if not text.strip() or "\0" in text:
         raise ConfigError(f"no tasks were named; name a file, or one of {', '.join(options)}")
     name = re.split("[=,]", text, maxsplit=1)[0]
     if name not in options:
         return BenchmarkSpec(benchmark=None, path=Path(text), options={})
-    known = options[name] | {REVISION}
-    rest, found = _split(text.removeprefix(name), known)
+    names = options[name] | {REVISION}
+    rest, values = _split_options(text.removeprefix(name), names)
     if rest and not rest.startswith("="):
         raise ConfigError(
-            f"{rest[1:]!r} is no option of {name}; it has {', '.join(sorted(known))}, each written "
+            f"{rest[1:]!r} is no option of {name}; it has {', '.join(sorted(names))}, each written "
             "as NAME=VALUE after a comma"
         )
     if rest == "=":
         raise ConfigError(f"after {name}= comes a file or a folder; leave the = out for the hub's")
-    return BenchmarkSpec(benchmark=name, path=Path(rest[1:]) if rest else None, options=found)
+    return BenchmarkSpec(benchmark=name, path=Path(rest[1:]) if rest else None, options=values)
 
 
-def _split(rest: str, known: frozenset[str]) -> tuple[str, dict[str, str]]:
+def _split_options(rest: str, names: frozenset[str]) -> tuple[str, dict[str, str]]:
     """The part before the options, which are taken from the end, and the options."""
-    found: dict[str, str] = {}
-    while (match := _LAST_OPTION.fullmatch(rest)) and match[2] in known:
+    options: dict[str, str] = {}
+    while (match := _LAST_OPTION.fullmatch(rest)) and match[2] in names:
         rest, name, value = match.groups()
-        if name in found:
-            raise ConfigError(f"{name} is given twice; keep one of them")
+        if name in options:
+            raise ConfigError(f"{name} is repeated; keep one of them")
         if not value:
             raise ConfigError(f"{name} has no value; leave it out for the usual one")
-        found[name] = value
-    return rest, found
+        options[name] = value
+    return rest, options
 
 
 @final
-class _Drawn(NamedTuple):
+class _RankedTask(NamedTuple):
     """A task of the sample; the smallest is the first to be replaced."""
 
     rank: int
@@ -115,17 +115,17 @@ def sample_tasks(tasks: Iterable[Task], count: int, *, seed: int = 0) -> list[Ta
     """
     if count < 1:
         raise ConfigError(f"a sample of {count} tasks was asked for; at least 1 is needed")
-    drawn: list[_Drawn] = []
+    sample: list[_RankedTask] = []
     for position, task in enumerate(tasks):
-        entry = _Drawn(-_rank(task.query.id, seed), position, task)
-        if len(drawn) < count:
-            heapq.heappush(drawn, entry)
+        entry = _RankedTask(-_rank_task(task.query.id, seed), position, task)
+        if len(sample) < count:
+            heapq.heappush(sample, entry)
         else:
-            heapq.heappushpop(drawn, entry)
-    return [entry.task for entry in sorted(drawn, key=lambda entry: entry.position)]
+            heapq.heappushpop(sample, entry)
+    return [entry.task for entry in sorted(sample, key=lambda entry: entry.position)]
 
 
-def _rank(query_id: str, seed: int) -> int:
+def _rank_task(query_id: str, seed: int) -> int:
     key = f"{seed}\0{query_id}".encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.sha256(key).digest())
 
@@ -149,19 +149,21 @@ def load_tasks(
         FormatError: A file doesn't exist or isn't as expected, an id repeats, or there are no
             tasks; all but the first are raised when the task in question is taken.
     """
-    named = parse_spec(spec, {name: known.options for name, known in BENCHMARKS.items()})
+    source = parse_spec(spec, {name: benchmark.options for name, benchmark in BENCHMARKS.items()})
     report = LoadReport() if report is None else report
-    if named.benchmark is None:
-        found = _own(named, revision, report)
+    if source.benchmark is None:
+        tasks = _read_own_file(source, revision, report)
     else:
-        known = BENCHMARKS[named.benchmark]
-        read: Reader = load("prefill_router_lab.benchmarks", known.reader)
-        found = read(_copy(known, named, revision), named.options, report)
-    return distinct(found, source=spec, report=report)
+        benchmark = BENCHMARKS[source.benchmark]
+        read: Reader = load("prefill_router_lab.benchmarks", benchmark.reader)
+        tasks = read(_open_copy(benchmark, source, revision), source.options, report)
+    return check_distinct(tasks, source=spec, report=report)
 
 
-def _own(named: BenchmarkSpec, revision: str | None, report: LoadReport) -> Iterator[PlacedTask]:
-    path = named.path
+def _read_own_file(
+    source: BenchmarkSpec, revision: str | None, report: LoadReport
+) -> Iterator[PlacedTask]:
+    path = source.path
     if path is None or not path.exists():
         raise FormatError(
             f"no such file; tasks are a file, or one of {', '.join(BENCHMARKS)}", file=str(path)
@@ -172,12 +174,16 @@ def _own(named: BenchmarkSpec, revision: str | None, report: LoadReport) -> Iter
     return own_questions.read(path, report)
 
 
-def _copy(known: Benchmark, named: BenchmarkSpec, revision: str | None) -> BenchmarkCopy:
-    asked = named.options.get(REVISION, revision)
-    if revision is not None and asked != revision:
-        raise ConfigError(f"two revisions are given, {asked!r} and {revision!r}; keep one of them")
-    if named.path is None:
-        return HubCopy(known.repository, revision=asked)
-    if asked is not None:
-        raise ConfigError(f"{named.path} is a local copy and has no revisions; leave {asked!r} out")
-    return LocalCopy(named.path)
+def _open_copy(benchmark: Benchmark, source: BenchmarkSpec, revision: str | None) -> BenchmarkCopy:
+    version = source.options.get(REVISION, revision)
+    if revision is not None and version != revision:
+        raise ConfigError(
+            f"two revisions are given, {version!r} and {revision!r}; keep one of them"
+        )
+    if source.path is None:
+        return HubCopy(benchmark.repository, revision=version)
+    if version is not None:
+        raise ConfigError(
+            f"{source.path} is a local copy and has no revisions; leave {version!r} out"
+        )
+    return LocalCopy(source.path)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from prefill_router_lab.collection import CollectionEstimate, CollectionSummary
 
 
-_LISTING = "  \n".join(f"{name}: {known.summary}" for name, known in BENCHMARKS.items())
+_LISTING = "  \n".join(f"{name}: {benchmark.summary}" for name, benchmark in BENCHMARKS.items())
 
 
 @app.command(
@@ -64,11 +64,11 @@ def tasks(
     check_suffix("--out", to, (".jsonl", ".ndjson"))
     check_place(to)
     report, kinds = LoadReport(), Counter[str]()
-    found: Iterable[Task] = load_tasks(spec, revision=revision, report=report)
+    questions: Iterable[Task] = load_tasks(spec, revision=revision, report=report)
     with opt.replacing(to, overwrite=overwrite) as temporary, err.status(f"reading {spec}"):
         if sample is not None:
-            found = sample_tasks(found, sample, seed=seed)
-        count = write_tasks(_counted(found, kinds), temporary)
+            questions = sample_tasks(questions, sample, seed=seed)
+        count = write_tasks(_count_kinds(questions, kinds), temporary)
     if json:
         print_json(
             {
@@ -86,8 +86,8 @@ def tasks(
         out.say(f"  {left_out:,} left out: {reason}")
 
 
-def _counted(found: Iterable["Task"], kinds: Counter[str]) -> Iterator["Task"]:
-    for task in found:
+def _count_kinds(questions: Iterable["Task"], kinds: Counter[str]) -> Iterator["Task"]:
+    for task in questions:
         kinds[task.grader] += 1
         yield task
 
@@ -171,7 +171,7 @@ def collect(
     options = CollectOptions(
         limit=max_cost,
         attempts=attempts,
-        retry=_retry(retry),
+        retry=_read_retry(retry),
         backoff_seconds=backoff,
         patience_seconds=patience,
         assume_output_tokens=assume_output_tokens,
@@ -180,18 +180,18 @@ def collect(
         seed=seed,
     )
     at_efforts = opt.read_efforts(efforts)
-    asked, report = _pool(pool, only, at_efforts), LoadReport()
+    targets, report = _read_pool(pool, only, at_efforts), LoadReport()
     chosen: Iterable[Task] = load_tasks(tasks, report=report)
     if sample is not None:
         chosen = sample_tasks(chosen, sample, seed=seed)
     if dry_run:
-        _print_estimate(estimate_collection(run, asked, chosen, options=options), json=json)
+        _print_estimate(estimate_collection(run, targets, chosen, options=options), json=json)
         return
     summary = collect(
         run,
-        asked,
+        targets,
         chosen,
-        asker=Upstream(asked),
+        asker=Upstream(targets),
         options=options,
         progress=BarProgress(console=err),
         on_estimate=_show_estimate,
@@ -200,10 +200,10 @@ def collect(
     for reason, left_out in report.skipped.items():
         err.say(f"{counted(left_out, 'task')} left out: {reason}")
     _print_summary(summary, json=json)
-    _check(summary)
+    _check_answers(summary)
 
 
-def _pool(path: Path, only: str | None, efforts: Sequence[str]) -> "Pool":
+def _read_pool(path: Path, only: str | None, efforts: Sequence[str]) -> "Pool":
     from prefill_router.targets import read_pool
 
     pool = read_pool(path)
@@ -213,41 +213,43 @@ def _pool(path: Path, only: str | None, efforts: Sequence[str]) -> "Pool":
     return pool.at_efforts(efforts)
 
 
-def _retry(text: str) -> "Retry":
+def _read_retry(text: str) -> "Retry":
     from prefill_router.runs import Retry
 
     choices: tuple[Retry, ...] = get_args(Retry)
     return one_of("--retry", text, choices)
 
 
-def _print_estimate(found: "CollectionEstimate", *, json: bool) -> None:
+def _print_estimate(estimate: "CollectionEstimate", *, json: bool) -> None:
     if json:
-        print_json(found.to_dict())
+        print_json(estimate.to_dict())
     else:
-        _show_estimate(found, to=out)
+        _show_estimate(estimate, to=out)
 
 
-def _show_estimate(found: "CollectionEstimate", to: Terminal = err) -> None:
+def _show_estimate(estimate: "CollectionEstimate", to: Terminal = err) -> None:
     """Print the estimate: a line for each target, and sums."""
-    if not found.calls:
+    if not estimate.calls:
         to.print("nothing is left to ask")
         return
     table = columns("to ask", "calls", "tokens in", "tokens out", "dollars", "at most")
-    for row in found.targets:
+    for row in estimate.targets:
         table.add_row(
             Text(row.target),
             f"{row.calls:,}",
             f"{row.input_tokens:,}",
             f"{row.output_tokens:,}",
-            _dollars(row.dollars),
-            _dollars(row.most_dollars),
+            _format_dollars(row.dollars),
+            _format_dollars(row.most_dollars),
         )
     to.print(table)
-    time = "" if found.seconds is None else f", about {_duration(found.seconds)}"
-    priced = any(row.dollars is not None for row in found.targets)
-    usual, most = (_dollars(x if priced else None) for x in (found.dollars, found.most_dollars))
+    time = "" if estimate.seconds is None else f", about {_format_duration(estimate.seconds)}"
+    priced = any(row.dollars is not None for row in estimate.targets)
+    usual, most = (
+        _format_dollars(x if priced else None) for x in (estimate.dollars, estimate.most_dollars)
+    )
     to.say(
-        f"{counted(found.calls, 'call')}, {usual} expected, "
+        f"{counted(estimate.calls, 'call')}, {usual} expected, "
         f"{most} if every answer is as long as it may be{time}"
     )
 
@@ -256,10 +258,10 @@ def _print_summary(summary: "CollectionSummary", *, json: bool) -> None:
     if json:
         print_json(summary.to_dict())
     else:
-        _show(summary)
+        _print_table(summary)
 
 
-def _show(summary: "CollectionSummary") -> None:
+def _print_table(summary: "CollectionSummary") -> None:
     table = columns("target", "answered", "missing", "not asked")
     table.add_column("missing by reason")
     for row in summary.targets:
@@ -269,13 +271,13 @@ def _show(summary: "CollectionSummary") -> None:
     out.print(table)
     rate = summary.calls / max(summary.seconds, 1e-9)
     out.say(
-        f"{counted(summary.calls, 'call')} in {_duration(summary.seconds)} ({rate:,.1f}/s), "
-        f"{_dollars(summary.cost)}; the run has cost {_dollars(summary.spent)}"
+        f"{counted(summary.calls, 'call')} in {_format_duration(summary.seconds)} ({rate:,.1f}/s), "
+        f"{_format_dollars(summary.cost)}; the run has cost {_format_dollars(summary.spent)}"
     )
     if summary.at_risk > 0:
         out.say(
-            f"up to {_dollars(summary.at_risk)} more may have been billed, by calls whose bill is "
-            "unknown; it counts against --max-cost until you give --settled"
+            f"up to {_format_dollars(summary.at_risk)} more may have been billed, by calls whose "
+            "bill is unknown; it counts against --max-cost until you give --settled"
         )
     for error in summary.errors:
         out.say(f"missing since {error}")
@@ -292,7 +294,7 @@ def _show(summary: "CollectionSummary") -> None:
         )
 
 
-def _check(summary: "CollectionSummary") -> None:
+def _check_answers(summary: "CollectionSummary") -> None:
     """Raise an error where questions were left and none was asked, or none was answered."""
     if summary.not_asked and not summary.calls:
         raise ConfigError(
@@ -307,11 +309,11 @@ def _check(summary: "CollectionSummary") -> None:
         )
 
 
-def _dollars(value: float | None) -> str:
+def _format_dollars(value: float | None) -> str:
     return "?" if value is None else dollars(value)
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:,.1f} s"
     return f"{seconds / 60:,.0f} min" if seconds < 5400 else f"{seconds / 3600:,.1f} h"

@@ -57,7 +57,7 @@ def layers(
     sites = [candidate_sites(s, poolings=poolings, all_layers=options.all_layers) for s in stores]
     for states, candidates in zip(stores, sites, strict=True):
         states.require(candidates[0], train.prompt_keys)  # before the first takes its time
-    found = [
+    profiles = [
         depth_profile(
             states,
             train,
@@ -68,61 +68,69 @@ def layers(
         )
         for states, candidates, label in zip(stores, sites, encoder_labels(stores), strict=True)
     ]
-    ablations = [_ablations(one, poolings) for one in found]
+    ablations = [_ablate_poolings(profile, poolings) for profile in profiles]
     if to is not None:
-        _draw(found, to, ablations)
+        _draw_figures(profiles, to, ablations)
     if as_json:
-        print_json(_document(found, ablations))
+        print_json(_make_document(profiles, ablations))
         return
-    for one, ways in zip(found, ablations, strict=True):
-        _print_geometry(one)
-        _print_ablations(one, ways)
-    _print_readings(found)
+    for profile, ways in zip(profiles, ablations, strict=True):
+        _print_geometry(profile)
+        _print_ablations(profile, ways)
+    _print_readings(profiles)
     if to is not None:
         out.say(f"figures: {to}")
 
 
-def _ablations(found: "DepthProfile", poolings: "Sequence[Pooling]") -> "list[Ablation]":
+def _ablate_poolings(profile: "DepthProfile", poolings: "Sequence[Pooling]") -> "list[Ablation]":
     """The ablation over all candidates first, as `fit` chooses, then over those of each pooling."""
     from prefill_router.layers import ablation
 
-    held = [p for p in poolings if any(site.pooling == p for site in found.sites)]
-    kinds = list(dict.fromkeys([tuple(held), *((p,) for p in held)]))
-    dim = found.survey.dim
-    return [ablation(found.survey, found.grid, dim=dim, poolings=kind) for kind in kinds]
+    present = [p for p in poolings if any(site.pooling == p for site in profile.sites)]
+    kinds = list(dict.fromkeys([tuple(present), *((p,) for p in present)]))
+    dim = profile.survey.dim
+    return [ablation(profile.survey, profile.grid, dim=dim, poolings=kind) for kind in kinds]
 
 
-def _named(found: "list[DepthProfile]", one: "DepthProfile") -> dict[str, str]:
+def _label_encoder(profiles: "list[DepthProfile]", profile: "DepthProfile") -> dict[str, str]:
     """The encoder of a row, where there are several."""
-    return {"encoder": one.encoder} if len(found) > 1 else {}
+    return {"encoder": profile.encoder} if len(profiles) > 1 else {}
 
 
-def _document(
-    found: "list[DepthProfile]", ablations: "list[list[Ablation]]"
+def _make_document(
+    profiles: "list[DepthProfile]", ablations: "list[list[Ablation]]"
 ) -> dict[str, list[dict[str, Any]]]:
-    each = list(zip(found, ablations, strict=True))
+    each = list(zip(profiles, ablations, strict=True))
     return {
-        "geometry": [_named(found, one) | row for one in found for row in one.survey.rows()],
-        "ablation": [_named(found, one) | a.to_dict() for one, ways in each for a in ways],
-        "depth": [row for one in found for row in one.rows()],
+        "geometry": [
+            _label_encoder(profiles, profile) | row
+            for profile in profiles
+            for row in profile.survey.rows()
+        ],
+        "ablation": [
+            _label_encoder(profiles, profile) | a.to_dict() for profile, ways in each for a in ways
+        ],
+        "depth": [row for profile in profiles for row in profile.rows()],
     }
 
 
-def _draw(found: "list[DepthProfile]", to: Path, ablations: "list[list[Ablation]]") -> None:
+def _draw_figures(
+    profiles: "list[DepthProfile]", to: Path, ablations: "list[list[Ablation]]"
+) -> None:
     import polars as pl
 
     from prefill_router_lab.depth import draw_depth, draw_geometry
 
-    draw_depth(found, to)
-    if len(found) == 1:
-        draw_geometry(found[0].survey, to, encoder=found[0].encoder)
+    draw_depth(profiles, to)
+    if len(profiles) == 1:
+        draw_geometry(profiles[0].survey, to, encoder=profiles[0].encoder)
     rows = [
         {
-            **_named(found, one),
+            **_label_encoder(profiles, profile),
             "poolings": "+".join(a.poolings),
             **{s.name: s.auc for s in a.selectors},
         }
-        for one, ways in zip(found, ablations, strict=True)
+        for profile, ways in zip(profiles, ablations, strict=True)
         for a in ways
     ]
     files.write_text(to / "ablation.csv", pl.DataFrame(rows).write_csv())
@@ -131,34 +139,34 @@ def _draw(found: "list[DepthProfile]", to: Path, ablations: "list[list[Ablation]
 def _print_geometry(profile: "DepthProfile") -> None:
     from rich.table import Table
 
-    found = profile.survey
+    survey = profile.survey
     table = Table(
-        title=f"geometry of {len(found.sites)} sites of {profile.encoder}, train part, "
-        f"J on PCA-{found.dim}"
+        title=f"geometry of {len(survey.sites)} sites of {profile.encoder}, train part, "
+        f"J on PCA-{survey.dim}"
     )
     for name in ("site", "Fisher J (mean)", "lowest", "highest", "best for", "d_eff", "anisotropy"):
         table.add_column(name, justify="left" if name == "site" else "right")
-    best = _best_counts(found)
-    for i, row in enumerate(found.rows()):
+    best = _count_best_targets(survey)
+    for i, row in enumerate(survey.rows()):
         js = [v for name, v in row.items() if name.startswith("fisher:") and v is not None]
         table.add_row(
-            found.sites[i].name,
-            _number(row["fisher_mean"], 5),
-            _number(min(js, default=None), 5),
-            _number(max(js, default=None), 5),
+            survey.sites[i].name,
+            _format_number(row["fisher_mean"], 5),
+            _format_number(min(js, default=None), 5),
+            _format_number(max(js, default=None), 5),
             f"{best[i]} targets",
-            _number(row["effective_dimensionality"], 1),
-            _number(row["anisotropy"], 3),
+            _format_number(row["effective_dimensionality"], 1),
+            _format_number(row["anisotropy"], 3),
         )
     out.print(table)
 
 
-def _best_counts(found: "Survey") -> list[int]:
+def _count_best_targets(survey: "Survey") -> list[int]:
     import numpy as np
 
-    judged = found.fisher[:, ~np.isnan(found.fisher).any(axis=0)]
+    judged = survey.fisher[:, ~np.isnan(survey.fisher).any(axis=0)]
     best = judged.argmax(axis=0).tolist()
-    return [best.count(i) for i in range(len(found.sites))]
+    return [best.count(i) for i in range(len(survey.sites))]
 
 
 def _print_ablations(profile: "DepthProfile", ablations: "list[Ablation]") -> None:
@@ -176,26 +184,26 @@ def _print_ablations(profile: "DepthProfile", ablations: "list[Ablation]") -> No
     out.print(table)
 
 
-def _print_readings(found: "list[DepthProfile]") -> None:
+def _print_readings(profiles: "list[DepthProfile]") -> None:
     from rich.table import Table
 
     table = Table(title="what layers know: mean AUC over targets on the train part")
     for name in ("encoder", "site", "depth", "probe, five-fold", "votes, leave-one-out"):
         table.add_column(name, justify="left" if name in ("encoder", "site") else "right")
-    for one in found:
-        for row in one.rows():
+    for profile in profiles:
+        for row in profile.rows():
             if row["subject"] is None:
                 table.add_row(
-                    one.encoder,
+                    profile.encoder,
                     f"{row['pooling']}.{row['layer']}",
                     f"{row['depth']:.2f}",
-                    _number(row["probe_auc"], 4),
-                    _number(row["votes_auc"], 4),
+                    _format_number(row["probe_auc"], 4),
+                    _format_number(row["votes_auc"], 4),
                 )
     out.print(table)
 
 
-def _number(value: float | None, digits: int) -> str:
+def _format_number(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
@@ -223,39 +231,41 @@ def sweep(
     stores = opt.open_stores(store)
     dataset = read_dataset(data)
     parts = opt.drawn_split(dataset, split_file, options.seed)
-    found = run(
+    result = run(
         stores,
         dataset.select(parts["train"]),
         dataset.select(parts["test"]),
         options,
         progress=BarProgress(console=err),
     )
-    draw_sweep(found, to)
+    draw_sweep(result, to)
     if as_json:
-        print_json(found.rows())
+        print_json(result.rows())
         return
-    _print(found)
+    _print_sweep(result)
     out.say(f"heat map: {to}")
 
 
-def _print(found: "EncoderSweep") -> None:
+def _print_sweep(result: "EncoderSweep") -> None:
     from rich.table import Table
 
     table = Table(title="test AUC (site) of every target under every encoder")
     table.add_column("target")
-    for encoder in found.encoders:
+    for encoder in result.encoders:
         table.add_column(encoder, justify="right")
-    for k, target in enumerate(found.targets):
-        cells = zip(found.auc[:, k], found.sites, strict=True)
+    for k, target in enumerate(result.targets):
+        cells = zip(result.auc[:, k], result.sites, strict=True)
         table.add_row(target, *(f"{auc:.4f} ({sites[k].name})" for auc, sites in cells))
     table.add_section()
-    table.add_row("mean", *(f"{auc:.4f}" for auc in found.mean()))
-    table.add_row("mean, five-fold on train", *(f"{auc:.4f}" for auc in _folded(found)))
+    table.add_row("mean", *(f"{auc:.4f}" for auc in result.mean()))
+    table.add_row(
+        "mean, five-fold on train", *(f"{auc:.4f}" for auc in _average_cross_validated(result))
+    )
     out.print(table)
 
 
-def _folded(found: "EncoderSweep") -> list[float]:
+def _average_cross_validated(result: "EncoderSweep") -> list[float]:
     from prefill_router.layers import mean_over_targets
 
-    folded: list[float] = mean_over_targets(found.cross_validated).tolist()
-    return folded
+    means: list[float] = mean_over_targets(result.cross_validated).tolist()
+    return means

@@ -121,7 +121,7 @@ def reproduce(
     check_place(to, STUDY)
     stores = opt.open_stores(store)
     means = ReproduceMeans(
-        encoders=tuple(encoder or _held(stores)),
+        encoders=tuple(encoder or _list_encoders(stores)),
         embedding=embedding,
         sources=opt.sources(encoder_folder),
         charge=Charge(per_million_tokens=encoder_price),
@@ -129,10 +129,10 @@ def reproduce(
         text_network=text_network,
         soft_labels=soft_labels,
     )
-    dataset = _read(bench, data, prices)
+    dataset = _read_data(bench, data, prices)
     mark(to, STUDY, {"bench": bench.value, "options": options.to_dict(), "means": means.to_dict()})
     bar = BarProgress(console=err)
-    err.say(f"estimated: {_estimate(bench, dataset, options)} on two cores, encoding apart")
+    err.say(f"estimated: {_estimate_time(bench, dataset, options)} on two cores, encoding apart")
     runs = work(
         bench.value,
         dataset,
@@ -143,12 +143,18 @@ def reproduce(
         engine=engine,
         progress=bar,
     )
-    known = _known(data, options, means, runs)
-    write(runs, to, title=f"The paper's tables on {data.name}", said=_said(options), known=known)
+    facts = _list_facts(data, options, means, runs)
+    write(
+        runs,
+        to,
+        title=f"The paper's tables on {data.name}",
+        said=_write_introduction(options),
+        facts=facts,
+    )
     if as_json:
         print_json(to_dict(runs))
         return
-    _show(runs)
+    _print_claims(runs)
     out.say(f"report: {to / 'index.html'}")
 
 
@@ -158,7 +164,7 @@ _SINGLE, _REHEARSED = 0.2, 0.2
 """The share of a router's usual training that one network takes, and that a rehearsal takes."""
 
 
-def _estimate(bench: BenchName, dataset: "RoutingDataset", options: ReproduceOptions) -> str:
+def _estimate_time(bench: BenchName, dataset: "RoutingDataset", options: ReproduceOptions) -> str:
     """The time of the whole work in words; each pool is fitted by itself."""
     from prefill_router.comparison import describe_minutes, estimate_minutes
     from prefill_router.data import split
@@ -167,27 +173,27 @@ def _estimate(bench: BenchName, dataset: "RoutingDataset", options: ReproduceOpt
     fits = _QUICK_ROUTERS if options.quick else _ROUTERS
     networks = _SYSTEMS * (options.seed_count + _SHIFT_FITS)
     low = high = 0.0
-    for found in find_pools(bench.value, dataset):
+    for pool in find_pools(bench.value, dataset):
         least, most = estimate_minutes(
             fits + _SINGLE * networks,
-            found.dataset,
-            split(found.dataset, seed=options.seed),
+            pool.dataset,
+            split(pool.dataset, seed=options.seed),
             share=_REHEARSED if options.quick else 1.0,
         )
         low, high = low + least, high + most
     return describe_minutes(low, high)
 
 
-def _held(stores: "Sequence[Activations]") -> list[str]:
+def _list_encoders(stores: "Sequence[Activations]") -> list[str]:
     names = [
-        one.provenance.encoder
-        for one in stores
-        if any(site.pooling == "last" for site in one.sites)
+        store.provenance.encoder
+        for store in stores
+        if any(site.pooling == "last" for site in store.sites)
     ]
     return list(dict.fromkeys(names)) or ["minilm"]
 
 
-def _read(bench: BenchName, data: PathOrUrl, prices: Path | None) -> "RoutingDataset":
+def _read_data(bench: BenchName, data: PathOrUrl, prices: Path | None) -> "RoutingDataset":
     from prefill_router.data import is_dataset, read_dataset
     from prefill_router.importers import import_dataset
 
@@ -200,8 +206,8 @@ def _read(bench: BenchName, data: PathOrUrl, prices: Path | None) -> "RoutingDat
     return dataset
 
 
-def _said(options: ReproduceOptions) -> list[str]:
-    said = [
+def _write_introduction(options: ReproduceOptions) -> list[str]:
+    paragraphs = [
         "Every table and figure of the paper, rebuilt on these data: our number with its interval, "
         "and the paper's beside it. Where one can't be rebuilt, the reason is given.",
         "The encoder is not the paper's: the paper reads language models of 20 to 122 billion "
@@ -209,15 +215,15 @@ def _said(options: ReproduceOptions) -> list[str]:
         "alone.",
     ]
     if options.quick:
-        said.insert(
+        paragraphs.insert(
             0,
             "A rehearsal: the networks were trained for a few epochs only, with few seeds and "
             "resamples. The numbers show that everything runs, and nothing else.",
         )
-    return said
+    return paragraphs
 
 
-def _known(
+def _list_facts(
     data: PathOrUrl, options: ReproduceOptions, means: "ReproduceMeans", runs: "list[PoolRun]"
 ) -> dict[str, str]:
     sizes = [
@@ -242,7 +248,7 @@ def _known(
     }
 
 
-def _show(runs: "list[PoolRun]") -> None:
+def _print_claims(runs: "list[PoolRun]") -> None:
     from prefill_router_lab.reproduce import all_tables, check
 
     table = Table(box=None, pad_edge=False)
@@ -251,9 +257,9 @@ def _show(runs: "list[PoolRun]") -> None:
     for claim in check(runs):
         table.add_row(claim.pool, claim.text, claim.answer)
     out.print(table)
-    for one in all_tables(runs):
-        if one.missing:
-            out.say(f"Table {one.number}: {one.missing}")
+    for paper_table in all_tables(runs):
+        if paper_table.missing:
+            out.say(f"Table {paper_table.number}: {paper_table.missing}")
 
 
 @study.command()
@@ -270,19 +276,19 @@ def seeds(options: SeedOptions, inputs: RecipeInputs, engine: "Engine | None" = 
     from prefill_router_lab.studies import seed_study
 
     opened = begin("seeds", inputs, options)
-    found = seed_study(
+    result = seed_study(
         opened.dataset,
         opened.recipes,
         opened.states,
-        opened.drawn,
+        opened.split,
         options,
         folder=inputs.to / ROUTERS,
         engine=engine,
         progress=opened.bar,
     )
-    require_some(found.spreads, found.failed)
-    made = found.report(title=f"Seed variability on {inputs.data.name}", known=opened.known)
-    finish(made, inputs)
+    require_some(result.spreads, result.failed)
+    report = result.report(title=f"Seed variability on {inputs.data.name}", facts=opened.facts)
+    finish(report, inputs)
 
 
 _BY = ("train", "test")
@@ -314,19 +320,19 @@ def ratio(
 
     one_of("--strong-by", strong_by, _BY)
 
-    def check(dataset: "RoutingDataset", drawn: "Split") -> None:
-        del drawn
+    def check(dataset: "RoutingDataset", split: "Split") -> None:
+        del split
         if strong is not None and strong not in dataset.pool.names:
             raise ConfigError(
                 f"the strong target is {strong!r}; the dataset has {list(dataset.pool.names)}"
             )
 
     opened = begin("ratio", inputs, options, check, strong=strong, strong_by=strong_by)
-    routers, failed = _routers(opened, inputs.to / ROUTERS, options.seed, engine)
-    part = opened.dataset.select(opened.drawn["train" if strong_by == "train" else "test"])
-    test = opened.dataset.select(opened.drawn["test"])
-    found = routing_ratio(
-        {name: one.predict(test, stores=opened.states) for name, one in routers.items()},
+    routers, failed = _fit_routers(opened, inputs.to / ROUTERS, options.seed, engine)
+    part = opened.dataset.select(opened.split["train" if strong_by == "train" else "test"])
+    test = opened.dataset.select(opened.split["test"])
+    result = routing_ratio(
+        {name: router.predict(test, stores=opened.states) for name, router in routers.items()},
         test,
         options,
         strong=strong or strongest(part),
@@ -334,12 +340,12 @@ def ratio(
     )
     how = "named" if strong else f"the most accurate on the {strong_by} part"
     intervals = f"95 %, {options.resamples:,} resamples"
-    known = {**opened.known, "chosen": how, "intervals": intervals}
+    facts = {**opened.facts, "chosen": how, "intervals": intervals}
     title = f"Accuracy against routing ratio on {inputs.data.name}"
-    finish(found.report(title=title, known=known, failed=failed), inputs)
+    finish(result.report(title=title, facts=facts, failed=failed), inputs)
 
 
-def _routers(
+def _fit_routers(
     opened: OpenedStudy, folder: Path, seed: int, engine: "Engine | None"
 ) -> "tuple[dict[str, Router], list[RecipeFailure]]":
     """The router itself where its folder was given, else those of the recipes."""
@@ -352,14 +358,14 @@ def _routers(
         opened.dataset,
         opened.recipes,
         opened.states,
-        opened.drawn,
+        opened.split,
         config=FitConfig(seed=seed),
         folder=folder,
         engine=engine,
         progress=opened.bar,
     )
     require_some(fitted, failed)
-    return {one.name: one.router for one in fitted}, failed
+    return {fit.name: fit.router for fit in fitted}, failed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -384,8 +390,8 @@ class NamedShift:
     ] = None
 
     def __post_init__(self) -> None:
-        both = self.train_on is not None or self.test_on is not None
-        ways = sum((both, bool(self.hold_out), bool(self.preset)))
+        by_parts = self.train_on is not None or self.test_on is not None
+        ways = sum((by_parts, bool(self.hold_out), bool(self.preset)))
         if ways != 1 or (self.train_on is None) != (self.test_on is None):
             raise UsageError(
                 "give --train-on with --test-on, or --hold-out, or --preset; one of these"
@@ -403,8 +409,8 @@ class NamedShift:
         if self.preset:
             return Shift.preset(self.preset)
         if self.hold_out:
-            return Shift.hold_out(dataset, _names(self.hold_out))
-        return Shift(_names(self.train_on or ""), _names(self.test_on or ""))
+            return Shift.hold_out(dataset, _read_names(self.hold_out))
+        return Shift(_read_names(self.train_on or ""), _read_names(self.test_on or ""))
 
 
 @study.command()
@@ -430,24 +436,24 @@ def shift(
         "shift",
         inputs,
         options,
-        lambda dataset, drawn: arms(dataset, drawn, named.find(dataset)),
+        lambda dataset, split: arms(dataset, split, named.find(dataset)),
         **asdict(named),
     )
-    found = shift_study(
+    result = shift_study(
         opened.dataset,
         opened.recipes,
         opened.states,
-        opened.drawn,
+        opened.split,
         named.find(opened.dataset),
         options,
         folder=inputs.to / ROUTERS,
         engine=engine,
         progress=opened.bar,
     )
-    require_some(found.routers, found.failed)
-    made = found.report(title=f"Distribution shift on {inputs.data.name}", known=opened.known)
-    finish(made, inputs)
+    require_some(result.routers, result.failed)
+    report = result.report(title=f"Distribution shift on {inputs.data.name}", facts=opened.facts)
+    finish(report, inputs)
 
 
-def _names(text: str) -> tuple[str, ...]:
+def _read_names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())

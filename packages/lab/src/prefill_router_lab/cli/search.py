@@ -63,18 +63,18 @@ def search(
 
     what = read_space(space)
     if listed:
-        _list(what, as_json=as_json)
+        _print_space(what, as_json=as_json)
         return
     if data is None or to is None:
         raise UsageError("a search needs --data and --out; only --list works without them")
     if engine is not None and config.jobs > 1:
         raise UsageError("--jobs are processes of this machine; with --engine ray give --workers")
-    found = _SearchJob(what, config, data, to, split_file, open_again, engine)
-    verdict = found.run(store or [], encoder_folder, sealed=sealed)
+    job = _SearchJob(what, config, data, to, split_file, open_again, engine)
+    verdict = job.run(store or [], encoder_folder, sealed=sealed)
     if as_json:
         print_json(verdict.to_dict())
         return
-    _show(verdict, to)
+    _print_result(verdict, to)
 
 
 class _SearchJob:
@@ -112,20 +112,20 @@ class _SearchJob:
         )
 
         dataset = read_dataset(self._data)
-        drawn = opt.drawn_split(dataset, self._split, self._config.seed)
-        begin(self._to, plan_of(self._space, self._config, dataset, drawn))
-        bar, found = BarProgress(console=err), opt.sources(encoders)
+        split = opt.drawn_split(dataset, self._split, self._config.seed)
+        begin(self._to, plan_of(self._space, self._config, dataset, split))
+        bar, sources = BarProgress(console=err), opt.sources(encoders)
         needs = [n for c in openers(self._space) for n in self._space.recipe(c).needs]
         states = gather(
             tuple(dict.fromkeys(needs)),
             dataset,
             opt.open_stores(stores),
-            sources=found,
+            sources=sources,
             progress=bar,
         )
-        train, test = seal(dataset, drawn, self._to)
+        train, test = seal(dataset, split, self._to)
         del dataset  # from here on nothing has test rows until `conclude` opens them
-        done = search(
+        trials = search(
             train,
             self._space,
             states,
@@ -134,8 +134,8 @@ class _SearchJob:
             engine=self._engine,
             progress=bar,
         )
-        verdict = choose(done, self._space, self._config, targets=train.dataset.pool.names)
-        self._write(verdict, test.split_for(verdict.winner.recipe, seed=self._config.seed))
+        verdict = choose(trials, self._space, self._config, targets=train.dataset.pool.names)
+        self._write_report(verdict, test.split_for(verdict.winner.recipe, seed=self._config.seed))
         if sealed:
             return verdict
         verdict, router = conclude(
@@ -143,29 +143,29 @@ class _SearchJob:
             test,
             states,
             again=self._again,
-            sources=found,
+            sources=sources,
             progress=bar,
         )
         router.save(self._to / ROUTER)
-        self._write(verdict, router.split)
+        self._write_report(verdict, router.split)
         return verdict
 
-    def _write(self, verdict: "SearchResult", drawn: "Split") -> None:
+    def _write_report(self, verdict: "SearchResult", split: "Split") -> None:
         from prefill_router_lab.search import write
 
-        sizes = ", ".join(f"{len(ids):,} {part}" for part, ids in drawn.parts.items())
-        known = {
+        sizes = ", ".join(f"{len(ids):,} {part}" for part, ids in split.parts.items())
+        facts = {
             "dataset": str(self._data),
             "queries": sizes,
             "chosen by": f"{self._config.objective}, {self._config.folds}-fold cross-validation on "
             "all rows but test",
             "seed": str(self._config.seed),
         }
-        write(verdict, drawn, self._to, title=f"Search on {self._data.name}", known=known)
+        write(verdict, split, self._to, title=f"Search on {self._data.name}", facts=facts)
 
 
-def _list(space: "Space", *, as_json: bool) -> None:
-    told = {
+def _print_space(space: "Space", *, as_json: bool) -> None:
+    counts = {
         "configurations": space.size,
         "fits": space.candidates,
         "features": {name: branch.size for name, branch in space.features.items()},
@@ -173,7 +173,7 @@ def _list(space: "Space", *, as_json: bool) -> None:
         "calibrations": list(space.calibrations),
     }
     if as_json:
-        print_json(told)
+        print_json(counts)
         return
     out.print(f"{space.size:,} distinct configurations, of {space.candidates:,} fits per fold")
     for what in ("features", "predictors"):
@@ -182,13 +182,13 @@ def _list(space: "Space", *, as_json: bool) -> None:
     out.print(f"calibrations: {', '.join(space.calibrations)}")
 
 
-def _show(verdict: "SearchResult", to: Path) -> None:
+def _print_result(verdict: "SearchResult", to: Path) -> None:
     from prefill_router_lab.search import words
 
-    for one in verdict.ranking[:3]:
+    for trial in verdict.ranking[:3]:
         out.say(
-            f"#{one.rank} {one.predictor} on {one.features}, calibration {one.calibration}: "
-            f"AUC {one.mean('auc'):.4f}, Brier {one.mean('brier'):.4f}",
+            f"#{trial.rank} {trial.predictor} on {trial.features}, calibration "
+            f"{trial.calibration}: AUC {trial.mean('auc'):.4f}, Brier {trial.mean('brier'):.4f}",
         )
     for line in words(verdict):
         out.print(line)

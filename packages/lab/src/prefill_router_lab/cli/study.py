@@ -106,19 +106,19 @@ class OpenedStudy:
     Attributes:
         dataset: Scored answers.
         recipes: The recipes, by name.
-        drawn: The split.
+        split: The split.
         states: What the recipes' features read.
         bar: Shows the progress.
-        known: Facts for the reader of the page.
+        facts: Facts for the reader of the page.
         router: The router, where a folder of one was given.
     """
 
     dataset: "RoutingDataset"
     recipes: "Mapping[str, Recipe]"
-    drawn: "Split"
+    split: "Split"
     states: "Sequence[Activations]"
     bar: BarProgress
-    known: Mapping[str, str]
+    facts: Mapping[str, str]
     router: "Router | None" = None
 
 
@@ -146,21 +146,21 @@ def begin(
     from prefill_router.reporting import check_place, mark
 
     check_place(inputs.to, name)
-    recipes, router = _recipes(inputs.config)
+    recipes, router = _read_recipes(inputs.config)
     dataset = read_dataset(inputs.data)
-    drawn = _drawn(dataset, recipes, router, inputs.split_file, options.seed)
+    split = _choose_split(dataset, recipes, router, inputs.split_file, options.seed)
     if check is not None:
-        check(dataset, drawn)
+        check(dataset, split)
     bar = BarProgress(console=err)
     stores, sources = opt.open_stores(inputs.store), opt.sources(inputs.encoder_folder)
     plain = {name: recipe.to_dict() for name, recipe in recipes.items()}
     own = {one.name: getattr(options, one.name) for one in list_options(type(options))}
-    asked = {"seed": options.seed, **words, **own}
-    mark(inputs.to, name, {**asked, "recipes": plain, "split": drawn.to_dict()})
+    settings = {"seed": options.seed, **words, **own}
+    mark(inputs.to, name, {**settings, "recipes": plain, "split": split.to_dict()})
     needs = tuple(need for recipe in recipes.values() for need in recipe.needs)
     states = gather(needs, dataset, stores, sources=sources, progress=bar)
-    known = facts(inputs.data, drawn, options.seed)
-    return OpenedStudy(dataset, recipes, drawn, states, bar, known, router)
+    facts = list_facts(inputs.data, split, options.seed)
+    return OpenedStudy(dataset, recipes, split, states, bar, facts, router)
 
 
 def begin_judged(name: str, inputs: RouterInputs) -> JudgedQueries:
@@ -188,14 +188,14 @@ def require_some(fitted: Sized, failed: "Sequence[RecipeFailure]") -> None:
         raise FitError(f"no router could be fitted; {failed[0].name}: {failed[0].why}")
 
 
-def facts(data: PathOrUrl, drawn: "Split", seed: int) -> dict[str, str]:
+def list_facts(data: PathOrUrl, split: "Split", seed: int) -> dict[str, str]:
     """The facts that every study's page states."""
-    sizes = ", ".join(f"{len(ids):,} {part}" for part, ids in drawn.parts.items())
+    sizes = ", ".join(f"{len(ids):,} {part}" for part, ids in split.parts.items())
     return {
         "dataset": str(data),
         "queries": sizes,
-        "split": f"seed {drawn.seed}; fitted on train alone"
-        + (", calibrated on calibration" if "calibration" in drawn.parts else ""),
+        "split": f"seed {split.seed}; fitted on train alone"
+        + (", calibrated on calibration" if "calibration" in split.parts else ""),
         "seed": str(seed),
     }
 
@@ -228,7 +228,7 @@ def write_and_print(report: "Report", to: Path, *, as_json: bool) -> None:
     out.say(f"report: {to / PAGE}")
 
 
-def _recipes(config: str) -> "tuple[Mapping[str, Recipe], Router | None]":
+def _read_recipes(config: str) -> "tuple[Mapping[str, Recipe], Router | None]":
     from prefill_router.comparison import recipes_of
     from prefill_router.fitting import recipe_from_dict
     from prefill_router.router import Router
@@ -237,15 +237,15 @@ def _recipes(config: str) -> "tuple[Mapping[str, Recipe], Router | None]":
     if isinstance(folder, Path) and not folder.is_dir():
         return recipes_of(config).recipes, None
     router = Router.load(folder)
-    made = router.record.options.get("recipe")
-    if not isinstance(made, dict):
+    options = router.record.options.get("recipe")
+    if not isinstance(options, dict):
         raise ConfigError(f"{config} has no record of its recipe; fit it again, or give a recipe")
     return {
-        folder.resolve().name: recipe_from_dict({"shrinkage": False, "cost": "median", **made})
+        folder.resolve().name: recipe_from_dict({"shrinkage": False, "cost": "median", **options})
     }, router
 
 
-def _drawn(
+def _choose_split(
     dataset: "RoutingDataset",
     recipes: "Mapping[str, Recipe]",
     router: "Router | None",
@@ -288,40 +288,40 @@ def learning(
     """
     from prefill_router_lab.learning_curves import NAME, study_learning
 
-    options = replace(options, sizes=_sizes(shares, measured))
+    options = replace(options, sizes=_read_sizes(shares, measured))
     opened = begin(NAME, inputs, options, shares=shares, measured=measured)
-    found = study_learning(
+    result = study_learning(
         opened.dataset,
         opened.recipes,
         opened.states,
-        opened.drawn,
+        opened.split,
         options,
-        folder=_fits(inputs.to),
+        folder=_make_fits_folder(inputs.to),
         engine=engine,
         progress=opened.bar,
     )
-    made = found.report(title=f"Learning curves on {inputs.data.name}", known=opened.known)
-    finish(made, inputs)
+    report = result.report(title=f"Learning curves on {inputs.data.name}", facts=opened.facts)
+    finish(report, inputs)
 
 
-def _fits(to: Path) -> Path:
+def _make_fits_folder(to: Path) -> Path:
     folder = to / FITS
     folder.mkdir(exist_ok=True)
     return folder
 
 
-def _sizes(shares: str | None, measured: str | None) -> "tuple[Size, ...]":
+def _read_sizes(shares: str | None, measured: str | None) -> "tuple[Size, ...]":
     from prefill_router_lab.learning_curves import Size
 
-    given = [Size(number) for number in _numbers("--shares", shares)]
-    for number in _numbers("--measured", measured):
+    sizes = [Size(number) for number in _read_numbers("--shares", shares)]
+    for number in _read_numbers("--measured", measured):
         if number != int(number):
             raise UsageError(f"--measured has {number:g}; it must be whole numbers")
-        given.append(Size(measured=int(number)))
-    return tuple(given)
+        sizes.append(Size(measured=int(number)))
+    return tuple(sizes)
 
 
-def _numbers(option: str, text: str | None) -> list[float]:
+def _read_numbers(option: str, text: str | None) -> list[float]:
     try:
         return [float(part) for part in (text or "").split(",") if part.strip()]
     except ValueError:
@@ -353,8 +353,8 @@ def robustness(options: RobustnessOptions, inputs: RouterInputs) -> None:
     """Count the decisions that change if prompts have typos, other words or reordered options.
 
     Original and changed prompts are both decided at lam, by the encoder's states. The share of
-    decisions that stay is RouterArena's robustness; what the others cost is told by the labels of
-    the original prompts.
+    decisions that stay is RouterArena's robustness; the labels of the original
+    prompts say what the others cost.
 
     Example: prefill-router study robustness router --data answers --out robustness
     """
@@ -366,11 +366,15 @@ def robustness(options: RobustnessOptions, inputs: RouterInputs) -> None:
     lam = opt.own_lam(router, options.given_lam)
     judged = sampled(queries.judged, options.sample, seed=seed)
     others = None if options.paraphrases is None else opt.read_questions(options.paraphrases)
-    versions = _versions(judged.queries, others, options.typos, seed)
-    asked = {"router": folder, "part": queries.part, "lam": lam, "typos": options.typos}
-    asked |= {"seed": seed, "queries": len(judged), "paraphrases": str(options.paraphrases or "")}
-    mark(inputs.to, NAME, asked)
-    found = robustness_study(
+    versions = _change_prompts(judged.queries, others, options.typos, seed)
+    settings = {"router": folder, "part": queries.part, "lam": lam, "typos": options.typos}
+    settings |= {
+        "seed": seed,
+        "queries": len(judged),
+        "paraphrases": str(options.paraphrases or ""),
+    }
+    mark(inputs.to, NAME, settings)
+    result = robustness_study(
         router,
         judged,
         versions,
@@ -382,16 +386,16 @@ def robustness(options: RobustnessOptions, inputs: RouterInputs) -> None:
         progress=BarProgress(console=err),
     )
     judged_on = f"{len(judged):,} queries, {queries.part} part"
-    known = facts(inputs.data, router.split, seed) | {"router": folder, "judged on": judged_on}
-    finish(report_of(found, title=f"Robustness on {inputs.data.name}", known=known), inputs)
+    facts = list_facts(inputs.data, router.split, seed) | {"router": folder, "judged on": judged_on}
+    finish(report_of(result, title=f"Robustness on {inputs.data.name}", facts=facts), inputs)
 
 
-def _versions(
+def _change_prompts(
     queries: "Sequence[Query]", others: "Sequence[Query] | None", typos: float, seed: int
 ) -> "dict[Kind, Sequence[Query]]":
     from prefill_router.robustness import CHANGES, paraphrased, perturbed
 
-    made: dict[Kind, Sequence[Query]] = {
+    versions: dict[Kind, Sequence[Query]] = {
         kind: perturbed(queries, kind, seed=seed, typos=typos) for kind in CHANGES
     }
-    return made if others is None else {**made, "paraphrases": paraphrased(queries, others)}
+    return versions if others is None else {**versions, "paraphrases": paraphrased(queries, others)}

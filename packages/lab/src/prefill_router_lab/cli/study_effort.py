@@ -3,7 +3,7 @@
 from prefill_router.cli.application import err
 from prefill_router.cli.options import open_stores
 from prefill_router.progress import BarProgress
-from prefill_router_lab.cli.study import RouterInputs, begin_judged, facts, finish, study
+from prefill_router_lab.cli.study import RouterInputs, begin_judged, finish, list_facts, study
 from prefill_router_lab.cli.typed_options import with_options
 from prefill_router_lab.studies import EffortOptions
 
@@ -23,12 +23,12 @@ def effort(options: EffortOptions, inputs: RouterInputs) -> None:
 
     queries = begin_judged("effort", inputs)
     folder, seed = inputs.folder, options.seed
-    inputs_of_page = {"router": str(folder), "part": queries.part, "seed": seed}
-    mark(inputs.to, "effort", {**inputs_of_page, "resamples": options.resamples})
+    settings = {"router": str(folder), "part": queries.part, "seed": seed}
+    mark(inputs.to, "effort", {**settings, "resamples": options.resamples})
     bar = BarProgress(console=err)
     predictions = queries.predict(open_stores(inputs.store), bar)
     result = study_efforts(predictions, queries.judged, options, progress=bar)
     judged_on = f"{result.queries:,} queries, {queries.words}"
-    words = facts(inputs.data, queries.router.split, seed)
-    words |= {"router": str(folder), "judged on": judged_on}
-    finish(result.report(title=f"Reasoning effort on {inputs.data.name}", known=words), inputs)
+    facts = list_facts(inputs.data, queries.router.split, seed)
+    facts |= {"router": str(folder), "judged on": judged_on}
+    finish(result.report(title=f"Reasoning effort on {inputs.data.name}", facts=facts), inputs)

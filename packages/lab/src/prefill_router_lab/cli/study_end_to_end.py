@@ -22,8 +22,8 @@ from prefill_router.remote import PathOrUrl
 from prefill_router_lab.cli.study import (
     RouterInputs,
     begin_judged,
-    facts,
     finish,
+    list_facts,
     study,
 )
 from prefill_router_lab.cli.typed_options import with_options
@@ -87,7 +87,7 @@ class ContenderOptions:
 
 @study.command(name="end-to-end")
 @with_options
-def end_to_end(given: ContenderOptions, options: EndToEndOptions, inputs: RouterInputs) -> None:
+def end_to_end(costs: ContenderOptions, options: EndToEndOptions, inputs: RouterInputs) -> None:
     """Count the encoder's cost and the decision's latency, and see what is left of the savings.
 
     For the router, a second one if given, and the best single target, at lam = 1 and 0.5: total
@@ -100,31 +100,31 @@ def end_to_end(given: ContenderOptions, options: EndToEndOptions, inputs: Router
     from prefill_router_lab.end_to_end import NAME, ROUTER, study_end_to_end
 
     check_part_name(inputs.part)
-    charge = Charge(per_million_tokens=given.encoder_price, per_hour=given.per_hour)
-    shared = _ContenderInputs.of(inputs, given, options.seed)
-    seconds, timing = _answers_seconds(shared.judged, given.speeds, given.run)
-    named = {"router": str(inputs.folder), "reference": str(given.reference or "")}
+    charge = Charge(per_million_tokens=costs.encoder_price, per_hour=costs.per_hour)
+    shared = _ContenderInputs.of(inputs, costs, options.seed)
+    seconds, timing = _read_answer_seconds(shared.judged, costs.speeds, costs.run)
+    named = {"router": str(inputs.folder), "reference": str(costs.reference or "")}
     mark(inputs.to, NAME, {**named, "part": shared.part})
-    routers, asked = {ROUTER: shared.router}, {ROUTER: charge}
-    if given.reference is not None:
-        routers["reference"] = shared.load_reference(given.reference)
-        asked["reference"] = Charge(per_million_tokens=given.reference_price)
-    taken = shared.latencies(routers)
+    routers, charges = {ROUTER: shared.router}, {ROUTER: charge}
+    if costs.reference is not None:
+        routers["reference"] = shared.load_reference(costs.reference)
+        charges["reference"] = Charge(per_million_tokens=costs.reference_price)
+    latencies = shared.latencies(routers)
     contenders = [
-        shared.contender(name, router, asked[name], taken[name], seconds)
+        shared.contender(name, router, charges[name], latencies[name], seconds)
         for name, router in routers.items()
     ]
-    found = study_end_to_end(
+    result = study_end_to_end(
         contenders,
-        given.best or shared.best,
+        costs.best or shared.best,
         options,
-        charges={name: one.said for name, one in asked.items()},
+        charges={name: charge.said for name, charge in charges.items()},
         timing=timing,
         progress=shared.bar,
     )
-    known = facts(inputs.data, shared.router.split, options.seed) | shared.known
+    facts = list_facts(inputs.data, shared.router.split, options.seed) | shared.facts
     title = f"End-to-end cost and latency on {inputs.data.name}"
-    finish(found.report(title=title, known=known), inputs)
+    finish(result.report(title=title, facts=facts), inputs)
 
 
 @final
@@ -133,7 +133,7 @@ class _ContenderInputs:
     """What all contenders share: the queries at the router's prices, and how they are timed."""
 
     inputs: RouterInputs
-    given: ContenderOptions
+    costs: ContenderOptions
     seed: int
     router: "Router"
     judged: "RoutingDataset"
@@ -143,7 +143,7 @@ class _ContenderInputs:
     bar: BarProgress
 
     @classmethod
-    def of(cls, inputs: RouterInputs, given: ContenderOptions, seed: int) -> "_ContenderInputs":
+    def of(cls, inputs: RouterInputs, costs: ContenderOptions, seed: int) -> "_ContenderInputs":
         from prefill_router.guarantee import best_single
         from prefill_router_lab.end_to_end import NAME
 
@@ -157,12 +157,12 @@ class _ContenderInputs:
             )
         best, bar = best_single(queries.train or queries.judged), BarProgress(console=err)
         router, judged, part = queries.router, queries.judged, queries.part
-        return cls(inputs, given, seed, router, judged, part, best, stores, bar)
+        return cls(inputs, costs, seed, router, judged, part, best, stores, bar)
 
     @property
-    def known(self) -> dict[str, str]:
+    def facts(self) -> dict[str, str]:
         """Facts for the reader of the page."""
-        reference = self.given.reference
+        reference = self.costs.reference
         return {
             "router": str(self.inputs.folder),
             **({} if reference is None else {"reference": str(reference)}),
@@ -172,22 +172,24 @@ class _ContenderInputs:
 
     def load_reference(self, folder: PathOrUrl) -> "Router":
         """The reference, checked to be comparable with the router."""
-        found = load_router(folder, self.inputs.encoder_folder)
-        if found.pool.names != self.router.pool.names:
+        reference = load_router(folder, self.inputs.encoder_folder)
+        if reference.pool.names != self.router.pool.names:
             raise ConfigError(
-                f"the reference has the targets {found.pool.names}, the router "
+                f"the reference has the targets {reference.pool.names}, the router "
                 f"{self.router.pool.names}; both must have the same"
             )
-        seen = {i for p in ("train", "calibration") for i in found.split.parts.get(p, ())}
-        if self.part == CROSS_FIT and found.cross_fit is not None:
-            seen -= set(found.cross_fit.predictions.query_ids)
-        both = len(seen & set(self.judged.query_ids))
-        if both:
+        learned_ids = {
+            i for p in ("train", "calibration") for i in reference.split.parts.get(p, ())
+        }
+        if self.part == CROSS_FIT and reference.cross_fit is not None:
+            learned_ids -= set(reference.cross_fit.predictions.query_ids)
+        overlap = len(learned_ids & set(self.judged.query_ids))
+        if overlap:
             raise DataError(
-                f"the reference was trained on {both:,} of the queries that are judged; fit it on "
-                "the router's split: prefill-router fit --split ROUTER/split.json"
+                f"the reference was trained on {overlap:,} of the queries that are judged; fit it "
+                "on the router's split: prefill-router fit --split ROUTER/split.json"
             )
-        return found.with_pool(self.router.pool)
+        return reference.with_pool(self.router.pool)
 
     def contender(
         self,
@@ -218,22 +220,24 @@ class _ContenderInputs:
 
         from prefill_router_lab.end_to_end import ROUTER, Latency, time_routing
 
-        options = self.given
-        given = {ROUTER: options.routing_ms, "reference": options.reference_ms}
-        known = {n: Latency((ms / 1000,), "given") for n, ms in given.items() if ms is not None}
+        options = self.costs
+        milliseconds = {ROUTER: options.routing_ms, "reference": options.reference_ms}
+        latencies = {
+            n: Latency((ms / 1000,), "given") for n, ms in milliseconds.items() if ms is not None
+        }
         count = min(options.sample, len(self.judged))
         picked = np.random.default_rng(self.seed).choice(len(self.judged), count, replace=False)
         prompts = [self.judged.queries[i].prompt for i in picked]
-        routes = {n: _route(n, router) for n, router in routers.items() if n not in known}
+        routes = {n: _time_route(n, router) for n, router in routers.items() if n not in latencies}
         timed = (
             time_routing(routes, prompts, rounds=options.rounds, progress=self.bar)
             if routes
             else {}
         )
-        return known | timed
+        return latencies | timed
 
 
-def _route(name: str, router: "Router") -> Callable[["Prompt"], object]:
+def _time_route(name: str, router: "Router") -> Callable[["Prompt"], object]:
     def route(prompt: "Prompt") -> object:
         try:
             return router.route(prompt)
@@ -246,7 +250,7 @@ def _route(name: str, router: "Router") -> Callable[["Prompt"], object]:
     return route
 
 
-def _measured_seconds(folder: Path, dataset: "RoutingDataset") -> "PerCell":
+def _read_run_seconds(folder: Path, dataset: "RoutingDataset") -> "PerCell":
     """Seconds from each request to the end of its answer in a run; NaN where there is none.
 
     Args:
@@ -277,7 +281,7 @@ def _measured_seconds(folder: Path, dataset: "RoutingDataset") -> "PerCell":
     return seconds
 
 
-def _answers_seconds(
+def _read_answer_seconds(
     judged: "RoutingDataset", speeds: Path | None, run: Path | None
 ) -> "tuple[PerCell, str]":
     """Seconds of each answer, from speeds or as measured in a run, and a note on the source."""
@@ -288,13 +292,13 @@ def _answers_seconds(
     seconds = np.full(judged.correct.shape, np.nan)
     sources = []
     if speeds is not None:
-        given = read_speeds(speeds)
-        if run is None and (lacking := sorted(set(judged.pool.names) - set(given))):
+        speeds_by_target = read_speeds(speeds)
+        if run is None and (lacking := sorted(set(judged.pool.names) - set(speeds_by_target))):
             raise DataError(f"{speeds} lacks the targets {lacking}; name the speed of each")
-        seconds = answer_seconds(judged, given)
+        seconds = answer_seconds(judged, speeds_by_target)
         sources.append(f"TTFT and output tokens at the speeds in {speeds.name}")
     if run is not None:
-        timed = _measured_seconds(run, judged)
+        timed = _read_run_seconds(run, judged)
         seconds = np.where(np.isnan(timed), seconds, timed)
         share = float(np.mean(~np.isnan(timed)))
         sources.insert(0, f"measured in {run} ({100 * share:.0f} % of the answers)")

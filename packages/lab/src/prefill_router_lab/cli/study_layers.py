@@ -18,7 +18,7 @@ from prefill_router.cli.options import (
 )
 from prefill_router.errors import ConfigError
 from prefill_router.progress import BarProgress
-from prefill_router_lab.cli.study import AsJson, Out, facts, study, write_and_print
+from prefill_router_lab.cli.study import AsJson, Out, list_facts, study, write_and_print
 from prefill_router_lab.cli.typed_options import with_options
 from prefill_router_lab.studies import AblationOptions, DimensionOptions
 
@@ -59,13 +59,15 @@ def layers(
         pools[name] = dataset.select(split(dataset, seed=options.seed)["train"])
     own = {"dim": options.dim, "poolings": options.poolings, "seed": options.seed}
     mark(to, "layers", {"pools": names, **own})
-    found = ablation_study(pools, stores, options, engine=engine, progress=BarProgress(console=err))
-    known = {
+    result = ablation_study(
+        pools, stores, options, engine=engine, progress=BarProgress(console=err)
+    )
+    facts = {
         "pools": ", ".join(f"{name} ({len(part):,} train queries)" for name, part in pools.items()),
         "split": f"seed {options.seed}; the train part alone",
     }
-    made = found.report(title="Layer selection over pools and encoders", known=known)
-    write_and_print(made, to, as_json=as_json)
+    report = result.report(title="Layer selection over pools and encoders", facts=facts)
+    write_and_print(report, to, as_json=as_json)
 
 
 @study.command()
@@ -97,7 +99,7 @@ def dimensions(
     own = {"dims": options.dims, "poolings": options.poolings, "seed": options.seed}
     mark(to, "dimensions", {**own, "split": parts.to_dict()})
     train, bar = dataset.select(parts["train"]), BarProgress(console=err)
-    found = dimension_study(stores, train, options, progress=bar)
-    known = facts(data, parts, options.seed)
-    made = found.report(title=f"Pooling and dimension on {data.name}", known=known)
-    write_and_print(made, to, as_json=as_json)
+    result = dimension_study(stores, train, options, progress=bar)
+    facts = list_facts(data, parts, options.seed)
+    report = result.report(title=f"Pooling and dimension on {data.name}", facts=facts)
+    write_and_print(report, to, as_json=as_json)

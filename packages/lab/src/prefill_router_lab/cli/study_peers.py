@@ -10,8 +10,8 @@ from prefill_router.progress import BarProgress
 from prefill_router_lab.cli.study import (
     RouterInputs,
     begin_judged,
-    facts,
     finish,
+    list_facts,
     study,
 )
 from prefill_router_lab.cli.typed_options import with_options
@@ -54,8 +54,11 @@ def peers(inputs: RouterInputs) -> None:
             advance()
     result = study_peers(parts, tiers, name=folder.name)
     judged_on = f"{len(queries.judged):,} queries, {queries.words}"
-    known = facts(inputs.data, router.split, 0) | {"router": str(folder), "judged on": judged_on}
-    finish(result.report(title=f"Peers on {inputs.data.name}", known=known), inputs)
+    facts = list_facts(inputs.data, router.split, 0) | {
+        "router": str(folder),
+        "judged on": judged_on,
+    }
+    finish(result.report(title=f"Peers on {inputs.data.name}", facts=facts), inputs)
 
 
 def _list_parts(queries: JudgedQueries, trial: "Trial") -> "list[PeerPart]":

@@ -26,35 +26,42 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 
     What must be given comes first. Of a class, its own fields come before those that it inherits.
     """
-    own = signature(command).parameters.values()
-    kinds: dict[str, Any] = {o.name: o.annotation for o in own if is_dataclass(o.annotation)}
+    parameters = signature(command).parameters.values()
+    kinds: dict[str, Any] = {o.name: o.annotation for o in parameters if is_dataclass(o.annotation)}
     read = {name: list_options(kind) for name, kind in kinds.items()}
 
     @wraps(command, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
-    def _run(**given: Any) -> None:
-        made = {
-            name: kind(**{one.name: one.read(given.pop(one.name)) for one in read[name]})
+    def _run(**values: Any) -> None:
+        arguments = {
+            name: kind(
+                **{
+                    parameter.name: parameter.read(values.pop(parameter.name))
+                    for parameter in read[name]
+                }
+            )
             for name, kind in kinds.items()
         }
-        command(**given, **made)
+        command(**values, **arguments)
 
     every: list[Parameter] = []
-    for one in own:
-        alone = one.replace(kind=Parameter.KEYWORD_ONLY)
-        every += [each.parameter for each in read[one.name]] if one.name in read else [alone]
-    every = _order(every)
+    for parameter in parameters:
+        alone = parameter.replace(kind=Parameter.KEYWORD_ONLY)
+        every += (
+            [each.parameter for each in read[parameter.name]] if parameter.name in read else [alone]
+        )
+    every = _order_parameters(every)
     _run.__signature__ = signature(command).replace(parameters=every)  # type: ignore[attr-defined]
-    _run.__annotations__ = {one.name: one.annotation for one in every}
+    _run.__annotations__ = {parameter.name: parameter.annotation for parameter in every}
     return _run
 
 
-def _order(parameters: list[Parameter]) -> list[Parameter]:
-    ordered = sorted(parameters, key=lambda one: one.default is not Parameter.empty)
+def _order_parameters(parameters: list[Parameter]) -> list[Parameter]:
+    ordered = sorted(parameters, key=lambda parameter: parameter.default is not Parameter.empty)
     for name, before in _AFTER.items():
-        names = [one.name for one in ordered]
+        names = [parameter.name for parameter in ordered]
         if name in names and before in names:
             moved = ordered.pop(names.index(name))
-            ordered.insert([one.name for one in ordered].index(before) + 1, moved)
+            ordered.insert([parameter.name for parameter in ordered].index(before) + 1, moved)
     return ordered
 
 
@@ -79,18 +86,18 @@ class FieldOption:
 
 def list_options(kind: Any) -> list[FieldOption]:
     """The options of a dataclass: the fields that have an option of typer's, or a `Doc`."""
-    every = {one.name: one for one in fields(kind)}
+    every = {field.name: field for field in fields(kind)}
     ordered = dict.fromkeys((*get_annotations(kind), *every))
-    made = [_make_option(every[name], get_args(every[name].type)) for name in ordered]
-    return [one for one in made if one is not None]
+    options = [_make_option(every[name], get_args(every[name].type)) for name in ordered]
+    return [field for field in options if field is not None]
 
 
 def _make_option(field: Field[Any], hint: tuple[Any, ...]) -> FieldOption | None:
-    texts = [one.documentation for one in hint if isinstance(one, Doc)]
+    texts = [item.documentation for item in hint if isinstance(item, Doc)]
     if texts:
         return _translate_field(field, hint, texts[-1])
-    if any(isinstance(one, typer.models.ParameterInfo) for one in hint):
-        return FieldOption(_make_parameter(field, field.type, field.default), _keep)
+    if any(isinstance(item, typer.models.ParameterInfo) for item in hint):
+        return FieldOption(_make_parameter(field, field.type, field.default), _keep_value)
     return None
 
 
@@ -99,7 +106,7 @@ def _translate_field(field: Field[Any], hint: tuple[Any, ...], text: str) -> Fie
     kind, *constraints = hint
     flag = f"--{field.name.replace('_', '-')}"
     default: Any = field.default
-    read: Callable[[Any], Any] = _keep
+    read: Callable[[Any], Any] = _keep_value
     if field.name in _LISTS:
         flag, read = _LISTS[field.name]
         kind, constraints, default = str, [], ",".join(map(str, default))
@@ -108,8 +115,8 @@ def _translate_field(field: Field[Any], hint: tuple[Any, ...], text: str) -> Fie
     elif get_origin(kind) is tuple:
         item, *constraints = get_args(get_args(kind)[0])
         kind, read, default = list[item] | None, partial(_read_several, default), None  # type: ignore[valid-type]
-    shown: Any = Annotated[(kind, *constraints, typer.Option(flag, help=text))]
-    return FieldOption(_make_parameter(field, shown, default), read)
+    annotation: Any = Annotated[(kind, *constraints, typer.Option(flag, help=text))]
+    return FieldOption(_make_parameter(field, annotation, default), read)
 
 
 def _make_parameter(field: Field[Any], hint: Any, default: Any) -> Parameter:
@@ -117,16 +124,16 @@ def _make_parameter(field: Field[Any], hint: Any, default: Any) -> Parameter:
     return Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=hint)
 
 
-def _keep(given: Any) -> Any:
-    return given
+def _keep_value(value: Any) -> Any:
+    return value
 
 
-def _read_word(flag: str, words: tuple[str, ...], given: str) -> str:
-    return one_of(flag, given, words)
+def _read_word(flag: str, words: tuple[str, ...], word: str) -> str:
+    return one_of(flag, word, words)
 
 
-def _read_several(default: tuple[Any, ...], given: Sequence[Any] | None) -> tuple[Any, ...]:
-    return tuple(given or default)
+def _read_several(default: tuple[Any, ...], values: Sequence[Any] | None) -> tuple[Any, ...]:
+    return tuple(values or default)
 
 
 def _read_poolings(text: str) -> tuple[str, ...]:

@@ -31,9 +31,9 @@ from prefill_router_lab.collection.plan import (
     ProviderQueue,
     Question,
     TypicalAnswers,
-    answer_of,
-    attempt_of,
-    request_of,
+    describe_request,
+    make_answer,
+    make_attempt,
 )
 
 _EVERY_SECONDS = 0.2
@@ -51,18 +51,18 @@ class CollectionTally:
         self._advance = advance
         self._unshown = 0
         self._shown_at = time.monotonic()
-        self._left: Counter[str] = Counter()
+        self._unasked: Counter[str] = Counter()
         self.calls = 0
         self.answered: Counter[str] = Counter()
         self.missing: Counter[tuple[str, str]] = Counter()
         self._errors: dict[tuple[str, str], str] = {}
         self.cost = 0.0
 
-    def called(self) -> None:
+    def count_call(self) -> None:
         """Count a call that has ended."""
         self.calls += 1
 
-    def recorded(self, answer: Answer) -> None:
+    def count_answer(self, answer: Answer) -> None:
         """Count an answer that is on the disk."""
         self.cost += answer.cost or 0.0
         if answer.missing is None:
@@ -71,21 +71,21 @@ class CollectionTally:
             self.missing[answer.target, answer.missing] += 1
             if answer.attempts:
                 self._errors[answer.target, answer.missing] = answer.attempts[-1].detail
-        self._step()
+        self._count_finished()
 
-    def repeated(self, target: str, reason: str) -> None:
+    def count_repeated(self, target: str, reason: str) -> None:
         """Count an answer that is missing for the reason that the run has recorded already."""
         self.missing[target, reason] += 1
-        self._step()
+        self._count_finished()
 
-    def left(self, why: str) -> None:
+    def count_unasked(self, why: str) -> None:
         """Count a question that isn't asked, by the reason."""
-        self._left[why] += 1
-        self._step()
+        self._unasked[why] += 1
+        self._count_finished()
 
     def not_asked(self) -> dict[str, int]:
         """How many questions were not asked, by reason."""
-        return dict(self._left)
+        return dict(self._unasked)
 
     def missing_of(self, target: str) -> dict[str, int]:
         """How many of a target's answers are missing, by reason."""
@@ -94,8 +94,8 @@ class CollectionTally:
     def show(self) -> None:
         """Show the progress."""
         missing = f", {self.missing.total():,} missing" if self.missing else ""
-        left = f", {self._left.total():,} not asked" if self._left else ""
-        self._advance(self._unshown, note=f"{_dollars(self.cost)}{missing}{left}")
+        unasked = f", {self._unasked.total():,} not asked" if self._unasked else ""
+        self._advance(self._unshown, note=f"{_format_dollars(self.cost)}{missing}{unasked}")
         self._unshown, self._shown_at = 0, time.monotonic()
 
     def to_dict(self) -> dict[str, Any]:
@@ -112,13 +112,13 @@ class CollectionTally:
             "cost": self.cost,
         }
 
-    def _step(self) -> None:
+    def _count_finished(self) -> None:
         self._unshown += 1
         if time.monotonic() - self._shown_at > _EVERY_SECONDS:
             self.show()
 
 
-def _dollars(value: float) -> str:
+def _format_dollars(value: float) -> str:
     """An amount in US dollars as text; below a cent with two significant digits."""
     return f"${Decimal(f'{value:.1e}'):f}" if 0 < value < 0.01 else f"${value:,.4f}"
 
@@ -159,7 +159,7 @@ class Collector:
         self._typical = typical
         self._targets = {target.name: target for target in plan.pool}
         self._requests = {
-            target.name: request_of(target, plan.pool.provider_of(target.name))
+            target.name: describe_request(target, plan.pool.provider_of(target.name))
             for target in plan.pool
         }
         self._ledger = SpendingLedger(options.limit, charged=charged, expose=self._expose)
@@ -167,7 +167,7 @@ class Collector:
             plan.pool, asker, self._ledger, patience_seconds=options.patience_seconds
         )
         self._circuit = CircuitBreaker(plan.pool, patience_seconds=options.patience_seconds)
-        self._retrying = RetryPolicy(options.attempts, options.backoff_seconds, options.chance())
+        self._retries = RetryPolicy(options.attempts, options.backoff_seconds, options.chance())
         self._backlog = Backlog()
         self._loop = asyncio.get_running_loop()
         self._work: asyncio.Future[list[None]] | None = None
@@ -178,7 +178,9 @@ class Collector:
         Raises:
             StoreError: Answers can't be written; those that were are kept.
         """
-        workers = [task for targets in self._plan.lanes().values() for task in self._staff(targets)]
+        workers = [
+            task for targets in self._plan.lanes().values() for task in self._start_workers(targets)
+        ]
         self._work = asyncio.gather(*workers)
         try:
             await self._work
@@ -186,41 +188,41 @@ class Collector:
             if self._backlog.error is None:
                 raise
         finally:
-            await self._end(workers)
+            await self._stop(workers)
         if self._backlog.error is not None:
             raise self._backlog.error
 
-    async def _end(self, workers: list[asyncio.Task[None]]) -> None:
+    async def _stop(self, workers: list[asyncio.Task[None]]) -> None:
         """Cancel the calls under way, and wait until the answers are on the disk."""
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
-        await self._backlog.until_at_most(0)
+        await self._backlog.wait_until_at_most(0)
         if self._backlog.error is None:
             await self._ledger.close()
 
-    def _staff(self, targets: list[str]) -> list[asyncio.Task[None]]:
+    def _start_workers(self, targets: list[str]) -> list[asyncio.Task[None]]:
         """Start a worker for each concurrent call, but no more than there are questions."""
         provider = self._plan.pool.provider_of(targets[0])
         width = min(provider.concurrency, self._plan.count(targets))
         lane = ProviderQueue(self._plan.questions(targets), width=width)
-        return [asyncio.create_task(self._serve(lane)) for _ in range(width)]
+        return [asyncio.create_task(self._ask_in_turn(lane)) for _ in range(width)]
 
-    async def _serve(self, lane: ProviderQueue) -> None:
+    async def _ask_in_turn(self, lane: ProviderQueue) -> None:
         while (question := await lane.next()) is not None:
             if not self._skip(question, lane):
                 await self._ask(question, lane)
             await asyncio.sleep(0)  # many skipped questions mustn't block other calls
-            await self._backlog.until_at_most(_MOST_UNRECORDED)
+            await self._backlog.wait_until_at_most(_MOST_UNRECORDED)
 
     def _skip(self, question: Question, lane: ProviderQueue) -> bool:
         """Finish a question whose target isn't asked any more; returns whether it was one."""
         reason = self._circuit.refused(question.target)
         later = self._circuit.postponed(question.target)
         if reason is not None:
-            self._missing(question, reason, lane)
+            self._finish_missing(question, reason, lane)
         elif later is not None:
-            self._leave(question, later, lane)
+            self._leave_unasked(question, later, lane)
         return reason is not None or later is not None
 
     async def _ask(self, question: Question, lane: ProviderQueue) -> None:
@@ -234,13 +236,13 @@ class Collector:
         )
         if call is None:
             if not self._skip(question, lane):
-                self._leave(question, OVER_LIMIT, lane)
+                self._leave_unasked(question, OVER_LIMIT, lane)
             return
-        question.attempts.append(attempt_of(call))
+        question.attempts.append(make_attempt(call))
         question.bills.append(call.bill)
-        self._tally.called()
+        self._tally.count_call()
         if isinstance(call.outcome, UpstreamError):
-            self._failed(question, call.outcome, lane)
+            self._handle_failure(question, call.outcome, lane)
         else:
             self._circuit.answered(question.target)
             self._record(question, lane, reply=call.outcome)
@@ -248,32 +250,34 @@ class Collector:
     def _is_closed(self, target: str) -> bool:
         return bool(self._circuit.refused(target) or self._circuit.postponed(target))
 
-    def _failed(self, question: Question, error: UpstreamError, lane: ProviderQueue) -> None:
+    def _handle_failure(
+        self, question: Question, error: UpstreamError, lane: ProviderQueue
+    ) -> None:
         self._circuit.failed(question.target, error, question=question.query_id)
         patience = self._options.patience_seconds
         if error.failure in LIMITED and (error.retry_after or 0.0) > patience:
             provider = self._plan.pool.provider_of(question.target).name
             why = f"{provider} asks to wait {error.retry_after:,.0f} s"
             self._circuit.postpone(question.target, why)
-        wait = self._retrying.wait(error, [made.failure for made in question.attempts])
+        wait = self._retries.wait(error, [attempt.failure for attempt in question.attempts])
         if wait is None or wait > patience:
-            self._missing(question, error.failure, lane)
+            self._finish_missing(question, error.failure, lane)
         else:
             lane.again(question, wait)
 
-    def _missing(self, question: Question, reason: str, lane: ProviderQueue) -> None:
+    def _finish_missing(self, question: Question, reason: str, lane: ProviderQueue) -> None:
         if question.attempts or not self._plan.records(question, reason):
             self._record(question, lane, missing=reason)
         else:  # the run has it already
-            self._tally.repeated(question.target, reason)
+            self._tally.count_repeated(question.target, reason)
             lane.finish()
 
-    def _leave(self, question: Question, why: str, lane: ProviderQueue) -> None:
+    def _leave_unasked(self, question: Question, why: str, lane: ProviderQueue) -> None:
         """Don't ask a question; if it was asked before, its last failure is why it is missing."""
         if question.attempts:
-            self._missing(question, str(question.attempts[-1].failure), lane)
+            self._finish_missing(question, str(question.attempts[-1].failure), lane)
         else:
-            self._tally.left(why)
+            self._tally.count_unasked(why)
             lane.finish()
 
     def _record(
@@ -284,27 +288,27 @@ class Collector:
         reply: Reply | None = None,
         missing: str | None = None,
     ) -> None:
-        target, asked = self._targets[question.target], self._requests[question.target]
-        answer = answer_of(question, target, asked, reply=reply, missing=missing)
+        target, request = self._targets[question.target], self._requests[question.target]
+        answer = make_answer(question, target, request, reply=reply, missing=missing)
         self._backlog.waiting += 1
-        done = partial(self._recorded, answer, question.charged)
-        self._journal.record(answer, partial(self._loop.call_soon_threadsafe, done))
+        callback = partial(self._count_recorded, answer, question.charged)
+        self._journal.record(answer, partial(self._loop.call_soon_threadsafe, callback))
         lane.finish()
 
-    def _recorded(self, answer: Answer, charged: float, error: StoreError | None) -> None:
+    def _count_recorded(self, answer: Answer, charged: float, error: StoreError | None) -> None:
         self._backlog.waiting -= 1
         self._backlog.changed.set()
         if error is None:
             self._ledger.recorded(charged)
-            self._tally.recorded(answer)
+            self._tally.count_answer(answer)
         else:
             self._give_up(error)
 
     def _expose(self, change: float) -> asyncio.Future[None]:
-        noted: asyncio.Future[None] = self._loop.create_future()
-        done = partial(_hand_result, noted)
-        self._journal.expose(change, partial(self._loop.call_soon_threadsafe, done))
-        return noted
+        written: asyncio.Future[None] = self._loop.create_future()
+        callback = partial(_hand_result, written)
+        self._journal.expose(change, partial(self._loop.call_soon_threadsafe, callback))
+        return written
 
     def _give_up(self, error: StoreError) -> None:
         self._backlog.error = error
@@ -312,9 +316,9 @@ class Collector:
             self._work.cancel()
 
 
-def _hand_result(noted: asyncio.Future[None], error: StoreError | None) -> None:
+def _hand_result(written: asyncio.Future[None], error: StoreError | None) -> None:
     if error is None:
-        noted.set_result(None)
+        written.set_result(None)
     else:
-        noted.set_exception(error)
-        noted.exception()  # retrieved, since perhaps nobody awaits it; answers report it, too
+        written.set_exception(error)
+        written.exception()  # retrieved, since perhaps nobody awaits it; answers report it, too

@@ -30,7 +30,7 @@ from prefill_router_lab.collection.plan import (
     TypicalAnswers,
     check_askable,
     estimate,
-    joined_pool,
+    join_pools,
     limit_for_the_rest,
     make_plan,
 )
@@ -107,44 +107,46 @@ def summarise(
     seconds: float,
 ) -> CollectionSummary:
     """The result of asking, and the state of the run now."""
-    targets = _targets(run, plan, tally)
-    left = tally.not_asked()
-    over = OVER_LIMIT in left
-    if rest := sum(target.not_asked for target in targets) - sum(left.values()):
-        left[INTERRUPTED] = rest
+    targets = _summarise_targets(run, plan, tally)
+    unasked = tally.not_asked()
+    is_over_limit = OVER_LIMIT in unasked
+    if rest := sum(target.not_asked for target in targets) - sum(unasked.values()):
+        unasked[INTERRUPTED] = rest
     return CollectionSummary(
-        **{**tally.to_dict(), "not_asked": left},
+        **{**tally.to_dict(), "not_asked": unasked},
         spent=run.spent,
         at_risk=run.at_risk,
         limit=options.limit,
-        limit_that_would_do=limit_for_the_rest(run, plan, options) if over else None,
+        limit_that_would_do=limit_for_the_rest(run, plan, options) if is_over_limit else None,
         seconds=seconds,
         targets=targets,
     )
 
 
-def _targets(run: Run, plan: CollectionPlan, tally: CollectionTally) -> tuple[CollectedTarget, ...]:
+def _summarise_targets(
+    run: Run, plan: CollectionPlan, tally: CollectionTally
+) -> tuple[CollectedTarget, ...]:
     """The state of each target; a task that wasn't asked this time doesn't count as missing."""
-    wanted = set(plan.ids)
+    ids = set(plan.ids)
     missing = {name: Counter(tally.missing_of(name)) for name in plan.pool.names}
     answered: Counter[str] = Counter()
-    again: Counter[str] = Counter()
+    missing_before: Counter[str] = Counter()
     for target, query_id, reason in run.outcomes():
-        if target not in missing or query_id not in wanted:
+        if target not in missing or query_id not in ids:
             continue
         if reason is None:
             answered[target] += 1
         elif query_id in plan.finished[target]:
             missing[target][reason] += 1
         else:
-            again[target] += 1
+            missing_before[target] += 1
     return tuple(
         CollectedTarget(
             target=name,
             answered=answered[name],
             missing=dict(missing[name]),
-            not_asked=len(wanted) - answered[name] - missing[name].total(),
-            missing_before=again[name] - sum(tally.missing_of(name).values()),
+            not_asked=len(ids) - answered[name] - missing[name].total(),
+            missing_before=missing_before[name] - sum(tally.missing_of(name).values()),
         )
         for name in plan.pool.names
     )
@@ -186,10 +188,10 @@ def collect(
     """
     folder, options, pool = Path(folder), options or CollectOptions(), pool.at_first()
     check_askable(pool, limit=options.limit, assume_free=options.assume_free)
-    tasks = _refuse_no_tasks(tasks)
+    tasks = _check_tasks(tasks)
     run = Run.open(folder) if is_run(folder) else Run.create(folder, pool, may_exist=True)
     with run, Journal(run) as journal:
-        run.adopt(joined_pool(run, pool), options.to_dict())
+        run.adopt(join_pools(run, pool), options.to_dict())
         if options.settled:
             journal.settle(run.at_risk)
         ids = journal.add_tasks(tasks)
@@ -199,10 +201,10 @@ def collect(
             unfinished = run.queries([name for name in plan.ids if plan.targets_of(name)])
             on_estimate(estimate(plan, unfinished, typical))
         began = time.monotonic()
-        shown = progress or SilentProgress()
-        tally, whole = _ask(run, journal, plan, typical, asker, options, shown)
+        bar = progress or SilentProgress()
+        tally, is_complete = _ask_questions(run, journal, plan, typical, asker, options, bar)
         summary = summarise(run, plan, tally, options, seconds=time.monotonic() - began)
-    if not whole:
+    if not is_complete:
         if on_interrupted is not None:
             on_interrupted(summary)
         raise KeyboardInterrupt
@@ -220,11 +222,11 @@ def estimate_collection(
     """
     folder, options, pool = Path(folder), options or CollectOptions(), pool.at_first()
     check_askable(pool, limit=options.limit, assume_free=options.assume_free)
-    queries = [task.query for task in _refuse_no_tasks(tasks)]
+    queries = [task.query for task in _check_tasks(tasks)]
     run = Run.open(folder) if is_run(folder) else None
     try:
         if run is not None:
-            joined_pool(run, pool)
+            join_pools(run, pool)
         plan = make_plan([query.id for query in queries], pool, run, retry=options.retry)
         typical = TypicalAnswers(run, assume_output_tokens=options.assume_output_tokens)
         return estimate(plan, queries, typical)
@@ -233,7 +235,7 @@ def estimate_collection(
             run.close()
 
 
-def _ask(
+def _ask_questions(
     run: Run,
     journal: Journal,
     plan: CollectionPlan,
@@ -262,19 +264,19 @@ def _ask(
     if not total:
         progress = SilentProgress()
     with progress.task("asking", total=total) as advance:
-        tally, whole = CollectionTally(advance), True
+        tally, is_complete = CollectionTally(advance), True
         try:
             if total:
                 asyncio.run(ask(tally))
         except (asyncio.CancelledError, KeyboardInterrupt):
-            whole = False
+            is_complete = False
         finally:
             tally.show()
-    return tally, whole
+    return tally, is_complete
 
 
-def _refuse_no_tasks(tasks: Iterable[Task]) -> Iterator[Task]:
-    """The same tasks, checked to be at least one."""
+def _check_tasks(tasks: Iterable[Task]) -> Iterator[Task]:
+    """The same tasks, if there is at least one."""
     rest = iter(tasks)
     first = next(rest, None)
     if first is None:

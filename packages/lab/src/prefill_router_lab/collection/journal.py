@@ -30,7 +30,7 @@ from prefill_router.runs import (
     task_texts,
 )
 
-Recorded = Callable[[StoreError | None], object]
+WriteCallback = Callable[[StoreError | None], object]
 """Called in the journal's thread once something is on the disk, or with the error if it isn't."""
 _TASKS_AT_ONCE = 500
 _BYTES_AT_ONCE = 16_000_000
@@ -42,7 +42,7 @@ class _JournalEntry(NamedTuple):
     """An answer, or a change of the dollars exposed, that isn't on the disk yet."""
 
     what: Answer | float
-    recorded: Recorded
+    on_written: WriteCallback
 
 
 @final
@@ -52,7 +52,7 @@ class Journal:
     Example:
         with Journal(run) as journal:
             journal.add_tasks(tasks)
-            journal.record(answer, recorded)
+            journal.record(answer, on_written)
 
     Leaving the block waits until everything is on the disk.
     """
@@ -60,7 +60,7 @@ class Journal:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._queue: SimpleQueue[_JournalEntry | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="journal", daemon=True)
+        self._thread = threading.Thread(target=self._write_entries, name="journal", daemon=True)
         self._session = uuid4().hex
         self._exposed = 0.0
         self._error: StoreError | None = None
@@ -103,11 +103,11 @@ class Journal:
             StoreError: They can't be written; those of earlier transactions are kept.
         """
         ids: dict[str, None] = {}
-        known = self._run.digests()
+        digests = self._run.digests()
         rows: list[tuple[str, str, str | bytes, str | bytes]] = []
         size = 0
         for task in tasks:
-            row = self._row_of(task, ids, known)
+            row = self._make_row(task, ids, digests)
             if row:
                 rows.append(row)
                 size += len(row[2]) + len(row[3])
@@ -119,16 +119,16 @@ class Journal:
             raise ConfigError("there are no tasks to ask; name tasks, or a larger sample")
         return list(ids)
 
-    def record(self, answer: Answer, recorded: Recorded) -> None:
-        """Add an answer; `recorded` is called once it is on the disk, or can't be written.
+    def record(self, answer: Answer, on_written: WriteCallback) -> None:
+        """Add an answer; `on_written` is called once it is on the disk, or can't be written.
 
         What it was charged is no longer exposed from the same transaction on.
         """
-        self._queue.put(_JournalEntry(answer, recorded))
+        self._queue.put(_JournalEntry(answer, on_written))
 
-    def expose(self, change: float, recorded: Recorded) -> None:
+    def expose(self, change: float, on_written: WriteCallback) -> None:
         """Raise or lower, by so many US dollars, the most that calls in flight may be billed."""
-        self._queue.put(_JournalEntry(change, recorded))
+        self._queue.put(_JournalEntry(change, on_written))
 
     @property
     def waiting(self) -> int:
@@ -143,8 +143,8 @@ class Journal:
         """
         self._database.change([(_EXPOSE, (f"settled {uuid4().hex}", -dollars))])
 
-    def _row_of(
-        self, task: Task, ids: dict[str, None], known: Mapping[str, str]
+    def _make_row(
+        self, task: Task, ids: dict[str, None], digests: Mapping[str, str]
     ) -> tuple[str, str, str | bytes, str | bytes] | None:
         name = task.query.id
         if name in ids:
@@ -160,7 +160,7 @@ class Journal:
             )
         ids[name] = None
         texts = task_texts(task)
-        digest, before = task_digest(texts), known.get(name)
+        digest, before = task_digest(texts), digests.get(name)
         if before is not None and before != digest:
             raise ConfigError(
                 f"task {name!r} differs from the one of this id in {self._run.folder}; give it "
@@ -173,7 +173,7 @@ class Journal:
             query = "INSERT INTO tasks (id, digest, body, options) VALUES (?, ?, ?, ?)"
             self._database.change([(query, row) for row in rows])
 
-    def _work(self) -> None:
+    def _write_entries(self) -> None:
         open_ = True
         while open_:
             group = [self._queue.get()]
@@ -183,25 +183,25 @@ class Journal:
             except Empty:
                 pass
             open_ = group[-1] is not None
-            self._commit([waiting for waiting in group if waiting is not None])
+            self._commit([entry for entry in group if entry is not None])
 
     def _commit(self, group: list[_JournalEntry]) -> None:
         if group and self._error is None:
             try:
-                statements = self._exposure([what for what, _ in group])
+                statements = self._update_exposure([what for what, _ in group])
                 for what, _ in group:
                     if isinstance(what, Answer):
-                        statements += _insertions(what)
+                        statements += _make_insertions(what)
                 self._database.change(statements)
             except StoreError as error:
                 self._error = error
             except (ValueError, TypeError, OverflowError, RecursionError, MemoryError) as error:
                 self._error = StoreError(f"{self._run.folder}: an answer can't be written: {error}")
-        for waiting in group:
+        for entry in group:
             with suppress(RuntimeError):  # the event loop has ended
-                waiting.recorded(self._error)
+                entry.on_written(self._error)
 
-    def _exposure(self, added: list[Answer | float]) -> list[Statement]:
+    def _update_exposure(self, added: list[Answer | float]) -> list[Statement]:
         """The statement that writes what is exposed now, if that has changed."""
         before = self._exposed
         for what in added:
@@ -211,16 +211,16 @@ class Journal:
         return [(_EXPOSE, (self._session, self._exposed))] if is_changed else []
 
 
-def _insertions(answer: Answer) -> list[Statement]:
+def _make_insertions(answer: Answer) -> list[Statement]:
     """The statements that insert an answer, and its record under the same number."""
     marks, body = ",".join("?" * _COLUMNS), pack_text(answer_text(answer))
     return [
-        (f"INSERT INTO answers VALUES (NULL,{marks})", _columns(answer)),
+        (f"INSERT INTO answers VALUES (NULL,{marks})", _list_values(answer)),
         ("INSERT INTO records VALUES (last_insert_rowid(),?,?)", (checksum(body), body)),
     ]
 
 
-def _columns(answer: Answer) -> tuple[object, ...]:
+def _list_values(answer: Answer) -> tuple[object, ...]:
     reply, usage = answer.reply, answer.reply and answer.reply.usage
     texts = (reply.finish_reason, reply.served_by) if reply else (None, None)
     # the record has the texts unchanged

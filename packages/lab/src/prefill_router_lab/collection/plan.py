@@ -93,11 +93,11 @@ class ProviderQueue:
         while True:
             if self._again and self._again[0][0] <= self._clock():
                 return heapq.heappop(self._again)[2]
-            if (question := self._draw()) is not None:
+            if (question := self._take_new()) is not None:
                 return question
             if not self._open:
                 return None
-            await self._change()
+            await self._wait_for_change()
 
     def again(self, question: Question, seconds: float) -> None:
         """Queue a question for a retry after some seconds."""
@@ -110,7 +110,7 @@ class ProviderQueue:
         self._open -= 1
         self._changed.set()
 
-    def _draw(self) -> Question | None:
+    def _take_new(self) -> Question | None:
         if self._new is None or len(self._again) >= self._most_waiting:
             return None
         question = next(self._new, None)
@@ -120,7 +120,7 @@ class ProviderQueue:
             self._open += 1
         return question
 
-    async def _change(self) -> None:
+    async def _wait_for_change(self) -> None:
         self._changed.clear()
         due = self._again[0][0] - self._clock() if self._again else None
         try:
@@ -145,14 +145,14 @@ class Backlog:
     error: StoreError | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def until_at_most(self, number: int) -> None:
+    async def wait_until_at_most(self, number: int) -> None:
         """Wait until no more than this number are waiting."""
         while self.waiting > number:
             self.changed.clear()
             await self.changed.wait()
 
 
-def attempt_of(call: PaidCall) -> Attempt:
+def make_attempt(call: PaidCall) -> Attempt:
     """The record of a call."""
     error = call.outcome if isinstance(call.outcome, UpstreamError) else None
     return Attempt(
@@ -165,7 +165,7 @@ def attempt_of(call: PaidCall) -> Attempt:
     )
 
 
-def answer_of(
+def make_answer(
     question: Question,
     target: Target,
     request: Mapping[str, Any],
@@ -185,12 +185,12 @@ def answer_of(
         attempts=tuple(question.attempts),
         prices={p: v for p in PRICES if (v := getattr(target, p)) is not None},
         cost=None if unknown else sum(costs),
-        cost_source=_source(question),
+        cost_source=_find_cost_source(question),
         note="; ".join(dict.fromkeys(bill.note for bill in question.bills if bill.note)),
     )
 
 
-def request_of(target: Target, provider: Provider) -> Mapping[str, Any]:
+def describe_request(target: Target, provider: Provider) -> Mapping[str, Any]:
     """The provider and the request parameters of a target, without prompt and keys."""
     return {
         "provider": provider.name,
@@ -200,7 +200,7 @@ def request_of(target: Target, provider: Provider) -> Mapping[str, Any]:
     }
 
 
-def _source(question: Question) -> CostSource:
+def _find_cost_source(question: Question) -> CostSource:
     """The source of a question's cost: an estimate where any part of it is one."""
     sources: list[CostSource] = [b.source for b in question.bills if b.source != "none"]
     if not sources:
@@ -307,16 +307,16 @@ def make_plan(ids: Sequence[str], pool: Pool, run: Run | None, *, retry: Retry) 
     return CollectionPlan(ids, pool, finished, missing)
 
 
-def joined_pool(run: Run, pool: Pool) -> Pool:
+def join_pools(run: Run, pool: Pool) -> Pool:
     """The pool of a run that is resumed with this pool: its targets first, then earlier ones.
 
     Raises:
         ConfigError: A target that has answered has other request parameters than before. Those
             of a target that only failed may change.
     """
-    asked = run.asked_targets()
+    earlier_names = run.asked_targets()
     for name in set(pool.names) & set(run.pool.names) & run.asked_targets(answered=True):
-        now, before = _identity(pool, name), _identity(run.pool, name)
+        now, before = _describe_target(pool, name), _describe_target(run.pool, name)
         changed = [what for what in now if now[what] != before[what]]
         if changed:
             raise ConfigError(
@@ -324,10 +324,10 @@ def joined_pool(run: Run, pool: Pool) -> Pool:
                 f"{before[changed[0]]!r}, now {now[changed[0]]!r}; give it another name, or "
                 "collect into another folder"
             )
-    rest = [t for t in run.pool if t.name not in pool.names and t.name in asked]
-    known = {provider.name for provider in pool.providers}
-    serving = {target.provider for target in rest}
-    others = [p for p in run.pool.providers if p.name in serving - known]
+    rest = [t for t in run.pool if t.name not in pool.names and t.name in earlier_names]
+    names = {provider.name for provider in pool.providers}
+    needed = {target.provider for target in rest}
+    others = [p for p in run.pool.providers if p.name in needed - names]
     return replace(pool, targets=(*pool.targets, *rest), providers=(*pool.providers, *others))
 
 
@@ -346,7 +346,7 @@ def check_askable(pool: Pool, *, limit: float | None, assume_free: bool) -> None
             )
 
 
-def _identity(pool: Pool, name: str) -> dict[str, object]:
+def _describe_target(pool: Pool, name: str) -> dict[str, object]:
     target = pool[name]
     return {
         "model": target.model or name,
@@ -356,7 +356,7 @@ def _identity(pool: Pool, name: str) -> dict[str, object]:
 
 
 _READ_AHEAD = 128
-_KEPT = 32
+_MOST_BATCHES = 32
 """Batches that are kept, since providers may be at different places."""
 
 
@@ -377,9 +377,9 @@ class Prompts:
     def __getitem__(self, query_id: str) -> Prompt:
         number, place = divmod(self._place[query_id], _READ_AHEAD)
         if number not in self._parts:
-            wanted = self._ids[number * _READ_AHEAD : (number + 1) * _READ_AHEAD]
-            self._parts[number] = [query.prompt for query in self._run.queries(wanted)]
-            if len(self._parts) > _KEPT:
+            batch = self._ids[number * _READ_AHEAD : (number + 1) * _READ_AHEAD]
+            self._parts[number] = [query.prompt for query in self._run.queries(batch)]
+            if len(self._parts) > _MOST_BATCHES:
                 self._parts.popitem(last=False)
         self._parts.move_to_end(number)
         return self._parts[number][place]
@@ -400,12 +400,12 @@ class TypicalAnswers:
     def __init__(self, run: Run | None, *, assume_output_tokens: int) -> None:
         self._run = run
         self._assumed = assume_output_tokens
-        self._known: dict[tuple[str, str], float | None] = {}
+        self._medians: dict[tuple[str, str], float | None] = {}
 
     def usage(self, target: Target, prompt: Prompt) -> Usage:
         """Tokens of a call: a quarter of the prompt's bytes in, the median of the outputs out."""
-        given = estimated_usage(prompt, Reply(text="")).input_tokens
-        return Usage(input_tokens=given, output_tokens=self.output_tokens(target))
+        input_tokens = estimated_usage(prompt, Reply(text="")).input_tokens
+        return Usage(input_tokens=input_tokens, output_tokens=self.output_tokens(target))
 
     def output_tokens(self, target: Target) -> int:
         """Expected output tokens of an answer."""
@@ -417,10 +417,10 @@ class TypicalAnswers:
         return self._median(target.name, "seconds")
 
     def _median(self, target: str, what: Literal["output_tokens", "seconds"]) -> float | None:
-        if (target, what) not in self._known:
+        if (target, what) not in self._medians:
             values = [] if self._run is None else self._run.measured(target, what)
-            self._known[target, what] = statistics.median(values) if values else None
-        return self._known[target, what]
+            self._medians[target, what] = statistics.median(values) if values else None
+        return self._medians[target, what]
 
 
 @final
@@ -498,57 +498,61 @@ def estimate(
     for query in queries:
         for name in plan.targets_of(query.id):
             sums[name].add(query.prompt)
-    made = {name: found.made() for name, found in sums.items()}
+    estimates = {name: total.make_estimate() for name, total in sums.items()}
     seconds = [
-        _seconds(plan.pool.provider_of(names[0]), [(plan.pool[n], made[n]) for n in names], typical)
+        _estimate_seconds(
+            plan.pool.provider_of(names[0]), [(plan.pool[n], estimates[n]) for n in names], typical
+        )
         for names in plan.lanes().values()
     ]
-    known = [value for value in seconds if value is not None]
-    whole = max(known) if known and len(known) == len(seconds) else None
-    return CollectionEstimate(targets=tuple(made.values()), seconds=whole)
+    times = [value for value in seconds if value is not None]
+    seconds_in_all = max(times) if times and len(times) == len(seconds) else None
+    return CollectionEstimate(targets=tuple(estimates.values()), seconds=seconds_in_all)
 
 
 @final
 class _EstimateSum:
     def __init__(self, target: Target, typical: TypicalAnswers) -> None:
         self._target, self._typical = target, typical
-        self._calls = self._given = self._written = 0
+        self._calls = self._input_tokens = self._output_tokens = 0
         self._most = 0.0
 
     def add(self, prompt: Prompt) -> None:
         usage = self._typical.usage(self._target, prompt)
         self._calls += 1
-        self._given += usage.input_tokens or 0
-        self._written += usage.output_tokens or 0
+        self._input_tokens += usage.input_tokens or 0
+        self._output_tokens += usage.output_tokens or 0
         self._most += bound(self._target, prompt).dollars or 0.0
 
-    def made(self) -> TargetEstimate:
-        usage = Usage(input_tokens=self._given, output_tokens=self._written)
+    def make_estimate(self) -> TargetEstimate:
+        usage = Usage(input_tokens=self._input_tokens, output_tokens=self._output_tokens)
         return TargetEstimate(
             target=self._target.name,
             calls=self._calls,
-            input_tokens=self._given,
-            output_tokens=self._written,
+            input_tokens=self._input_tokens,
+            output_tokens=self._output_tokens,
             dollars=cost_of(usage, self._target),
             most_dollars=self._most if self._target.has_price else None,
         )
 
 
-def _seconds(
-    provider: Provider, asked: list[tuple[Target, TargetEstimate]], typical: TypicalAnswers
+def _estimate_seconds(
+    provider: Provider, targets: list[tuple[Target, TargetEstimate]], typical: TypicalAnswers
 ) -> float | None:
     """The time by the tightest limit of a provider; None where none is known."""
-    calls = sum(made.calls for _, made in asked)
-    tokens = sum(made.input_tokens + made.output_tokens for _, made in asked)
-    found = [] if calls else [0.0]
+    calls = sum(estimate.calls for _, estimate in targets)
+    tokens = sum(estimate.input_tokens + estimate.output_tokens for _, estimate in targets)
+    seconds_by_limit = [] if calls else [0.0]
     if provider.requests_per_minute:
-        found.append(_MINUTE * calls / provider.requests_per_minute)
+        seconds_by_limit.append(_MINUTE * calls / provider.requests_per_minute)
     if provider.tokens_per_minute:
-        found.append(_MINUTE * tokens / provider.tokens_per_minute)
-    each = [(made.calls, typical.seconds(target)) for target, made in asked if made.calls]
+        seconds_by_limit.append(_MINUTE * tokens / provider.tokens_per_minute)
+    each = [
+        (estimate.calls, typical.seconds(target)) for target, estimate in targets if estimate.calls
+    ]
     if each and all(seconds is not None for _, seconds in each):
-        found.append(sum(n * (s or 0.0) for n, s in each) / provider.concurrency)
-    return max(found, default=None)
+        seconds_by_limit.append(sum(n * (s or 0.0) for n, s in each) / provider.concurrency)
+    return max(seconds_by_limit, default=None)
 
 
 _DEVIATIONS = 2.0
@@ -560,8 +564,8 @@ def limit_for_the_rest(run: Run, plan: CollectionPlan, options: CollectOptions) 
 
     It is the sum of what counts already; of the mean charge of a question to its target, dollars at
     risk included, for each open question (its expected cost where nothing has been charged), plus
-    two standard deviations of that; and of the most that the dearest question can cost, which must
-    fit before it is asked.
+    two standard deviations of that; and of the most that the most expensive question can cost,
+    which must fit before it is asked.
 
     Args:
         run: The run as it is now.

@@ -72,7 +72,7 @@ class TargetQuestions:
         self.summary = collect(
             self._run,
             self._pool,
-            [self._tasks[one] for one in ids],
+            [self._tasks[name] for name in ids],
             asker=self._asker(),
             options=self._options,
             progress=self._progress,
@@ -87,9 +87,9 @@ class TargetQuestions:
         graded = self._run / GRADED
         with Run.open(self._run) as run:
             grade_run(run, graded, settings=self._settings, progress=self._progress)
-        found = read_dataset(graded).select(targets=self._pool.names)
-        there = set(found.query_ids)
-        return found.select([one for one in ids if one in there])
+        answers = read_dataset(graded).select(targets=self._pool.names)
+        answered = set(answers.query_ids)
+        return answers.select([name for name in ids if name in answered])
 
 
 def open_questions(

@@ -98,10 +98,10 @@ class DepthProfile:
         """The probes' mean AUC over targets, of each named subject and of the others' mean."""
         count = len(self.subjects)
         table = np.stack([mean_over_targets(rows) for rows in self.by_subject])
-        named = {name: table[:, i] for i, name in enumerate(self.subjects[:SUBJECTS])}
+        means = {name: table[:, i] for i, name in enumerate(self.subjects[:SUBJECTS])}
         if count > SUBJECTS:
-            named[f"mean of {count - SUBJECTS} others"] = known_mean(table[:, SUBJECTS:].T)
-        return named
+            means[f"mean of {count - SUBJECTS} others"] = known_mean(table[:, SUBJECTS:].T)
+        return means
 
     def rows(self) -> list[dict[str, Any]]:
         """One row per site, and one per site and subject; undefined values are None."""
@@ -114,14 +114,14 @@ class DepthProfile:
             }
             for site in self.sites
         ]
-        everything = self.readings()
-        whole = [
-            {**place, "subject": None, **{name: plain(v[i]) for name, v in everything.items()}}
+        readings = self.readings()
+        site_rows = [
+            {**place, "subject": None, **{name: plain(v[i]) for name, v in readings.items()}}
             for i, place in enumerate(places)
         ]
-        nothing = dict.fromkeys(everything)
-        return whole + [
-            {**place, "subject": subject, **nothing, "probe_auc": plain(values[i])}
+        blank = dict.fromkeys(readings)
+        return site_rows + [
+            {**place, "subject": subject, **blank, "probe_auc": plain(values[i])}
             for subject, values in self.subject_means().items()
             for i, place in enumerate(places)
         ]
@@ -158,7 +158,7 @@ def depth_profile(
     )
     geometry = survey(activations, train, sites=sites, dim=dim, progress=progress)
     folds = stratified_folds(train, count=FOLDS, seed=options.seed)
-    subjects = _subjects(train)
+    subjects = _label_subjects(train)
     probes, within = [], []
     with (progress or SilentProgress()).task("probes", total=len(geometry.sites)) as advance:
         for site in geometry.sites:
@@ -172,7 +172,7 @@ def depth_profile(
         len(train),
         geometry,
         Grid(geometry.targets, geometry.sites, (dim,), np.stack(probes)[:, None]),
-        _votes_auc(activations, train, geometry.sites, progress or SilentProgress()),
+        _score_votes(activations, train, geometry.sites, progress or SilentProgress()),
         tuple(subjects),
         np.array(within, np.float64).reshape(len(probes), len(subjects), len(train.pool)),
     )
@@ -190,33 +190,33 @@ def neighbour_votes(
         FitError: The states are all the same.
         StoreError: States are missing or not finite.
     """
-    vectors = _directions(SiteStates(activations, site, train.prompt_keys))
+    vectors = _standardise_states(SiteStates(activations, site, train.prompt_keys))
     index = NeighbourIndex.of(vectors, train.prompt_keys)
     _, nearest = index.search(vectors, min(neighbours, len(train)), train.prompt_keys)
     labels = binary(train.correct)
-    known, right = ~np.isnan(labels), labels == 1
+    is_known, is_right = ~np.isnan(labels), labels == 1
     votes, count = np.zeros(labels.shape), np.zeros(labels.shape)
     for rows in nearest.T:
-        voting = known[rows] & (rows >= 0)[:, None]
+        voting = is_known[rows] & (rows >= 0)[:, None]
         count += voting
-        votes += voting & right[rows]
+        votes += voting & is_right[rows]
     return np.where(count > 0, votes / np.maximum(count, 1), np.nan)
 
 
-def _directions(chunks: SiteStates) -> NDArray[np.float32]:
+def _standardise_states(chunks: SiteStates) -> NDArray[np.float32]:
     """The standardised states, each scaled to unit length."""
     parts = [Moments.of(states) for _, states in chunks]
     moments = Moments.total(parts, hidden=len(parts[0].mean))
     scale, _ = standard_scale(moments)
-    return np.concatenate([_unit((states - moments.mean) / scale) for _, states in chunks])
+    return np.concatenate([_scale_rows((states - moments.mean) / scale) for _, states in chunks])
 
 
-def _unit(rows: NDArray[np.float64]) -> NDArray[np.float32]:
+def _scale_rows(rows: NDArray[np.float64]) -> NDArray[np.float32]:
     length = np.linalg.norm(rows, axis=1, keepdims=True)
     return np.asarray(rows / np.where(length > 0, length, 1), dtype=np.float32)
 
 
-def _votes_auc(
+def _score_votes(
     activations: Activations,
     train: RoutingDataset,
     sites: Sequence[Site],
@@ -231,7 +231,7 @@ def _votes_auc(
     return np.stack(rows)
 
 
-def _subjects(train: RoutingDataset) -> dict[str, NDArray[np.float64]]:
+def _label_subjects(train: RoutingDataset) -> dict[str, NDArray[np.float64]]:
     """The labels within each subject, NaN elsewhere, of the targets with enough of them there."""
     several = len({query.benchmark for query in train.queries}) > 1
     names = [
@@ -239,14 +239,14 @@ def _subjects(train: RoutingDataset) -> dict[str, NDArray[np.float64]]:
         for q in train.queries
     ]
     counts = Counter(filter(None, names))
-    found = {}
+    labels = {}
     for name in sorted(counts, key=lambda name: (-counts[name], name)):
         inside = np.array([other == name for other in names])
         ids = [query.id for query, here in zip(train.queries, inside, strict=True) if here]
         judged = enough_labels(train.select(ids))
         if judged.any():
-            found[name] = np.where(inside[:, None] & judged, train.correct, np.nan)
-    return found
+            labels[name] = np.where(inside[:, None] & judged, train.correct, np.nan)
+    return labels
 
 
 Table = Float64[NDArray[np.float64], "encoder target"]
@@ -321,48 +321,48 @@ def sweep(
             "store, and parts of one dataset"
         )
     options = options or SweepOptions()
-    selections, tested, folded = [], [], []
+    selections, test_auc, train_auc = [], [], []
     with (progress or SilentProgress()).task("encoders", total=len(stores)) as advance:
         for store in stores:
             sites = candidate_sites(store, poolings=options.poolings)
             selections.append(select(store, train, dim=options.dim, sites=sites))
-            tested.append(_test_auc(store, train, test, selections[-1]))
-            folded.append(auc_of_selection(store, train, selections[-1], seed=options.seed))
+            test_auc.append(_score_test(store, train, test, selections[-1]))
+            train_auc.append(auc_of_selection(store, train, selections[-1], seed=options.seed))
             advance()
     return EncoderSweep(
         encoder_labels(stores),
         train.pool.names,
         tuple(tuple(choice.site for choice in s.choices) for s in selections),
-        np.stack(tested),
-        np.stack(folded),
+        np.stack(test_auc),
+        np.stack(train_auc),
     )
 
 
 def encoder_labels(stores: Sequence[Activations]) -> tuple[str, ...]:
     """Short names of the stores' encoders, numbered where they would be equal."""
     names = [store.provenance.encoder.rstrip("/").rsplit("/", 1)[-1] for store in stores]
-    seen: dict[str, int] = {}
+    counts: dict[str, int] = {}
     labels = []
     for name in names:
-        seen[name] = seen.get(name, 0) + 1
-        labels.append(f"{name} ({seen[name]})" if names.count(name) > 1 else name)
+        counts[name] = counts.get(name, 0) + 1
+        labels.append(f"{name} ({counts[name]})" if names.count(name) > 1 else name)
     return tuple(labels)
 
 
-def _test_auc(
+def _score_test(
     store: Activations, train: RoutingDataset, test: RoutingDataset, selection: Selection
 ) -> Float64[NDArray[np.float64], " target"]:
     result = np.empty(len(selection.targets))
-    for (site, dim), mine in columns_by_site(selection).items():
+    for (site, dim), columns in columns_by_site(selection).items():
         reducer = fit_reducer(store, train, site=site, dim=dim)
-        probes = Probes.fit(_reduced(store, train, site, reducer), train.correct[:, mine])
+        probes = Probes.fit(_reduce_states(store, train, site, reducer), train.correct[:, columns])
         fitted = ~np.isnan(probes.intercepts)
-        scores = np.nan_to_num(probes.scores(_reduced(store, test, site, reducer)))
-        result[mine] = np.where(fitted, auc_by_target(scores, test.correct[:, mine]), np.nan)
+        scores = np.nan_to_num(probes.scores(_reduce_states(store, test, site, reducer)))
+        result[columns] = np.where(fitted, auc_by_target(scores, test.correct[:, columns]), np.nan)
     return result
 
 
-def _reduced(
+def _reduce_states(
     store: Activations, part: RoutingDataset, site: Site, reducer: Reducer
 ) -> NDArray[np.float32]:
     chunks = SiteStates(store, site, part.prompt_keys)

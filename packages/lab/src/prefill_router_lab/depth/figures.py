@@ -64,7 +64,7 @@ def draw_geometry(survey: Survey, folder: Path, *, encoder: str) -> list[Path]:
         )
         for panel, (title, unit) in zip(panels, titles, strict=True):
             panel.set(title=title, ylabel=unit, xlabel="layer")
-            panel.set_xticks(_ticks([site.layer for site in survey.sites]))
+            panel.set_xticks(_choose_ticks([site.layer for site in survey.sites]))
             panel.grid(axis="y", color="#dddddd", linewidth=0.6)
         panels[0].set_ylim(bottom=0)
         panels[1].set_ylim(bottom=0)
@@ -75,7 +75,7 @@ def draw_geometry(survey: Survey, folder: Path, *, encoder: str) -> list[Path]:
             "(band: middle half of the targets)",
             fontsize=10,
         )
-        return _save(figure, folder / "geometry", pl.DataFrame(survey.rows()))
+        return _save_files(figure, folder / "geometry", pl.DataFrame(survey.rows()))
 
 
 def draw_depth(profiles: Sequence[DepthProfile], folder: Path) -> list[Path]:
@@ -92,12 +92,12 @@ def draw_depth(profiles: Sequence[DepthProfile], folder: Path) -> list[Path]:
     rows = pl.DataFrame([r for p in profiles for r in p.rows()], infer_schema_length=None)
     whole = rows.filter(pl.col("subject").is_null())
     best = whole.sort("probe_auc", descending=True, nulls_last=True).row(0, named=True)
-    shown = rows.filter(
+    subject_rows = rows.filter(
         pl.col("subject").is_not_null(),
         pl.col("encoder") == best["encoder"],
         pl.col("pooling") == best["pooling"],
     )
-    count = shown["subject"].n_unique()
+    count = subject_rows["subject"].n_unique()
     with rc_context(_STYLE):
         figure = Figure(figsize=(10.5, 3.9 + (0.9 + 0.24 * count) * (count > 0)))
         figure.set_layout_engine("constrained", h_pad=0.06, hspace=0.03)
@@ -107,13 +107,13 @@ def draw_depth(profiles: Sequence[DepthProfile], folder: Path) -> list[Path]:
         lines = figure if parts is None else parts[0]
         _draw_readings(lines, whole, profiles[0].grid.dims[0])
         if parts is not None:
-            _draw_subjects(parts[1], shown)
+            _draw_subjects(parts[1], subject_rows)
         figure.suptitle(
             f"What layers know of the correctness of {len(profiles[0].survey.targets)} targets "
             f"on {profiles[0].queries:,} train queries (means over targets)",
             fontsize=10,
         )
-        return _save(figure, folder / "depth", rows)
+        return _save_files(figure, folder / "depth", rows)
 
 
 def draw_sweep(sweep: EncoderSweep, folder: Path) -> list[Path]:
@@ -122,13 +122,13 @@ def draw_sweep(sweep: EncoderSweep, folder: Path) -> list[Path]:
     Returns:
         `sweep.png`, `sweep.svg` and `sweep.csv`, which also has the sites and cross-validated AUC.
     """
-    shown = np.column_stack([sweep.auc, sweep.mean()])
+    cells = np.column_stack([sweep.auc, sweep.mean()])
     columns = [*sweep.targets, "mean"]
     with rc_context(_STYLE):
         size = (2.4 + 0.62 * len(columns), 2.3 + 0.42 * len(sweep.encoders))
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.subplots()
-        image = axes.imshow(shown, cmap="cividis", aspect="auto")
+        image = axes.imshow(cells, cmap="cividis", aspect="auto")
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
         axes.set_xticks(
@@ -136,11 +136,11 @@ def draw_sweep(sweep: EncoderSweep, folder: Path) -> list[Path]:
         )
         axes.set_yticks(range(len(sweep.encoders)), sweep.encoders)
         axes.axvline(len(sweep.targets) - 0.5, color="white", linewidth=3)
-        _write_cells(axes, shown)
+        _write_cells(axes, cells)
         figure.colorbar(image, ax=axes, label="test AUC", shrink=0.9, pad=0.01)
         axes.set(xlabel="target", ylabel="encoder")
         axes.set_title("AUC of every target under every encoder (*: best)", fontsize=10)
-        return _save(figure, folder / "sweep", pl.DataFrame(sweep.rows()))
+        return _save_files(figure, folder / "sweep", pl.DataFrame(sweep.rows()))
 
 
 def _draw_pooling(panels: Sequence[Axes], survey: Survey, pooling: Pooling) -> None:
@@ -207,9 +207,9 @@ def _draw_subjects(figure: Any, rows: pl.DataFrame) -> None:
     image = axes.imshow(cells, cmap="cividis", aspect="auto")
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
-    axes.set_yticks(range(len(names)), [_shortened(name) for name in names], fontsize=8)
+    axes.set_yticks(range(len(names)), [_shorten_name(name) for name in names], fontsize=8)
     numbers = range(len(layers))
-    places = list(numbers) if len(layers) <= _LEGIBLE else _ticks(numbers)
+    places = list(numbers) if len(layers) <= _LEGIBLE else _choose_ticks(numbers)
     axes.set_xticks(places, [layers[i] for i in places], fontsize=8)
     _write_cells(axes, cells, along=1, numbers=len(layers) <= _LEGIBLE, size=7)
     axes.set(xlabel="layer")
@@ -222,7 +222,7 @@ def _draw_subjects(figure: Any, rows: pl.DataFrame) -> None:
     figure.colorbar(image, ax=axes, label="AUC", pad=0.01)
 
 
-def _shortened(name: str) -> str:
+def _shorten_name(name: str) -> str:
     """A name without its middle, since long ones often begin alike."""
     half = _LONGEST // 2
     return name if len(name) <= _LONGEST else f"{name[: half - 1]}\u2026{name[-half:]}"
@@ -238,8 +238,8 @@ def _write_cells(
 ) -> None:
     """Write the numbers into the cells of a heat map, and a star at the best along an axis."""
     count = values.shape[along]
-    known = values[~np.isnan(values)]
-    middle = (known.min() + known.max()) / 2 if len(known) else 0.0
+    finite = values[~np.isnan(values)]
+    middle = (finite.min() + finite.max()) / 2 if len(finite) else 0.0
     for (row, column), value in np.ndenumerate(values):
         if np.isnan(value):
             axes.text(column, row, "-", ha="center", va="center", fontsize=size)
@@ -257,14 +257,14 @@ def _write_cells(
         )
 
 
-def _ticks(layers: Sequence[int]) -> list[int]:
+def _choose_ticks(layers: Sequence[int]) -> list[int]:
     """At most a dozen layers, the first and last among them."""
     low, high = min(layers), max(layers)
     step = max(1, -(-(high - low) // 11))
     return list(range(high, low - 1, -step))[::-1]
 
 
-def _save(figure: Figure, stem: Path, data: pl.DataFrame) -> list[Path]:
+def _save_files(figure: Figure, stem: Path, data: pl.DataFrame) -> list[Path]:
     FigureCanvasAgg(figure)
     paths = [stem.with_suffix(ending) for ending in (".png", ".svg", ".csv")]
     with files.replacing_file(paths[0]) as temporary:

@@ -159,21 +159,21 @@ class EndToEndStudy:
             },
         }
 
-    def report(self, *, title: str, known: Mapping[str, str]) -> Report:
+    def report(self, *, title: str, facts: Mapping[str, str]) -> Report:
         """What the study says: its page, tables and figures.
 
         Args:
             self: The study.
             title: Title of the page.
-            known: Facts about the data, by name.
+            facts: Facts about the data, by name.
         """
         area = "P-AUCCC with the encoder charged"
         return Report(
             name=NAME,
             title=title,
             summary=summary(self),
-            known={
-                **known,
+            facts={
+                **facts,
                 "best single": self.best,
                 **{f"encoder of {name}": text for name, text in self.charges.items()},
                 "answers' time": self.timing or "unknown",

@@ -110,12 +110,12 @@ class LearningStudy:
             },
         }
 
-    def report(self, *, title: str, known: Mapping[str, str]) -> Report:
+    def report(self, *, title: str, facts: Mapping[str, str]) -> Report:
         """The page, tables and figure of the study.
 
         Args:
             title: Title of the page.
-            known: Facts about the data, by name.
+            facts: Facts about the data, by name.
         """
         parts: list[Part] = [ReportFigure("learning", draw(self), rows(self), _CAPTION)]
         for name, curve in self.curves.items():
@@ -129,8 +129,8 @@ class LearningStudy:
             name=NAME,
             title=title,
             summary=summary(self),
-            known={
-                **known,
+            facts={
+                **facts,
                 "draws of each size": str(self.draws),
                 "intervals": f"95 %, {self.resamples:,} resamples of test queries and draws",
             },

@@ -192,7 +192,7 @@ def write(
     *,
     title: str,
     said: Sequence[str],
-    known: Mapping[str, str],
+    facts: Mapping[str, str],
 ) -> None:
     """Write the report, each file whole or not at all.
 
@@ -201,18 +201,16 @@ def write(
         folder: The folder to write, already checked and marked.
         title: Title of the page.
         said: Introductory sentences.
-        known: Facts about the data, the encoder and the options, by name.
+        facts: Facts about the data, the encoder and the options, by name.
     """
-    # Here and not above: matplotlib takes longer to import than most commands to run.
-
     tables = all_tables(runs)
     report = Report(
         name="results",
         title=title,
         summary=said,
-        known=known,
+        facts=facts,
         parts=page_parts(tables, all_figures(runs), check(runs)),
-        head={"title": title, "said": list(said), "known": dict(known)},
+        head={"title": title, "said": list(said), "known": dict(facts)},
         numbers=to_dict(runs),
         tables={f"tables/{table.file_name}": table.flat() for table in tables},
     )

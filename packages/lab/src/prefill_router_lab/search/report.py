@@ -96,7 +96,7 @@ def _read(folder: Path) -> dict[str, Any] | None:
 
 
 def write(
-    verdict: SearchResult, drawn: Split, folder: Path, *, title: str, known: Mapping[str, str]
+    verdict: SearchResult, drawn: Split, folder: Path, *, title: str, facts: Mapping[str, str]
 ) -> None:
     """Write the report, each file whole or not at all.
 
@@ -105,7 +105,7 @@ def write(
         drawn: The winner's split.
         folder: The folder to write.
         title: Title of the page.
-        known: Facts about the data, by name.
+        facts: Facts about the data, by name.
     """
     text = yaml.safe_dump(recipe_of(verdict), sort_keys=False, allow_unicode=True)
     files.write_text(folder / WINNER, text)
@@ -114,7 +114,7 @@ def write(
         name="search",
         title=title,
         summary=words(verdict),
-        known=known,
+        facts=facts,
         parts=page_parts(verdict),
         numbers=verdict.to_dict(),
         tables={"ranking": _ranking(verdict)},

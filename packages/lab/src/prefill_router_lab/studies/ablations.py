@@ -140,7 +140,7 @@ class AblationStudy:
             "skipped": [list(pair) for pair in self.skipped],
         }
 
-    def report(self, *, title: str, known: Mapping[str, str]) -> Report:
+    def report(self, *, title: str, facts: Mapping[str, str]) -> Report:
         """The page, tables and figure of the study."""
         rows = [row.row() for row in self.rows]
         components = f"{self.dim} components, {' and '.join(self.poolings)} states"
@@ -148,7 +148,7 @@ class AblationStudy:
             name="layers",
             title=title,
             summary=summary(self),
-            known={**known, "probes": components},
+            facts={**facts, "probes": components},
             parts=[
                 ReportFigure("layers", draw(self), rows, _CAPTION),
                 Section("Mean AUC by selection method", [Note(UNDERLINED), _table(self)]),

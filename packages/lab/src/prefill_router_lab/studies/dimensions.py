@@ -127,14 +127,14 @@ class DimensionStudy:
             rows.append({**row, **{f"auc:{s.name}": s.auc for s in cell.ways.selectors}})
         return rows
 
-    def report(self, *, title: str, known: Mapping[str, str]) -> Report:
+    def report(self, *, title: str, facts: Mapping[str, str]) -> Report:
         """The page, tables and figure of the study."""
         ways = f"Methods of choosing the layer, at {_shown(self)} components"
         return Report(
             name="dimensions",
             title=title,
             summary=summary(self),
-            known=known,
+            facts=facts,
             parts=[
                 ReportFigure("dimensions", draw(self), self.rows(), _CAPTION),
                 Section("At the Fisher-chosen layers", [Note(UNDERLINED), _grid(self, "fisher")]),

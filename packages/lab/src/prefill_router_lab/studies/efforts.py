@@ -150,13 +150,13 @@ class EffortStudy:
             },
         }
 
-    def report(self, *, title: str, known: Mapping[str, str]) -> Report:
+    def report(self, *, title: str, facts: Mapping[str, str]) -> Report:
         """The page, tables and figure of the study."""
         return Report(
             name="effort",
             title=title,
             summary=_summarise(self),
-            known=known,
+            facts=facts,
             parts=[
                 ReportFigure("effort", _draw(self), _curve_rows(self), _CAPTION),
                 Section("Fixed efforts", [_fixed_table(self)]),

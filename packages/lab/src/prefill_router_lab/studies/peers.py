@@ -215,13 +215,13 @@ class PeerStudy:
             "setups": {name: point.to_dict() for name, point in self.setups.items()},
         }
 
-    def report(self, *, title: str, known: Mapping[str, str]) -> Report:
+    def report(self, *, title: str, facts: Mapping[str, str]) -> Report:
         """The page, tables and figure of the study."""
         return Report(
             name=NAME,
             title=title,
             summary=summarise(self),
-            known={**known, "best single target": self.best},
+            facts={**facts, "best single target": self.best},
             parts=[
                 ReportFigure("peers", draw(self), _curve_rows(self), _CAPTION),
                 Section("Accuracy at equal cost", [Note(BOLD), _accuracies(self), _gains(self)]),

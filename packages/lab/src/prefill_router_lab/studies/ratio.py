@@ -303,7 +303,7 @@ class RatioStudy:
         self,
         *,
         title: str,
-        known: Mapping[str, str],
+        facts: Mapping[str, str],
         failed: Sequence[RecipeFailure] = (),
     ) -> Report:
         """The page, tables and figure of the study."""
@@ -316,7 +316,7 @@ class RatioStudy:
             name="ratio",
             title=title,
             summary=summary(self),
-            known={**known, "strong target": self.strong},
+            facts={**facts, "strong target": self.strong},
             parts=[
                 ReportFigure("ratio", draw(self), self.rows(), _caption(self)),
                 Section("Accuracy by share", [Note(intro), _shares(self)]),

@@ -165,7 +165,7 @@ class SeedStudy:
             rows.append(row)
         return rows
 
-    def report(self, *, title: str, known: Mapping[str, str]) -> Report:
+    def report(self, *, title: str, facts: Mapping[str, str]) -> Report:
         """The page, tables and figure of the study."""
         drawn = [ReportFigure("seeds", draw(self), self.rows(), _CAPTION)] if self.spreads else []
         meanings = {HEADLINE[name].label: HEADLINE[name].meaning for name in NUMBERS}
@@ -173,7 +173,7 @@ class SeedStudy:
             name="seeds",
             title=title,
             summary=summary(self),
-            known=known,
+            facts=facts,
             parts=[
                 *drawn,
                 Section("Mean and standard deviation", [_means(self), *failures(self.failed)]),

@@ -325,14 +325,14 @@ class ShiftStudy:
             ]
         return rows
 
-    def report(self, *, title: str, known: Mapping[str, str]) -> Report:
+    def report(self, *, title: str, facts: Mapping[str, str]) -> Report:
         """The page, tables and figure of the study."""
         drawn = [ReportFigure("shift", draw(self), self.rows(), _CAPTION)] if self.routers else []
         return Report(
             name="shift",
             title=title,
             summary=summary(self),
-            known={**known, **_kinds(self)},
+            facts={**facts, **_kinds(self)},
             parts=[
                 *drawn,
                 *(

@@ -251,7 +251,7 @@ def compare(
     err.say(f"estimated: {minutes} on two cores for {len(recipes)} routers, encoding apart")
     states = gather(needs, dataset, stores, sources=opt.sources(encoder_folder), progress=bar)
     result = run_plan(plan, dataset, states, folder=to / ROUTERS, engine=engine, progress=bar)
-    write(result, to, title=f"Routers on {data.name}", known=_compare_facts(plan, data))
+    write(result, to, title=f"Routers on {data.name}", facts=_compare_facts(plan, data))
     if as_json:
         print_json(to_dict(result))
         return

@@ -61,20 +61,20 @@ STUDY = "comparison"
 """The name of the study in `study.json` (`reporting.mark`)."""
 
 
-def write(result: ComparisonResult, folder: Path, *, title: str, known: Mapping[str, str]) -> None:
+def write(result: ComparisonResult, folder: Path, *, title: str, facts: Mapping[str, str]) -> None:
     """Write the report, each file whole or not at all.
 
     Args:
         result: The reported comparison.
         folder: The folder to write.
         title: Title of the page.
-        known: Facts about the data, by name.
+        facts: Facts about the data, by name.
     """
     report = Report(
         name="compare",
         title=title,
         summary=verdict(result),
-        known=known,
+        facts=facts,
         parts=page_parts(result),
         numbers=to_dict(result),
         tables=tables(result),

@@ -67,7 +67,7 @@ def records(
     if suffix == ".parquet":
         yield from _parquet(path, needs, wants)
     elif suffix in _LINES:
-        yield from json_lines(path, into)
+        yield from read_json_lines(path, into)
     elif suffix in _CSVS:
         yield from _csv(path, into, needs)
     elif suffix in _SHEETS:
@@ -165,7 +165,7 @@ def _flat_schema(schema: Mapping[str, Any], depth: int) -> Iterator[str]:
             yield name
 
 
-def json_lines(path: Path, into: DatasetBuilder) -> Iterator[tuple[Place, Record]]:
+def read_json_lines(path: Path, into: DatasetBuilder) -> Iterator[tuple[Place, Record]]:
     """The records of a file in JSON Lines; lines that aren't are reported as malformed.
 
     Args:
@@ -199,10 +199,10 @@ def json_records(path: Path, into: DatasetBuilder) -> Iterator[tuple[Place, Reco
         (document,) = sources.documents(path)
         content = sources.parse(document)
     except FormatError:
-        first = next(json_lines(path, DatasetBuilder()), None)
+        first = next(read_json_lines(path, DatasetBuilder()), None)
         if first is None or first[0].line != 1:
             raise
-        yield from json_lines(path, into)
+        yield from read_json_lines(path, into)
         return
     if isinstance(content, dict):
         lists = (content[name] for name in _ENVELOPES if isinstance(content.get(name), list))

@@ -235,11 +235,12 @@ class Report:
         name: Name of its JSON file, without the suffix.
         title: Title of the page.
         summary: The result in sentences, for the page and the terminal.
-        known: Facts about the run: the data, the split, the seed.
+        facts: Facts about the run: the data, the split, the seed.
         parts: The rest of the page.
         numbers: Plain values for JSON, without NaN.
         tables: Rows by the name of their CSV file, without the suffix.
-        head: Entries of the JSON file before the numbers; `title` and `known` if not given.
+        head: Entries of the JSON file before the numbers; the title and the facts (as
+            `known`) if not given.
         short: The table for the terminal.
         warnings: Lines shown first in the terminal, for example routers that couldn't be fitted.
     """
@@ -249,7 +250,7 @@ class Report:
     parts: Sequence[Part]
     numbers: Mapping[str, Any]
     summary: Sequence[str] = ()
-    known: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
     tables: Mapping[str, Rows] = field(default_factory=dict)
     head: Mapping[str, Any] | None = None
     short: Table | None = None

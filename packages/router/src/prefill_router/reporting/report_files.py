@@ -43,8 +43,8 @@ def render(report: Report, svg: Mapping[str, str]) -> str:
         report: The report.
         svg: The figures as SVG elements (`figures.inline_svg`), by name.
     """
-    known = [report.known] if report.known else []
-    return page(report.title, [*report.summary, *known, *report.parts], svg)
+    facts = [report.facts] if report.facts else []
+    return page(report.title, [*report.summary, *facts, *report.parts], svg)
 
 
 def page(title: str, parts: Sequence[Part], svg: Mapping[str, str] | None = None) -> str:
@@ -155,7 +155,7 @@ def write_report_files(report: Report, folder: Path, *, page: bool = True) -> No
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in report.tables.items():
         write_csv(folder / f"{name}.csv", rows)
-    head: Mapping[str, Any] = {"title": report.title, "known": dict(report.known)}
+    head: Mapping[str, Any] = {"title": report.title, "known": dict(report.facts)}
     if report.head is not None:
         head = report.head
     files.write_json(folder / f"{report.name}.json", {**head, **report.numbers})

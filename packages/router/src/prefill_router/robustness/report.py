@@ -50,7 +50,7 @@ _COLUMNS = {
 }
 
 
-def report_of(study: RobustnessStudy, *, title: str, known: Mapping[str, str]) -> Report:
+def report_of(study: RobustnessStudy, *, title: str, facts: Mapping[str, str]) -> Report:
     """The content of the study's report."""
     figure = ReportFigure("robustness", draw(study), study.drawn(), _CAPTION)
     kinds: dict[str, str] = {one.kind: _KINDS[one.kind] for one in study.kinds}
@@ -58,8 +58,8 @@ def report_of(study: RobustnessStudy, *, title: str, known: Mapping[str, str]) -
         name=NAME,
         title=title,
         summary=summary(study),
-        known={
-            **known,
+        facts={
+            **facts,
             "lam": f"{study.lam:g}",
             "intervals": f"95 %, {study.resamples:,} bootstrap resamples of the queries",
         },
