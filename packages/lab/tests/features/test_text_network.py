@@ -41,7 +41,7 @@ from prefill_router.features.base import load_family
 from prefill_router.plugins import names_of
 from prefill_router.statistics import auc_by_target
 from prefill_router_lab.features.text_network import TextNetwork, TextNetworkConfig
-from prefill_router_lab.features.text_network_training import AdaptedNetwork, adapted_modules
+from prefill_router_lab.features.text_network_training import AdaptedNetwork, find_modules
 
 pytestmark = pytest.mark.slow
 
@@ -155,7 +155,7 @@ def test_adaptions_are_what_peft_computes(deberta: Path, train: RoutingDataset) 
         for name, array in network.arrays().items()
     }
     plain = dict(encoders[1].network.named_modules())
-    names = adapted_modules(encoders[1].network, None)
+    names = find_modules(encoders[1].network, None)
     assert len(names) == 4
     assert {name.rpartition(".")[2] for name in names} == {"query_proj", "value_proj"}
     with torch.no_grad():
@@ -312,7 +312,7 @@ def test_modules_may_be_named(deberta: Path, train: RoutingDataset) -> None:
     with pytest.raises(ConfigError, match=r"no linear layer called \['q_proj'\].*query_proj"):
         fit(quick(deberta, modules=("q_proj",)), train)
     with pytest.raises(ConfigError, match="no known names; name the layers"):
-        adapted_modules(torch.nn.Sequential(torch.nn.Linear(2, 2)), None)
+        find_modules(torch.nn.Sequential(torch.nn.Linear(2, 2)), None)
 
 
 @pytest.mark.parametrize(

@@ -99,39 +99,39 @@ class Latency:
 
     def means(self, *, resamples: int, seed: int) -> Float[NDArray[np.float64], " resample"]:
         """Bootstrap means over rounds and prompts; equal shapes and seeds give the same draws."""
-        return self._drawn(resamples, seed)["mean"]
+        return self._resample(resamples, seed)["mean"]
 
     def estimates(self, *, resamples: int, seed: int) -> dict[str, Estimate]:
         """`mean`, `median` and `p95` with their intervals; without intervals if it was given."""
-        drawn = self._drawn(0 if self.source == "given" else resamples, seed)
+        draws = self._resample(0 if self.source == "given" else resamples, seed)
         return {
-            name: Estimate.of(statistic(self._table), drawn[name])
+            name: Estimate.of(statistic(self._table), draws[name])
             for name, statistic in _STATISTICS.items()
         }
 
     def to_dict(self, *, resamples: int, seed: int) -> dict[str, Any]:
         """Plain values for JSON."""
-        found = self.estimates(resamples=resamples, seed=seed)
+        estimates = self.estimates(resamples=resamples, seed=seed)
         return {
             "source": self.source,
             "decisions": len(self.seconds) if self.source == "measured" else None,
             "rounds": self.rounds if self.source == "measured" else None,
-            **{f"{name}_seconds": one.to_dict() for name, one in found.items()},
+            **{f"{name}_seconds": estimate.to_dict() for name, estimate in estimates.items()},
         }
 
     @property
     def _table(self) -> Float[NDArray[np.float64], "round prompt"]:
         return np.reshape(self.seconds, (self.rounds, -1))
 
-    def _drawn(self, count: int, seed: int) -> dict[str, NDArray[np.float64]]:
+    def _resample(self, count: int, seed: int) -> dict[str, NDArray[np.float64]]:
         """Each statistic over rounds and prompts, both drawn with replacement."""
         table, random = self._table, np.random.default_rng(seed)
-        drawn = np.empty((count, len(_STATISTICS)))
-        for row in drawn:
+        draws = np.empty((count, len(_STATISTICS)))
+        for row in draws:
             chosen = (random.integers(0, size, size) for size in table.shape)
             picked = table[np.ix_(*chosen)]
             row[:] = [statistic(picked) for statistic in _STATISTICS.values()]
-        return dict(zip(_STATISTICS, drawn.T, strict=True))
+        return dict(zip(_STATISTICS, draws.T, strict=True))
 
 
 def time_routing(
@@ -172,7 +172,7 @@ def time_routing(
                     seconds[name].append(time.perf_counter() - began)
                 turn = (turn + 1) % len(names)
                 advance()
-    return {name: Latency(tuple(taken), rounds=rounds) for name, taken in seconds.items()}
+    return {name: Latency(tuple(timings), rounds=rounds) for name, timings in seconds.items()}
 
 
 PerCell = Float[NDArray[np.float64], "query target"]
@@ -208,7 +208,7 @@ def read_speeds(path: Path) -> dict[str, Speed]:
         FormatError: The file is missing, malformed, or has invalid values.
     """
     try:
-        rows = _csv(path) if path.suffix.lower() == ".csv" else _yaml(path)
+        rows = _read_csv(path) if path.suffix.lower() == ".csv" else _read_yaml(path)
     except FileNotFoundError:
         raise FormatError("no such file", file=path) from None
     except (ValueError, RecursionError, csv.Error, ConfigError) as error:
@@ -216,7 +216,7 @@ def read_speeds(path: Path) -> dict[str, Speed]:
         raise FormatError(f"isn't a file of speeds: {detail}", file=path) from None
     if not rows:
         raise FormatError("it names no target", file=path)
-    return {str(name): _speed(str(name), row, path) for name, row in rows.items()}
+    return {str(name): _read_speed(str(name), row, path) for name, row in rows.items()}
 
 
 def answer_seconds(dataset: RoutingDataset, speeds: Mapping[str, Speed]) -> PerCell:
@@ -228,14 +228,16 @@ def answer_seconds(dataset: RoutingDataset, speeds: Mapping[str, Speed]) -> PerC
         dataset: Answers with their output tokens.
         speeds: The speeds by target.
     """
-    known = [speeds.get(name) for name in dataset.pool.names]
-    first = np.array([np.nan if one is None else one.ttft_seconds for one in known])
-    rate = np.array([np.nan if one is None else one.tokens_per_second for one in known])
+    known_speeds = [speeds.get(name) for name in dataset.pool.names]
+    first = np.array([np.nan if speed is None else speed.ttft_seconds for speed in known_speeds])
+    rate = np.array(
+        [np.nan if speed is None else speed.tokens_per_second for speed in known_speeds]
+    )
     seconds: PerCell = first + dataset.output_tokens / rate
     return seconds
 
 
-def _speed(name: str, row: Any, path: Path) -> Speed:
+def _read_speed(name: str, row: Any, path: Path) -> Speed:
     if not isinstance(row, Mapping) or set(row) != set(_COLUMNS):
         raise FormatError(f"target {name!r} must have {' and '.join(_COLUMNS)}", file=path)
     try:
@@ -244,7 +246,7 @@ def _speed(name: str, row: Any, path: Path) -> Speed:
         raise FormatError(f"target {name!r}: {error}", file=path) from None
 
 
-def _yaml(path: Path) -> Mapping[Any, Any]:
+def _read_yaml(path: Path) -> Mapping[Any, Any]:
     value = read_yaml(path)
     targets = value.get("targets") if isinstance(value, Mapping) else None
     if not isinstance(targets, Mapping):
@@ -252,7 +254,7 @@ def _yaml(path: Path) -> Mapping[Any, Any]:
     return targets
 
 
-def _csv(path: Path) -> Mapping[Any, Any]:
+def _read_csv(path: Path) -> Mapping[Any, Any]:
     rows: dict[str, Mapping[str, Any]] = {}
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file)
@@ -261,7 +263,7 @@ def _csv(path: Path) -> Mapping[Any, Any]:
             raise ValueError(f"it lacks the columns {sorted(lacking)}")
         for row in reader:
             if row["target"] in rows:
-                raise ValueError(f"target {row['target']!r} occurs twice")
+                raise ValueError(f"target {row['target']!r} is repeated")
             rows[row["target"]] = {column: row[column] for column in _COLUMNS}
     return rows
 
@@ -301,15 +303,15 @@ class Contender:
         """The outcome of using the router at one setting."""
         choice = self.trial.path.at(lam)
         # A policy that calls several targets in turn pays for all of them and waits for each.
-        waited = self.trial.policy.charge(
+        waits = self.trial.policy.charge(
             self.answer_seconds, self.trial.cost, targets=self.trial.targets
         )
         return ContenderUse(
             self.trial.of_choice(self.trial.correct, choice),
             self.trial.of_choice(self.trial.paid, choice),
             self.encoder_cost,
-            self.trial.of_choice(waited, choice),
-            _shares(choice, len(self.trial.targets)),
+            self.trial.of_choice(waits, choice),
+            _count_shares(choice, len(self.trial.targets)),
         )
 
     def always(self, target: str) -> "ContenderUse":
@@ -321,7 +323,7 @@ class Contender:
             self.trial.observed_cost[:, k],
             np.zeros(len(self.trial)),
             self.answer_seconds[:, k],
-            _shares(choice, len(self.trial.targets)),
+            _count_shares(choice, len(self.trial.targets)),
         )
 
 
@@ -367,7 +369,7 @@ class ContenderUse:
         }
 
 
-def _shares(choice: Int[NDArray[np.int64], " query"], targets: int) -> NDArray[np.float64]:
+def _count_shares(choice: Int[NDArray[np.int64], " query"], targets: int) -> NDArray[np.float64]:
     return np.bincount(choice, minlength=targets) / len(choice)
 
 
@@ -402,18 +404,18 @@ class ChargedPlane:
         )
         anchors = Anchors.of(singles.cost, singles.accuracy, mean_over(weights, trial.best_label))
         extra = mean_over(weights, self.contender.encoder_cost)
-        dearer = replace(points, cost=points.cost + extra[:, None])
-        moved = replace(
+        charged_points = replace(points, cost=points.cost + extra[:, None])
+        moved_anchors = replace(
             anchors, cost_low=anchors.cost_low + extra, cost_high=anchors.cost_high + extra
         )
-        found = {}
+        areas = {}
         for axis in AXES:
             end = "" if axis == "inverse" else "_linear"
-            found[f"p_auccc{end}"] = _area(points, anchors, axis)
-            found[f"charged{end}"] = _area(dearer, anchors, axis)
-            found[f"translated{end}"] = _area(dearer, moved, axis)
-        return found
+            areas[f"p_auccc{end}"] = _measure_area(points, anchors, axis)
+            areas[f"charged{end}"] = _measure_area(charged_points, anchors, axis)
+            areas[f"translated{end}"] = _measure_area(charged_points, moved_anchors, axis)
+        return areas
 
 
-def _area(points: Points, anchors: Anchors, axis: Axis) -> PerResample:
+def _measure_area(points: Points, anchors: Anchors, axis: Axis) -> PerResample:
     return padded_area(anchors.cheapness(points.cost, axis=axis), anchors.height(points.accuracy))

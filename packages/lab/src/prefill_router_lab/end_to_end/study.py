@@ -141,12 +141,14 @@ class EndToEndStudy:
         return {
             "queries": self.queries,
             "best_single": self.best,
-            "points": [_point_dict(point) for point in self.points],
+            "points": [_point_to_dict(point) for point in self.points],
             "p_auccc": {name: estimates_to_dict(values) for name, values in self.areas.items()},
             "p_auccc_difference": estimates_to_dict(self.area_difference),
             "latency": {
-                name: None if one is None else one.to_dict(resamples=self.resamples, seed=self.seed)
-                for name, one in self.latencies.items()
+                name: None
+                if latency is None
+                else latency.to_dict(resamples=self.resamples, seed=self.seed)
+                for name, latency in self.latencies.items()
             },
             "charges": dict(self.charges),
             "timing": self.timing,
@@ -180,15 +182,18 @@ class EndToEndStudy:
             },
             parts=[
                 ReportFigure("overhead", draw(self), rows(self), _CAPTION),
-                Section("What it costs", [Note(_ABOUT_COST), _costs(self)]),
-                Section("How long it takes", [Note(_ABOUT_TIME), _times(self), *_decisions(self)]),
-                Section(area, [Note(_ABOUT_AREA), _areas(self)]),
-                Section("Who answers", [Note(_ABOUT_SHARES), _shares(self)]),
+                Section("What it costs", [Note(_ABOUT_COST), _tabulate_costs(self)]),
+                Section(
+                    "How long it takes",
+                    [Note(_ABOUT_TIME), _tabulate_times(self), *_tabulate_decisions(self)],
+                ),
+                Section(area, [Note(_ABOUT_AREA), _tabulate_areas(self)]),
+                Section("Who answers", [Note(_ABOUT_SHARES), _tabulate_shares(self)]),
                 Section("What the numbers mean", [{h: m for h, _, m in NUMBERS.values()}]),
             ],
             numbers=self.to_dict(),
             tables=tables(self),
-            short=_short(self),
+            short=_tabulate_summary(self),
         )
 
 
@@ -197,7 +202,7 @@ def alone(target: str) -> str:
     return f"{target} alone"
 
 
-def _point_dict(point: EndToEndPoint) -> dict[str, Any]:
+def _point_to_dict(point: EndToEndPoint) -> dict[str, Any]:
     return {
         "lam": point.lam,
         "systems": {name: estimates_to_dict(values) for name, values in point.systems.items()},
@@ -212,12 +217,17 @@ _SMALL = 5e-4
 
 def summary(result: EndToEndStudy) -> list[str]:
     """The result in sentences, for readers who don't know the paper."""
-    sentences = [_overhead(result, point) for point in result.points[:1]]
-    sentences += [_saved(result, point) for point in result.points]
-    return [*sentences, *_waited(result.points[0], result.best), _area(result), *_order(result)]
+    sentences = [_word_overhead(result, point) for point in result.points[:1]]
+    sentences += [_word_savings(result, point) for point in result.points]
+    return [
+        *sentences,
+        *_word_wait(result.points[0], result.best),
+        _word_area(result),
+        *_word_order(result),
+    ]
 
 
-def _overhead(result: EndToEndStudy, point: EndToEndPoint) -> str:
+def _word_overhead(result: EndToEndStudy, point: EndToEndPoint) -> str:
     numbers = point.systems[ROUTER]
     share, time = numbers["encoder_share"], numbers["routing_share"]
     text = (
@@ -238,7 +248,7 @@ def _overhead(result: EndToEndStudy, point: EndToEndPoint) -> str:
     return f"{text}{cost}, and {wait} ({point.title}, {result.queries:,} queries)."
 
 
-def _saved(result: EndToEndStudy, point: EndToEndPoint) -> str:
+def _word_savings(result: EndToEndStudy, point: EndToEndPoint) -> str:
     parts = []
     for name, numbers in point.against.items():
         savings, gain = numbers["savings"], numbers["accuracy_gain"]
@@ -246,19 +256,21 @@ def _saved(result: EndToEndStudy, point: EndToEndPoint) -> str:
             parts.append(f"{name}: {points(gain)} in accuracy, costs unknown")
             continue
         cheaper = "less" if savings.value >= 0 else "more"
-        spread = _between(savings, sign=1 if savings.value >= 0 else -1)
+        spread = _word_interval(savings, sign=1 if savings.value >= 0 else -1)
         parts.append(
             f"{abs(100 * savings.value):.1f} % {cheaper} than {name}{spread}, "
             f"at {points(gain)} in accuracy"
         )
     total = result.queries * point.systems[ROUTER]["total_cost"].value
-    known = math.isfinite(total)
-    cost = f"{dollars(total)} for all {result.queries:,} queries" if known else "an unknown amount"
+    is_known = math.isfinite(total)
+    cost = (
+        f"{dollars(total)} for all {result.queries:,} queries" if is_known else "an unknown amount"
+    )
     start = f"At {point.title} the router costs {cost}, its encoder included"
     return f"{start}: {'; '.join(parts)}."
 
 
-def _waited(point: EndToEndPoint, best: str) -> list[str]:
+def _word_wait(point: EndToEndPoint, best: str) -> list[str]:
     own, single = (
         point.systems[ROUTER]["total_seconds"],
         point.systems[alone(best)]["total_seconds"],
@@ -271,11 +283,11 @@ def _waited(point: EndToEndPoint, best: str) -> list[str]:
     ]
 
 
-def _area(result: EndToEndStudy) -> str:
-    found = result.areas[ROUTER]
-    before, charged, moved = (found[n].value for n in ("p_auccc", "charged", "translated"))
+def _word_area(result: EndToEndStudy) -> str:
+    areas = result.areas[ROUTER]
+    before, charged, moved = (areas[n].value for n in ("p_auccc", "charged", "translated"))
     if not math.isfinite(before):
-        return f"P-AUCCC isn't defined here: {found['p_auccc'].reason}."
+        return f"P-AUCCC isn't defined here: {areas['p_auccc'].reason}."
     change = charged - before
     how = (
         "it stays the same to three digits"
@@ -290,19 +302,19 @@ def _area(result: EndToEndStudy) -> str:
     )
 
 
-def _order(result: EndToEndStudy) -> list[str]:
+def _word_order(result: EndToEndStudy) -> list[str]:
     if not result.area_difference:
         return []
     before, after = (result.area_difference[name].value for name in ("p_auccc", "charged"))
     if not (math.isfinite(before) and math.isfinite(after)):
         return []
-    one, other = result.routers[:2]
-    kept = (
+    first, second = result.routers[:2]
+    order = (
         "The order of the two routers by P-AUCCC stays"
         if before * after > 0
         else "Charging the encoders reverses the order of the two routers by P-AUCCC"
     )
-    return [f"{kept}: {one} minus {other} is {before:+.4f} before and {after:+.4f} after."]
+    return [f"{order}: {first} minus {second} is {before:+.4f} before and {after:+.4f} after."]
 
 
 def number(name: str, estimate: Estimate) -> str:
@@ -333,7 +345,7 @@ def points(estimate: Estimate) -> str:
     return text
 
 
-def _between(estimate: Estimate, *, sign: int) -> str:
+def _word_interval(estimate: Estimate, *, sign: int) -> str:
     ends = sorted(100 * sign * end for end in (estimate.lower, estimate.upper))
     return f" ({ends[0]:.1f} to {ends[1]:.1f})" if all(map(math.isfinite, ends)) else ""
 
@@ -373,39 +385,23 @@ def study_end_to_end(
         ConfigError: Names repeat, or the queries or targets differ.
     """
     options = options or EndToEndOptions()
-    _check(contenders, best)
-    scene = _StudyContext(
+    _check_contenders(contenders, best)
+    context = _StudyContext(
         [_Setting.of(contenders, best, lam) for lam in options.lam],
         [ChargedPlane.of(c) for c in contenders],
     )
     queries = len(contenders[0].trial)
-    waits = _waits(contenders, options)
-    point = scene.numbers(ones(queries), {name: wait[:1] for name, wait in waits.items()})
-    drawn: dict[Key, list[NDArray[np.float64]]] = {key: [] for key in point}
-    width = max(plane.scorer.width for plane in scene.planes)
-    with (progress or SilentProgress()).task(
-        "bootstrap", total=float(options.resamples)
-    ) as advance:
-        done = 1
-        for weights in chunks(queries, count=options.resamples, seed=options.seed, width=width):
-            part = {name: wait[done : done + len(weights)] for name, wait in waits.items()}
-            done += len(weights)
-            for key, value in scene.numbers(weights, part).items():
-                drawn[key].append(value)
-            advance(float(len(weights)))
-    found = {
-        key: Estimate.of(
-            float(value[0]), np.concatenate([np.zeros(0), *drawn[key]]), reason=_reason(key)
-        )
-        for key, value in point.items()
-    }
+    waits = _resample_waits(contenders, options)
+    estimates = _estimate_numbers(context, queries, waits, options, progress or SilentProgress())
     names = [contender.name for contender in contenders]
     return EndToEndStudy(
         queries=queries,
         best=best,
-        points=tuple(_point(setting, i, found) for i, setting in enumerate(scene.settings)),
-        areas={name: _under(found, "area", name) for name in names},
-        area_difference=_under(found, "difference"),
+        points=tuple(
+            _make_point(setting, i, estimates) for i, setting in enumerate(context.settings)
+        ),
+        areas={name: _select_estimates(estimates, "area", name) for name in names},
+        area_difference=_select_estimates(estimates, "difference"),
         latencies={contender.name: contender.latency for contender in contenders},
         charges=dict(charges or {}),
         timing=timing,
@@ -414,17 +410,17 @@ def study_end_to_end(
     )
 
 
-def _waits(
+def _resample_waits(
     contenders: Sequence[Contender], options: EndToEndOptions
 ) -> dict[str, NDArray[np.float64]]:
     """The mean latency of a decision, as measured and in each resample of the measurements."""
     waits = {}
-    for one in contenders:
-        if one.latency is None:
-            waits[one.name] = np.full(1 + options.resamples, np.nan)
+    for contender in contenders:
+        if contender.latency is None:
+            waits[contender.name] = np.full(1 + options.resamples, np.nan)
         else:
-            drawn = one.latency.means(resamples=options.resamples, seed=options.seed)
-            waits[one.name] = np.concatenate([[one.latency.mean], drawn])
+            means = contender.latency.means(resamples=options.resamples, seed=options.seed)
+            waits[contender.name] = np.concatenate([[contender.latency.mean], means])
     return waits
 
 
@@ -453,37 +449,64 @@ class _StudyContext:
         weights = weights * np.all([p.contender.trial.compared for p in self.planes], axis=0)
         nothing = np.zeros(len(weights))  # a single target needs no decision
         for i, setting in enumerate(self.settings):
-            of = {
+            numbers_by_system = {
                 name: use.numbers(weights, waits.get(name, nothing))
                 for name, use in setting.uses.items()
             }
-            first = next(iter(of.values()))
-            for name, numbers in of.items():
+            first = next(iter(numbers_by_system.values()))
+            for name, numbers in numbers_by_system.items():
                 table |= {("use", str(i), name, n): value for n, value in numbers.items()}
                 if numbers is not first:
-                    held = _against(first, numbers)
-                    table |= {("against", str(i), name, n): v for n, v in held.items()}
+                    comparison = _compare(first, numbers)
+                    table |= {("against", str(i), name, n): v for n, v in comparison.items()}
         areas = {plane.contender.name: plane.areas(weights) for plane in self.planes}
         for name, values in areas.items():
             table |= {("area", name, n): value for n, value in values.items()}
         if len(areas) > 1:
-            one, other = list(areas.values())[:2]
-            table |= {("difference", n): value - other[n] for n, value in one.items()}
+            first_areas, second_areas = list(areas.values())[:2]
+            table |= {
+                ("difference", n): value - second_areas[n] for n, value in first_areas.items()
+            }
         return table
 
 
-def _against(
-    one: Mapping[str, PerResample], other: Mapping[str, PerResample]
-) -> dict[str, PerResample]:
+def _estimate_numbers(
+    context: _StudyContext,
+    queries: int,
+    waits: Mapping[str, NDArray[np.float64]],
+    options: EndToEndOptions,
+    progress: Progress,
+) -> dict[Key, Estimate]:
+    """Each number with its interval over resampled queries and resampled measurements."""
+    point = context.numbers(ones(queries), {name: wait[:1] for name, wait in waits.items()})
+    resampled: dict[Key, list[NDArray[np.float64]]] = {key: [np.zeros(0)] for key in point}
+    width = max(plane.scorer.width for plane in context.planes)
+    with progress.task("bootstrap", total=float(options.resamples)) as advance:
+        start = 1  # the first wait is the measured one
+        for weights in chunks(queries, count=options.resamples, seed=options.seed, width=width):
+            part = {name: wait[start : start + len(weights)] for name, wait in waits.items()}
+            start += len(weights)
+            for key, value in context.numbers(weights, part).items():
+                resampled[key].append(value)
+            advance(float(len(weights)))
     return {
-        "savings": 1 - divide(one["total_cost"], other["total_cost"]),
-        "accuracy_gain": one["accuracy"] - other["accuracy"],
-        "cost_difference": one["total_cost"] - other["total_cost"],
-        "seconds_difference": one["total_seconds"] - other["total_seconds"],
+        key: Estimate.of(float(value[0]), np.concatenate(resampled[key]), reason=_find_reason(key))
+        for key, value in point.items()
     }
 
 
-def _check(contenders: Sequence[Contender], best: str) -> None:
+def _compare(
+    first: Mapping[str, PerResample], second: Mapping[str, PerResample]
+) -> dict[str, PerResample]:
+    return {
+        "savings": 1 - divide(first["total_cost"], second["total_cost"]),
+        "accuracy_gain": first["accuracy"] - second["accuracy"],
+        "cost_difference": first["total_cost"] - second["total_cost"],
+        "seconds_difference": first["total_seconds"] - second["total_seconds"],
+    }
+
+
+def _check_contenders(contenders: Sequence[Contender], best: str) -> None:
     if not contenders:
         raise ConfigError("there is nothing to study; name a router")
     first = contenders[0].trial
@@ -501,7 +524,7 @@ def _check(contenders: Sequence[Contender], best: str) -> None:
         raise ConfigError(f"the names {names} repeat; give each router a name of its own")
 
 
-def _reason(key: Key) -> str:
+def _find_reason(key: Key) -> str:
     number = key[-1]
     if key[0] in ("area", "difference"):
         return _REASONS["area"]
@@ -513,17 +536,19 @@ def _reason(key: Key) -> str:
     return _REASONS["cost"]
 
 
-def _under(found: Mapping[Key, Estimate], *prefix: str) -> Estimates:
+def _select_estimates(estimates: Mapping[Key, Estimate], *prefix: str) -> Estimates:
     """The numbers whose keys begin with the prefix, by the rest of the key."""
-    return {key[-1]: one for key, one in found.items() if key[:-1] == prefix}
+    return {key[-1]: estimate for key, estimate in estimates.items() if key[:-1] == prefix}
 
 
-def _point(setting: _Setting, place: int, found: Mapping[Key, Estimate]) -> EndToEndPoint:
+def _make_point(setting: _Setting, place: int, estimates: Mapping[Key, Estimate]) -> EndToEndPoint:
     names = list(setting.uses)
     return EndToEndPoint(
         lam=setting.lam,
-        systems={name: _under(found, "use", str(place), name) for name in names},
-        against={name: _under(found, "against", str(place), name) for name in names[1:]},
+        systems={name: _select_estimates(estimates, "use", str(place), name) for name in names},
+        against={
+            name: _select_estimates(estimates, "against", str(place), name) for name in names[1:]
+        },
         shares={
             name: dict(zip(setting.targets, use.shares.tolist(), strict=True))
             for name, use in setting.uses.items()
@@ -575,7 +600,7 @@ def tables(result: EndToEndStudy) -> dict[str, Rows]:
     return {"systems": systems, "differences": differences, "areas": areas}
 
 
-def _costs(result: EndToEndStudy) -> Table:
+def _tabulate_costs(result: EndToEndStudy) -> Table:
     """The paper's table of costs at the operating points."""
     names, others = list(result.points[0].systems), list(result.points[0].against)
     head = [
@@ -586,46 +611,50 @@ def _costs(result: EndToEndStudy) -> Table:
     ]
     body: list[Row] = []
     for point in result.points:
-        totals = [_scaled(point.systems[name]["total_cost"], result.queries) for name in names]
-        cells = [_cell(one, _money) for one in totals]
-        cells += [_cell(point.against[name]["savings"], _percent) for name in others]
-        cells += [_cell(point.against[name]["accuracy_gain"], _points) for name in others]
+        totals = [_scale(point.systems[name]["total_cost"], result.queries) for name in names]
+        cells = [_make_cell(total, _format_money) for total in totals]
+        cells += [_make_cell(point.against[name]["savings"], _format_percent) for name in others]
+        cells += [
+            _make_cell(point.against[name]["accuracy_gain"], _format_points) for name in others
+        ]
         body.append([point.title, *cells])
     return Table(head, body)
 
 
-def _times(result: EndToEndStudy) -> Table:
+def _tabulate_times(result: EndToEndStudy) -> Table:
     """The paper's table of latencies, at the first operating point."""
     body: list[Row] = [
-        [name, *(_use_cell(n, numbers[n]) for n in _WAIT)]
+        [name, *(_make_use_cell(n, numbers[n]) for n in _WAIT)]
         for name, numbers in result.points[0].systems.items()
     ]
     return Table(["Scenario", *(NUMBERS[n][0] for n in _WAIT)], body)
 
 
-def _decisions(result: EndToEndStudy) -> list[Table]:
+def _tabulate_decisions(result: EndToEndStudy) -> list[Table]:
     body: list[Row] = []
-    for name, one in result.latencies.items():
-        if one is None:
+    for name, latency in result.latencies.items():
+        if latency is None:
             continue
-        timed = f"{len(one.seconds) // one.rounds:,} prompts, {one.rounds} rounds"
-        found = one.estimates(resamples=result.resamples, seed=result.seed)
-        cells = [_cell(value, _milliseconds) for value in found.values()]
-        body.append([name, timed if one.source == "measured" else "given", *cells])
+        rounds = f"{len(latency.seconds) // latency.rounds:,} prompts, {latency.rounds} rounds"
+        estimates = latency.estimates(resamples=result.resamples, seed=result.seed)
+        cells = [_make_cell(value, _format_milliseconds) for value in estimates.values()]
+        body.append([name, rounds if latency.source == "measured" else "given", *cells])
     head = ["Router", "timed", "mean, ms", "median, ms", "95th percentile, ms"]
     return [Table(head, body)] if body else []
 
 
-def _areas(result: EndToEndStudy) -> Table:
+def _tabulate_areas(result: EndToEndStudy) -> Table:
     body: list[Row] = []
     for name, numbers in result.areas.items():
         for axis, end in (("inverse", ""), ("linear", "_linear")):
-            cells = [_cell(numbers[f"{reading}{end}"], _four) for reading in _READINGS]
+            cells = [
+                _make_cell(numbers[f"{reading}{end}"], _format_number) for reading in _READINGS
+            ]
             body.append([f"{name}, {axis} cost", *cells])
     return Table(["Router", *_READINGS.values()], body)
 
 
-def _shares(result: EndToEndStudy) -> Table:
+def _tabulate_shares(result: EndToEndStudy) -> Table:
     shares = result.points[0].shares
     body = [
         [target, *(f"{100 * shares[name][target]:.1f} %" for name in result.routers)]
@@ -634,7 +663,7 @@ def _shares(result: EndToEndStudy) -> Table:
     return Table(["Target", *result.routers], body)
 
 
-def _short(result: EndToEndStudy) -> Table:
+def _tabulate_summary(result: EndToEndStudy) -> Table:
     head = ["lam", "system", f"$ per {PER:,}", "encoder", "routing, ms", "answer, s", "accuracy"]
     body = []
     for point in result.points:
@@ -642,7 +671,7 @@ def _short(result: EndToEndStudy) -> Table:
             cells = [
                 worded(numbers["total_cost"].value, "usd"),
                 number("encoder_share", numbers["encoder_share"]),
-                _milliseconds(numbers["routing_seconds"].value),
+                _format_milliseconds(numbers["routing_seconds"].value),
                 number("answer_seconds", numbers["answer_seconds"]),
                 number("accuracy", numbers["accuracy"]),
             ]
@@ -650,38 +679,46 @@ def _short(result: EndToEndStudy) -> Table:
     return Table(head, body, right_from=2, unbroken=True)
 
 
-def _use_cell(name: str, one: Estimate) -> Cell:
-    low, high = (number(name, Estimate(end, end, end)) for end in (one.lower, one.upper))
+def _make_use_cell(name: str, estimate: Estimate) -> Cell:
+    low, high = (number(name, Estimate(end, end, end)) for end in (estimate.lower, estimate.upper))
     note = "" if NOTHING in (low, high) or low == high else f"{low} to {high}"
-    return Cell(number(name, one), note=note)
+    return Cell(number(name, estimate), note=note)
 
 
-def _cell(one: Estimate, word: Callable[[float], str]) -> Cell:
-    ends = [word(end) for end in (one.lower, one.upper)]
-    return Cell(word(one.value), note="" if {NOTHING, UNKNOWN} & set(ends) else " to ".join(ends))
+def _make_cell(estimate: Estimate, word: Callable[[float], str]) -> Cell:
+    ends = [word(end) for end in (estimate.lower, estimate.upper)]
+    return Cell(
+        word(estimate.value), note="" if {NOTHING, UNKNOWN} & set(ends) else " to ".join(ends)
+    )
 
 
-def _scaled(one: Estimate, by: int) -> Estimate:
-    return Estimate(by * one.value, by * one.lower, by * one.upper, one.undefined, one.reason)
+def _scale(estimate: Estimate, by: int) -> Estimate:
+    return Estimate(
+        by * estimate.value,
+        by * estimate.lower,
+        by * estimate.upper,
+        estimate.undefined,
+        estimate.reason,
+    )
 
 
-def _money(value: float) -> str:
+def _format_money(value: float) -> str:
     return dollars(value) if math.isfinite(value) else UNKNOWN
 
 
-def _percent(value: float) -> str:
+def _format_percent(value: float) -> str:
     return f"{100 * value:.1f} %" if math.isfinite(value) else NOTHING
 
 
-def _points(value: float) -> str:
+def _format_points(value: float) -> str:
     return f"{100 * value:+.2f} pp" if math.isfinite(value) else NOTHING
 
 
-def _milliseconds(value: float) -> str:
+def _format_milliseconds(value: float) -> str:
     return digits(1000 * value, ",.1f")
 
 
-def _four(value: float) -> str:
+def _format_number(value: float) -> str:
     return digits(value, ".4f")
 
 
@@ -703,7 +740,7 @@ def draw(result: EndToEndStudy) -> Figure:
             (scale * numbers[answer].value, scale * numbers[routing].value)
             for numbers in systems.values()
         ]
-        _bars(axes, ends, what)
+        _draw_bars(axes, ends, what)
         style(axes, x=label, label_size=9, bars=True)
     panels[0].set_yticks(range(len(systems)), list(systems))
     panels[0].invert_yaxis()
@@ -720,16 +757,25 @@ def rows(result: EndToEndStudy) -> list[dict[str, Any]]:
     ]
 
 
-def _bars(axes: Axes, ends: list[tuple[float, float]], what: str) -> None:
+def _draw_bars(axes: Axes, ends: list[tuple[float, float]], what: str) -> None:
     places = np.arange(len(ends))
     answer, routing = (np.array(part) for part in zip(*ends, strict=True))
-    known = np.isfinite(answer)
-    shown = np.where(known, answer, 0)
-    axes.barh(places, shown, color=SKY, label="the target's answer", height=0.6)
-    added = np.nan_to_num(routing)
-    axes.barh(places, added, left=shown, color=ORANGE, label="routing", height=0.6)
+    is_known = np.isfinite(answer)
+    answer_ends = np.where(is_known, answer, 0)
+    axes.barh(places, answer_ends, color=SKY, label="the target's answer", height=0.6)
+    routing_parts = np.nan_to_num(routing)
+    axes.barh(places, routing_parts, left=answer_ends, color=ORANGE, label="routing", height=0.6)
     for place in range(len(ends)):
-        share = routing[place] / (answer[place] + routing[place]) if known[place] else np.nan
-        text = "  unknown" if not known[place] else f"  {100 * share:.2f} % {what}" if share else ""
-        axes.text(shown[place] + added[place], place, text, va="center", color=INK, fontsize=8)
-    axes.set_xlim(0, _ROOM * max(float(np.max(shown + added)), 1e-9))
+        share = routing[place] / (answer[place] + routing[place]) if is_known[place] else np.nan
+        text = (
+            "  unknown" if not is_known[place] else f"  {100 * share:.2f} % {what}" if share else ""
+        )
+        axes.text(
+            answer_ends[place] + routing_parts[place],
+            place,
+            text,
+            va="center",
+            color=INK,
+            fontsize=8,
+        )
+    axes.set_xlim(0, _ROOM * max(float(np.max(answer_ends + routing_parts)), 1e-9))

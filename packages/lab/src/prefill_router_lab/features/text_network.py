@@ -129,11 +129,11 @@ class _SavedLayer(StrictModel):
 _Layers = Annotated[list[_SavedLayer], Field(min_length=1)]
 
 
-def _layers(saved: list[_SavedLayer]) -> tuple[tuple[str, int, int], ...]:
-    return tuple((one.name, one.inputs, one.outputs) for one in saved)
+def _read_layers(saved: list[_SavedLayer]) -> tuple[tuple[str, int, int], ...]:
+    return tuple((layer.name, layer.inputs, layer.outputs) for layer in saved)
 
 
-def _plain_layers(layers: tuple[tuple[str, int, int], ...]) -> list[dict[str, Any]]:
+def _write_layers(layers: tuple[tuple[str, int, int], ...]) -> list[dict[str, Any]]:
     return [{"name": n, "inputs": i, "outputs": o} for n, i, o in layers]
 
 
@@ -152,7 +152,7 @@ class Adaption(Part):
     alpha: PositiveInt
     layers: Annotated[
         tuple[tuple[str, int, int], ...],
-        Saved(form=Annotated[_Layers, AfterValidator(_layers)], write=_plain_layers),
+        Saved(form=Annotated[_Layers, AfterValidator(_read_layers)], write=_write_layers),
     ]
 
     @classmethod
@@ -231,12 +231,14 @@ class TextNetwork(Family):
         prompts = dict(zip(reading.keys, reading.prompts, strict=True))
         network = self._network
         tokens = network.encoder.tokenize([Query(key, prompts[key]) for key in places])
-        found = network.read(tokens, [self._of(i) for i in range(len(self.arrays["head.bias"]))])
-        distinct = found[0] if self.mode == "shared" else found[:, :, 0].T
-        columns: Columns = distinct[[places[key] for key in reading.keys]]
+        outputs = network.read(
+            tokens, [self._select_arrays(i) for i in range(len(self.arrays["head.bias"]))]
+        )
+        logits = outputs[0] if self.mode == "shared" else outputs[:, :, 0].T
+        columns: Columns = logits[[places[key] for key in reading.keys]]
         return columns
 
-    def _of(self, number: int) -> dict[str, NDArray[np.float32]]:
+    def _select_arrays(self, number: int) -> dict[str, NDArray[np.float32]]:
         return {name: array[number] for name, array in self.arrays.items()}
 
     @cached_property
@@ -253,8 +255,8 @@ class TextNetwork(Family):
         )
         if not isinstance(encoder, HubEncoder):
             raise ConfigError(f"the network {self.made_by.encoder!r} can't be adapted")
-        found = dict(encoder.network.named_modules())
-        missing = [name for name, _, _ in self.adaption.layers if name not in found]
+        modules = dict(encoder.network.named_modules())
+        missing = [name for name, _, _ in self.adaption.layers if name not in modules]
         if missing:
             raise ConfigError(f"{self.made_by.encoder} has no layer {missing[0]!r} to adapt")
         return AdaptedNetwork(

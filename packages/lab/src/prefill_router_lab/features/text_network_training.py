@@ -62,17 +62,17 @@ class AdaptedNetwork:
         dropout: float,
     ) -> None:
         self.encoder = encoder
-        self.modules = adapted_modules(encoder.network, modules)
+        self.modules = find_modules(encoder.network, modules)
         self._pool, self._lock = pool, Lock()
-        config, inject = _lora(self.modules, encoder.network, rank, alpha, dropout)
-        with _own_draws(encoder.device):
+        config, inject = _configure_lora(self.modules, encoder.network, rank, alpha, dropout)
+        with _seed_torch(encoder.device):
             inject(config, encoder.network, _NAME)
             self._head = nn.Linear(encoder.provenance.hidden_size, outputs).to(encoder.device)
         self._dropout = nn.Dropout(dropout)
-        found = dict(encoder.network.named_modules())
+        layers = dict(encoder.network.named_modules())
         self._weights: dict[str, Tensor] = {}
         for number, name in enumerate(self.modules):
-            layer: Any = found[name]
+            layer: Any = layers[name]
             self._weights[f"lora_a.{number}"] = layer.lora_A[_NAME].weight
             self._weights[f"lora_b.{number}"] = layer.lora_B[_NAME].weight
         self._weights |= {"head.weight": self._head.weight, "head.bias": self._head.bias}
@@ -125,7 +125,7 @@ class AdaptedNetwork:
         """A context with dropout, whose random numbers start from this seed."""
         self._network.train()
         try:
-            with _own_draws(self.encoder.device, seed):
+            with _seed_torch(self.encoder.device, seed):
                 yield
         finally:
             self._network.eval()
@@ -145,12 +145,12 @@ class AdaptedNetwork:
         network: Any = self.encoder.network
         has_cache = getattr(network.config, "use_cache", None) is not None
         options = {"use_cache": False} if has_cache else {}
-        found = network(input_ids=batch.ids, attention_mask=batch.mask, **options)
-        states = self._pooled(batch, found.last_hidden_state)
+        output = network(input_ids=batch.ids, attention_mask=batch.mask, **options)
+        states = self._pool_states(batch, output.last_hidden_state)
         logits: Tensor = self._head(self._dropout(states))
         return logits
 
-    def _pooled(self, batch: TokenBatch, states: Tensor) -> Tensor:
+    def _pool_states(self, batch: TokenBatch, states: Tensor) -> Tensor:
         return states[:, 0] if self._pool == "first" else batch.pool(states, self._pool)
 
     def read(
@@ -173,7 +173,7 @@ class AdaptedNetwork:
 
 
 @contextmanager
-def _own_draws(device: torch.device, seed: int = 0) -> Iterator[None]:
+def _seed_torch(device: torch.device, seed: int = 0) -> Iterator[None]:
     """A context in which torch's global generators start from a seed; they are restored after it.
 
     Dropout layers can only use these global generators.
@@ -184,18 +184,18 @@ def _own_draws(device: torch.device, seed: int = 0) -> Iterator[None]:
         yield
 
 
-def _lora(
+def _configure_lora(
     modules: Sequence[str], network: nn.Module, rank: int, alpha: int, dropout: float
 ) -> tuple[Any, Any]:
     with optional_imports("a network on the text"):
         from peft import LoraConfig, inject_adapter_in_model
-    found = dict(network.named_modules())
+    modules_by_name = dict(network.named_modules())
     config = LoraConfig(
         r=rank,
         lora_alpha=alpha,
         lora_dropout=dropout,
         target_modules=list(modules),
-        fan_in_fan_out=not isinstance(found[modules[0]], nn.Linear),
+        fan_in_fan_out=not isinstance(modules_by_name[modules[0]], nn.Linear),
         bias="none",
     )
     return config, inject_adapter_in_model
@@ -213,7 +213,7 @@ _QUERIES_AND_VALUES = (
 )
 
 
-def adapted_modules(network: nn.Module, names: Iterable[str] | None) -> tuple[str, ...]:
+def find_modules(network: nn.Module, names: Iterable[str] | None) -> tuple[str, ...]:
     """The full names of the layers to adapt, in the network's order.
 
     Args:
@@ -257,13 +257,13 @@ class Texts:
         prompts: The tokenised prompts.
         correct: Labels in [0, 1], NaN where missing.
         fit: The rows that are fitted on.
-        held: The held-out rows for the validation loss.
+        held_out: The held-out rows for the validation loss.
     """
 
     prompts: Sequence[TokenizedPrompt]
     correct: Float64[NDArray[np.float64], "query target"]
     fit: Rows
-    held: Rows
+    held_out: Rows
 
     @property
     def present(self) -> Bool[NDArray[np.bool_], "query target"]:
@@ -273,10 +273,10 @@ class Texts:
     def only(self, target: int) -> "Texts":
         """The rows with labels of one target; if one part would be empty, both have all rows."""
         labelled = self.present[:, target]
-        fit, held = self.fit[labelled[self.fit]], self.held[labelled[self.held]]
-        if not len(fit) or not len(held):
-            fit = held = np.flatnonzero(labelled)
-        return Texts(self.prompts, self.correct[:, target : target + 1], fit, held)
+        fit, held_out = self.fit[labelled[self.fit]], self.held_out[labelled[self.held_out]]
+        if not len(fit) or not len(held_out):
+            fit = held_out = np.flatnonzero(labelled)
+        return Texts(self.prompts, self.correct[:, target : target + 1], fit, held_out)
 
 
 @final
@@ -330,7 +330,7 @@ class _TextTrainer(Trainer):
         self._adam = torch.optim.AdamW(
             network.parameters, lr=config.learning_rate, weight_decay=config.weight_decay
         )
-        rate = _rate(steps_of(texts, config) * config.epochs, config.warmup)
+        rate = _make_rate(steps_of(texts, config) * config.epochs, config.warmup)
         self._schedule = torch.optim.lr_scheduler.LambdaLR(self._adam, rate)
 
     @property
@@ -341,7 +341,7 @@ class _TextTrainer(Trainer):
     def epoch(self) -> None:
         """Train on the fitting rows once."""
         losses = []
-        for rows in _orders(self._texts, self._config.batch_size, self._random):
+        for rows in _draw_batches(self._texts, self._config.batch_size, self._random):
             losses.append(self._step(rows))
             self._advance(note=f"loss {losses[-1]:.3f}")
         train, validation = float(np.mean(losses)), _validate(self._network, self._texts)
@@ -351,7 +351,7 @@ class _TextTrainer(Trainer):
             self.run.arrays = self._network.arrays()
 
     def _step(self, rows: Sequence[int]) -> float:
-        loss, count = _loss(self._network, self._texts, rows)
+        loss, count = _compute_loss(self._network, self._texts, rows)
         self._adam.zero_grad()
         torch.autograd.backward([loss / count])
         torch.nn.utils.clip_grad_norm_(self._network.parameters, _LONGEST_GRADIENT)
@@ -360,7 +360,7 @@ class _TextTrainer(Trainer):
         return loss.item() / count
 
 
-def _rate(total: int, warmup: float) -> Callable[[int], float]:
+def _make_rate(total: int, warmup: float) -> Callable[[int], float]:
     """The learning rate as a share of its peak: rising during the warm-up, then falling to 0."""
     rising = max(1, round(total * warmup))
 
@@ -370,7 +370,9 @@ def _rate(total: int, warmup: float) -> Callable[[int], float]:
     return rate
 
 
-def _orders(texts: Texts, batch_size: int, random: np.random.Generator) -> Iterator[Sequence[int]]:
+def _draw_batches(
+    texts: Texts, batch_size: int, random: np.random.Generator
+) -> Iterator[Sequence[int]]:
     """The fitting rows in batches of similar length, in random order."""
     order = random.permutation(texts.fit)
     lengths = np.array([len(prompt.ids) for prompt in texts.prompts])
@@ -383,7 +385,7 @@ def _orders(texts: Texts, batch_size: int, random: np.random.Generator) -> Itera
         yield parts[number]
 
 
-def _loss(network: AdaptedNetwork, texts: Texts, rows: Sequence[int]) -> tuple[Tensor, int]:
+def _compute_loss(network: AdaptedNetwork, texts: Texts, rows: Sequence[int]) -> tuple[Tensor, int]:
     """The cross-entropy in nats summed over the labels of these rows, and the number of labels."""
     logits = network.logits([texts.prompts[row] for row in rows])
     labels = torch.from_numpy(np.nan_to_num(texts.correct[rows])).to(logits)
@@ -394,12 +396,12 @@ def _loss(network: AdaptedNetwork, texts: Texts, rows: Sequence[int]) -> tuple[T
 
 def _validate(network: AdaptedNetwork, texts: Texts) -> float:
     """The mean loss of the held-out rows, without dropout."""
-    lengths = [len(texts.prompts[row].ids) for row in texts.held]
+    lengths = [len(texts.prompts[row].ids) for row in texts.held_out]
     total, labels = 0.0, 0
     with network.evaluating(), torch.no_grad():
         for part in batches(lengths, network.encoder.batch_tokens):
-            rows = [int(texts.held[place]) for place in part]
-            loss, _ = _loss(network, texts, rows)
+            rows = [int(texts.held_out[place]) for place in part]
+            loss, _ = _compute_loss(network, texts, rows)
             total, labels = total + loss.item(), labels + int(texts.present[rows].sum())
     return total / max(1, labels)
 
@@ -438,7 +440,7 @@ def fit_text_network(
         FitError: There is nothing to learn from, or the losses aren't finite.
         MissingExtraError: peft isn't installed.
     """
-    labels = _labels(train)
+    labels = _prepare_labels(train)
     encoder = load_encoder(
         config.network,
         revision=config.revision,
@@ -461,7 +463,7 @@ def fit_text_network(
         alpha=config.alpha,
         dropout=config.dropout,
     )
-    texts = _texts(train, labels, encoder, config, seed)
+    texts = _prepare_texts(train, labels, encoder, config, seed)
     tuned = (_tune_shared if shared else _tune_each)(network, texts, labels, config, seed, progress)
     return TextNetwork(
         targets=train.pool.names,
@@ -476,7 +478,7 @@ def fit_text_network(
     )
 
 
-def _labels(train: RoutingDataset) -> _Labels:
+def _prepare_labels(train: RoutingDataset) -> _Labels:
     correct = np.asarray(train.correct, dtype=np.float64)
     learned, rates = learnable(correct), base_rates(correct)
     if not learned.any():
@@ -489,11 +491,11 @@ def _labels(train: RoutingDataset) -> _Labels:
         f"its predictions are {rates[i]:.3f}"
         for i in np.flatnonzero(~learned).tolist()
     ]
-    kept = np.where(learned, correct, np.nan)
-    return _Labels(kept, learned, np.asarray(logit(rates)), tuple(notes))
+    usable = np.where(learned, correct, np.nan)
+    return _Labels(usable, learned, np.asarray(logit(rates)), tuple(notes))
 
 
-def _texts(
+def _prepare_texts(
     train: RoutingDataset,
     labels: _Labels,
     encoder: HubEncoder,
@@ -509,21 +511,21 @@ def _texts(
 
     rows.sort(key=content)
     prompts = encoder.tokenize([train.queries[row] for row in rows])
-    fit, held = _hold_out([keys[row] for row in rows], config.validation, seed)
-    return Texts(prompts, labels.correct[rows], fit, held)
+    fit, held_out = _hold_out([keys[row] for row in rows], config.validation, seed)
+    return Texts(prompts, labels.correct[rows], fit, held_out)
 
 
 def _hold_out(keys: list[str], share: float, seed: int) -> tuple[Rows, Rows]:
     """The rows to fit on and to hold out; equal prompts stay together, a single one is in both."""
     distinct = sorted(set(keys))
-    everything = np.arange(len(keys))
+    rows = np.arange(len(keys))
     if len(distinct) == 1:
-        return everything, everything
+        return rows, rows
     count = min(max(round(share * len(distinct)), 1), len(distinct) - 1)
-    drawn = np.random.default_rng(seed).permutation(len(distinct))[:count]
-    chosen = {distinct[i] for i in drawn.tolist()}
-    held = np.array([key in chosen for key in keys])
-    return everything[~held], everything[held]
+    order = np.random.default_rng(seed).permutation(len(distinct))[:count]
+    chosen = {distinct[i] for i in order.tolist()}
+    is_held_out = np.array([key in chosen for key in keys])
+    return rows[~is_held_out], rows[is_held_out]
 
 
 def _tune_shared(

@@ -23,8 +23,8 @@ from prefill_router_lab.learning_curves.curves import (
     SizePoint,
     Trend,
     Verdict,
-    better,
-    explained,
+    direction,
+    r_squared,
 )
 
 if TYPE_CHECKING:
@@ -56,77 +56,77 @@ class LabelAxis:
 
     def estimate(self, of: Callable[[Values], float], *, reason: str = "") -> Estimate:
         """A statistic of the curve, with its interval."""
-        drawn = np.array([of(row) for row in self.resampled])
-        return Estimate.of(of(self.value), drawn, reason=reason)
+        draws = np.array([of(row) for row in self.resampled])
+        return Estimate.of(of(self.value), draws, reason=reason)
 
 
 def trend_of(number: Number, axis: LabelAxis) -> Trend:
     """The trend of a metric along the axis of queries."""
-    sign = better(number)
+    sign = direction(number)
 
     def error(values: Values) -> Values:
         return values if sign < 0 else 1 - values
 
-    def law(values: Values) -> PowerLaw | None:
+    def fit_law(values: Values) -> PowerLaw | None:
         try:
             return PowerLaw.fit(axis.labels, error(values))
         except FitError:
             return None
 
-    def missed(values: Values) -> float:
+    def measure_miss(values: Values) -> float:
         try:
             before = PowerLaw.fit(axis.labels[:-1], error(values)[:-1])
         except FitError:
             return float("nan")
         return float(error(values)[-1] - before.at(axis.labels[-1:])[0])
 
-    laws = [law(row) for row in axis.resampled]
-    found = law(axis.value)
-    held_out = axis.estimate(missed, reason="too few sizes to leave one out")
-    r2 = float("nan") if found is None else explained(found, axis.labels, error(axis.value))
+    laws = [fit_law(row) for row in axis.resampled]
+    law = fit_law(axis.value)
+    held_out = axis.estimate(measure_miss, reason="too few sizes to leave one out")
+    r2 = float("nan") if law is None else r_squared(law, axis.labels, error(axis.value))
     return Trend(
-        law=found,
+        law=law,
         per_doubling=axis.estimate(
             lambda values: sign * slope(axis.labels, values), reason="fewer than two sizes"
         ),
-        next_doubling=_of_laws(found, laws, lambda one: one.gain(2.0)),
+        next_doubling=_estimate_from_laws(law, laws, lambda law: law.gain(2.0)),
         explained=r2,
         held_out=held_out,
-        labels_for_step=_of_laws(found, laws, lambda one: one.labels_for(STEP)),
-        why_poor=_why_poor(found, r2, held_out, error(axis.value)),
+        labels_for_step=_estimate_from_laws(law, laws, lambda law: law.labels_for(STEP)),
+        why_poor=_explain_poor_law(law, r2, held_out, error(axis.value)),
     )
 
 
 def slope(labels: Values, values: Values) -> float:
     """The least-squares slope per doubling of the labels, over the largest sizes."""
-    known = np.flatnonzero(np.isfinite(values))[-_UPPER:]
-    if len(known) < 2:
+    places = np.flatnonzero(np.isfinite(values))[-_UPPER:]
+    if len(places) < 2:
         return float("nan")
-    x = np.log2(labels[known])
+    x = np.log2(labels[places])
     x = x - x.mean()
-    return float(x @ values[known] / (x @ x))
+    return float(x @ values[places] / (x @ x))
 
 
 def spread_of(number: Number, queries: LabelAxis, targets: LabelAxis) -> Estimate:
     """The gain from spending labels on few targets of all queries, not all targets of few."""
-    sign = better(number)
+    sign = direction(number)
     within = (targets.labels >= queries.labels[0]) & (targets.labels < queries.labels[-1])
 
     def gain(wide: NDArray[np.float64], deep: NDArray[np.float64]) -> float:
-        known = np.isfinite(deep)
-        if not within.any() or known.sum() < 2:
+        is_known = np.isfinite(deep)
+        if not within.any() or is_known.sum() < 2:
             return float("nan")
-        at = np.log(targets.labels[within])
-        same = np.interp(at, np.log(queries.labels[known]), deep[known])
-        rest = sign * (wide[within] - same)
-        return float(np.nanmean(rest)) if np.isfinite(rest).any() else float("nan")
+        labels = np.log(targets.labels[within])
+        same = np.interp(labels, np.log(queries.labels[is_known]), deep[is_known])
+        gains = sign * (wide[within] - same)
+        return float(np.nanmean(gains)) if np.isfinite(gains).any() else float("nan")
 
-    drawn = np.array(
+    draws = np.array(
         [gain(w, d) for w, d in zip(targets.resampled, queries.resampled, strict=True)]
     )
     return Estimate.of(
         gain(targets.value, queries.value),
-        drawn,
+        draws,
         reason="no sizes with the same labels are known on both axes",
     )
 
@@ -162,32 +162,33 @@ def verdict_of(trends: Mapping[Number, Trend], full: SizePoint) -> tuple[Verdict
     )
 
 
-def _of_laws(
-    found: PowerLaw | None,
+def _estimate_from_laws(
+    law: PowerLaw | None,
     resampled: Sequence[PowerLaw | None],
     of: Callable[[PowerLaw], float],
 ) -> Estimate:
     """A number computed from the power law with its interval, whose bounds may be infinite."""
-    if found is None:
+    if law is None:
         nan = float("nan")
         return Estimate(nan, nan, nan, reason="too few sizes for a power law")
-    drawn = np.sort([of(law) for law in resampled if law is not None])
+    values = np.sort([of(each) for each in resampled if each is not None])
     lower = upper = float("nan")
-    if len(drawn):
+    if len(values):
         tail = (1 - LEVEL) / 2
         lower, upper = (
-            float(drawn[min(len(drawn) - 1, int(share * len(drawn)))]) for share in (tail, 1 - tail)
+            float(values[min(len(values) - 1, int(share * len(values)))])
+            for share in (tail, 1 - tail)
         )
-    return Estimate(of(found), lower, upper)
+    return Estimate(of(law), lower, upper)
 
 
-def _why_poor(law: PowerLaw | None, r2: float, held_out: Estimate, errors: Values) -> str:
+def _explain_poor_law(law: PowerLaw | None, r2: float, held_out: Estimate, errors: Values) -> str:
     if law is None:
         return "too few sizes are known for a power law"
     if not r2 >= _TRUSTED:
         return "the scatter of the points exceeds their trend"
-    known = errors[np.isfinite(errors)]
-    wide = abs(held_out.value) > _MISS * float(np.ptp(known))
+    finite = errors[np.isfinite(errors)]
+    wide = abs(held_out.value) > _MISS * float(np.ptp(finite))
     if wide and (held_out.lower > 0 or held_out.upper < 0):
         return "a power law through the smaller sizes doesn't predict the largest"
     return ""
@@ -200,61 +201,61 @@ POINTS: tuple[Number, ...] = ("argmax_accuracy", "auc_mean")
 _EVEN = 0.002
 
 
-def summary(found: "LearningStudy") -> list[str]:
+def summary(study: "LearningStudy") -> list[str]:
     """The result in sentences, for readers who don't know the paper."""
     start = (
-        f"Each router was fitted on shares of {found.queries:,} labelled queries with "
-        f"{found.labels:,} measured outcomes, and also on all queries with fewer targets measured "
-        f"per query; all were judged on the same {found.tested:,} other queries."
+        f"Each router was fitted on shares of {study.queries:,} labelled queries with "
+        f"{study.labels:,} measured outcomes, and also on all queries with fewer targets measured "
+        f"per query; all were judged on the same {study.tested:,} other queries."
     )
-    return [*(" ".join(of_curve(curve, found)) for curve in found.curves.values()), start]
+    return [*(" ".join(of_curve(curve, study)) for curve in study.curves.values()), start]
 
 
-def of_curve(curve: LearningCurve, found: "LearningStudy") -> list[str]:
+def of_curve(curve: LearningCurve, study: "LearningStudy") -> list[str]:
     """The statements about one router's curve."""
     lines = [f"{curve.name}: {curve.verdict}: {curve.because}."]
     if curve.verdict != "more labels won't help":
-        lines += [_point(curve, number, found) for number in POINTS]
+        lines += [_word_point(curve, number, study) for number in POINTS]
     nothing = not curve.full.numbers["auc_mean"].lower > 0.5
-    return lines if nothing else [*lines, _spread(curve)]
+    return lines if nothing else [*lines, _word_spread(curve)]
 
 
-def _point(curve: LearningCurve, number: Number, found: "LearningStudy") -> str:
+def _word_point(curve: LearningCurve, number: Number, study: "LearningStudy") -> str:
     trend = curve.trends[number]
     step = (
         "One more point of accuracy at lam 1"
         if number == "argmax_accuracy"
         else "0.01 more mean AUC"
     )
-    asked = trend.labels_for_step
+    labels = trend.labels_for_step
     if trend.why_poor:
         return f"{step}: the number of labels it takes is unknown, since {trend.why_poor}."
-    if math.isinf(asked.value):
+    if math.isinf(labels.value):
         text = f"{step}: by the power law no number of labels reaches it"
-        few = math.isfinite(asked.lower) and asked.lower <= _FAR * found.labels
-        return f"{text}, though {_more(asked.lower, found)} may do." if few else f"{text}."
-    text = f"{step} takes about {_more(asked.value, found)}{_range(asked, found)}"
-    if asked.value > _FAR * found.labels:
+        few = math.isfinite(labels.lower) and labels.lower <= _FAR * study.labels
+        return f"{text}, though {_word_more(labels.lower, study)} may do." if few else f"{text}."
+    text = f"{step} takes about {_word_more(labels.value, study)}{_word_range(labels, study)}"
+    if labels.value > _FAR * study.labels:
         return f"{text}. That is far beyond the measured range, so it is a guess."
-    return f"{text}{_price(asked.value, found)}."
+    return f"{text}{_word_price(labels.value, study)}."
 
 
-def _spread(curve: LearningCurve) -> str:
-    one = curve.spread["auc_mean"]
-    if math.isnan(one.value):
+def _word_spread(curve: LearningCurve) -> str:
+    spread = curve.spread["auc_mean"]
+    if math.isnan(spread.value):
         return "More queries or more targets per query: these sizes can't decide it."
-    change = f"{one.value:+.4f} mean AUC ({one.lower:+.4f} to {one.upper:+.4f})"
-    if one.lower > 0:
+    change = f"{spread.value:+.4f} mean AUC ({spread.lower:+.4f} to {spread.upper:+.4f})"
+    if spread.lower > 0:
         return (
             "For the same number of labels it is better to query fewer targets on more queries: "
             f"{change}."
         )
-    if one.upper < 0:
+    if spread.upper < 0:
         return (
             "For the same number of labels it is better to query every target on fewer queries: "
             f"{change} for fewer targets on more queries."
         )
-    even = max(abs(one.lower), abs(one.upper)) < _EVEN
+    even = max(abs(spread.lower), abs(spread.upper)) < _EVEN
     how = "makes no difference" if even else "makes no significant difference"
     return (
         f"Spending the same labels on few targets of many queries, not all targets of few, {how}: "
@@ -262,33 +263,33 @@ def _spread(curve: LearningCurve) -> str:
     )
 
 
-def _more(labels: float, found: "LearningStudy") -> str:
+def _word_more(labels: float, study: "LearningStudy") -> str:
     """The number of additional labels, also as queries with all targets."""
-    extra = max(0.0, labels - found.labels)
-    queries = extra * found.queries / found.labels
-    return f"{rounded(extra)} more labels ({rounded(queries)} queries with every target)"
+    extra = max(0.0, labels - study.labels)
+    queries = extra * study.queries / study.labels
+    return f"{format_count(extra)} more labels ({format_count(queries)} queries with every target)"
 
 
-def _range(asked: Estimate, found: "LearningStudy") -> str:
-    if math.isnan(asked.lower):
+def _word_range(total: Estimate, study: "LearningStudy") -> str:
+    if math.isnan(total.lower):
         return ""
     ends = [
-        "never" if math.isinf(end) else rounded(max(0.0, end - found.labels))
-        for end in (asked.lower, asked.upper)
+        "never" if math.isinf(end) else format_count(max(0.0, end - study.labels))
+        for end in (total.lower, total.upper)
     ]
     return f"; with 95 % confidence between {ends[0]} and {ends[1]}"
 
 
-def _price(labels: float, found: "LearningStudy") -> str:
-    cost = (labels - found.labels) * found.label_cost
+def _word_price(labels: float, study: "LearningStudy") -> str:
+    cost = (labels - study.labels) * study.label_cost
     return (
-        f"; at the observed {dollars(found.label_cost)} each that is {dollars(cost)}"
+        f"; at the observed {dollars(study.label_cost)} each that is {dollars(cost)}"
         if (math.isfinite(cost) and cost > 0)
         else ""
     )
 
 
-def rounded(value: float) -> str:
+def format_count(value: float) -> str:
     """A number to two significant digits, since it isn't known more precisely."""
     if value < 1:
         return "0"
@@ -296,6 +297,6 @@ def rounded(value: float) -> str:
     return f"{round(value, digits):,.0f}"
 
 
-def shown(number: Number, estimate: Estimate) -> str:
+def format_metric(number: Number, estimate: Estimate) -> str:
     """A number with its unit."""
     return worded(estimate.value, HEADLINE[number].unit)

@@ -66,7 +66,7 @@ class FitJudge:
         }
 
 
-def better(number: Number) -> int:
+def direction(number: Number) -> int:
     """1 where higher is better, else -1."""
     return -1 if number == "brier_mean" else 1
 
@@ -109,19 +109,19 @@ class PowerLaw:
         Raises:
             FitError: Fewer than four sizes are known.
         """
-        known = np.isfinite(errors)
-        if known.sum() < _LEAST:
-            raise FitError(f"a power law needs {_LEAST} sizes; {known.sum()} are known")
-        x, y = sizes[known], errors[known]
+        is_known = np.isfinite(errors)
+        if is_known.sum() < _LEAST:
+            raise FitError(f"a power law needs {_LEAST} sizes; {is_known.sum()} are known")
+        x, y = sizes[is_known], errors[is_known]
         largest = float(x.max())
         table = (x / largest)[:, None] ** -_EXPONENTS
         weight = np.ones(len(x))
         for _ in range(_ROUNDS):
-            a, b, at = _best(table, y, weight)
-            rest = np.abs(y - a - b * table[:, at])
-            scale = _HUBER * _MAD * float(np.median(rest))
-            weight = np.minimum(1, scale / np.maximum(rest, 1e-12)) if scale > 0 else weight
-        return cls(a, b, float(_EXPONENTS[at]), largest)
+            a, b, best = _solve(table, y, weight)
+            residuals = np.abs(y - a - b * table[:, best])
+            scale = _HUBER * _MAD * float(np.median(residuals))
+            weight = np.minimum(1, scale / np.maximum(residuals, 1e-12)) if scale > 0 else weight
+        return cls(a, b, float(_EXPONENTS[best]), largest)
 
     def at(self, labels: Float[NDArray[np.float64], "..."]) -> Float[NDArray[np.float64], "..."]:
         """The error at these numbers of labels."""
@@ -132,11 +132,11 @@ class PowerLaw:
 
     def labels_for(self, gain: float) -> float:
         """The total number of labels that lowers the error at `largest` by `gain`; may be inf."""
-        left = self.scale - gain
-        if left <= 0 or self.scale <= 0:
+        remaining = self.scale - gain
+        if remaining <= 0 or self.scale <= 0:
             return math.inf
         with np.errstate(over="ignore"):
-            return float(self.largest * np.float64(self.scale / left) ** (1 / self.exponent))
+            return float(self.largest * np.float64(self.scale / remaining) ** (1 / self.exponent))
 
     def gain(self, times: float) -> float:
         """How much lower the error is with `times` as many labels as the largest size."""
@@ -147,7 +147,7 @@ class PowerLaw:
         return {"a": self.floor, "b": self.scale, "c": self.exponent, "largest": self.largest}
 
 
-def explained(law: PowerLaw, sizes: Sizes, errors: Sizes) -> float:
+def r_squared(law: PowerLaw, sizes: Sizes, errors: Sizes) -> float:
     """R squared: the share of the errors' variance that the law explains; NaN where there is none.
 
     Args:
@@ -155,15 +155,15 @@ def explained(law: PowerLaw, sizes: Sizes, errors: Sizes) -> float:
         sizes: Numbers of labels.
         errors: The mean error at each size; NaN where unknown.
     """
-    known = np.isfinite(errors)
-    x, y = sizes[known], errors[known]
+    is_known = np.isfinite(errors)
+    x, y = sizes[is_known], errors[is_known]
     spread = float(((y - y.mean()) ** 2).sum())
     if spread <= 1e-16:
         return math.nan
     return 1 - float(((y - law.at(x)) ** 2).sum()) / spread
 
 
-def _best(
+def _solve(
     table: Float[NDArray[np.float64], "size exponent"], y: Sizes, weight: Sizes
 ) -> tuple[float, float, int]:
     """The a, b and exponent index with the smallest weighted sum of squares."""
@@ -177,8 +177,8 @@ def _best(
     through = (weight * y) @ table / (weight @ table**2)
     b = np.where(a < 0, np.maximum(through, 0), b)
     a = np.maximum(a, 0)
-    left = weight @ (y[:, None] - a - b * table) ** 2
-    at = int(np.argmin(left))
+    residuals = weight @ (y[:, None] - a - b * table) ** 2
+    at = int(np.argmin(residuals))
     return float(a[at]), float(b[at]), at
 
 
@@ -305,5 +305,5 @@ class LearningCurve:
             "points": [point.to_dict() for point in self.points],
             "trends": {name: trend.to_dict() for name, trend in self.trends.items()},
             "spread": estimates_to_dict(self.spread),
-            "failed": {one.name: one.why for one in self.failed},
+            "failed": {failure.name: failure.why for failure in self.failed},
         }

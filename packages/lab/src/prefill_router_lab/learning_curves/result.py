@@ -32,7 +32,7 @@ from prefill_router.reporting import (
     new_figure,
     style,
 )
-from prefill_router_lab.learning_curves.advice import rounded, shown, summary
+from prefill_router_lab.learning_curves.advice import format_count, format_metric, summary
 from prefill_router_lab.learning_curves.curves import (
     NUMBERS,
     STEP,
@@ -40,7 +40,7 @@ from prefill_router_lab.learning_curves.curves import (
     Number,
     SizePoint,
     Trend,
-    better,
+    direction,
 )
 
 NAME = "learning"
@@ -121,8 +121,8 @@ class LearningStudy:
         for name, curve in self.curves.items():
             lost = failures(curve.failed, said="These fits had too little to learn from:")
             parts += [
-                Section(f"{name}: each size", [Note(_ABOUT), _sizes(curve), *lost]),
-                Section(f"{name}: trends", [Note(_LAW), _trends(curve)]),
+                Section(f"{name}: each size", [Note(_ABOUT), _tabulate_sizes(curve), *lost]),
+                Section(f"{name}: trends", [Note(_LAW), _tabulate_trends(curve)]),
             ]
         meanings = {HEADLINE[n].label: HEADLINE[n].meaning for n in NUMBERS}
         return Report(
@@ -137,35 +137,35 @@ class LearningStudy:
             parts=[*parts, Section("What the numbers mean", [meanings])],
             numbers=self.to_dict(),
             tables={"sizes": rows(self), "trends": trend_rows(self)},
-            short=_short(self),
+            short=_tabulate_summary(self),
             warnings=[
-                f"{name}, {one.name}: {one.why}"
+                f"{name}, {failure.name}: {failure.why}"
                 for name, curve in self.curves.items()
-                for one in curve.failed
+                for failure in curve.failed
             ],
         )
 
 
-def trend_rows(found: LearningStudy) -> Rows:
+def trend_rows(study: LearningStudy) -> Rows:
     """The trends as rows; infinite numbers of labels are missing."""
     return [
         {
             "router": name,
             "number": number,
-            **{key: value if math.isfinite(value) else math.nan for key, value in rises.items()},
+            **{key: value if math.isfinite(value) else math.nan for key, value in gains.items()},
             "a": math.nan if trend.law is None else trend.law.floor,
             "b": math.nan if trend.law is None else trend.law.scale,
             "c": math.nan if trend.law is None else trend.law.exponent,
             "explained": trend.explained,
             "why_poor": trend.why_poor,
         }
-        for name, curve in found.curves.items()
+        for name, curve in study.curves.items()
         for number, trend in curve.trends.items()
-        for rises in [flat({**_rises(trend), "spread": curve.spread[number]})]
+        for gains in [flat({**_list_gains(trend), "spread": curve.spread[number]})]
     ]
 
 
-def _rises(trend: Trend) -> dict[str, Estimate]:
+def _list_gains(trend: Trend) -> dict[str, Estimate]:
     return {
         "per_doubling": trend.per_doubling,
         "next_doubling": trend.next_doubling,
@@ -173,11 +173,11 @@ def _rises(trend: Trend) -> dict[str, Estimate]:
     }
 
 
-def _sizes(curve: LearningCurve) -> Table:
+def _tabulate_sizes(curve: LearningCurve) -> Table:
     head = ["Learned from", "labels", *(HEADLINE[n].label for n in NUMBERS)]
     body: list[Row] = [
         [
-            _named(point),
+            _name_point(point),
             f"{point.labels:,.0f}",
             *(estimate_cell(point.numbers[n], HEADLINE[n].unit) for n in NUMBERS),
         ]
@@ -186,25 +186,25 @@ def _sizes(curve: LearningCurve) -> Table:
     return Table(head, body)
 
 
-def _short(found: LearningStudy) -> Table:
+def _tabulate_summary(study: LearningStudy) -> Table:
     head = ["router", "queries", "targets each", "labels"]
     body = []
-    for name, curve in found.curves.items():
+    for name, curve in study.curves.items():
         for point in curve.points:
             each = "all" if point.size.measured is None else str(point.size.measured)
-            cells = [shown(number, point.numbers[number]) for number in NUMBERS]
+            cells = [format_metric(number, point.numbers[number]) for number in NUMBERS]
             body.append([name, f"{point.queries:,}", each, f"{point.labels:,.0f}", *cells])
     numbers = (HEADLINE[number].label for number in NUMBERS)
     return Table([*head, *numbers], body, right_from=3)
 
 
-def _named(point: SizePoint) -> str:
+def _name_point(point: SizePoint) -> str:
     if point.size.measured is not None:
         return f"{point.queries:,} queries, {point.size.words}"
     return f"{point.queries:,} queries ({100 * point.size.share:.3g} %)"
 
 
-def _trends(curve: LearningCurve) -> Table:
+def _tabulate_trends(curve: LearningCurve) -> Table:
     head = [
         "Number",
         "gain per doubling, measured",
@@ -217,27 +217,31 @@ def _trends(curve: LearningCurve) -> Table:
     body: list[Row] = []
     for number in NUMBERS:
         trend = curve.trends[number]
-        cells = [_signed(one) for one in (trend.per_doubling, trend.next_doubling)]
-        cells += [_counted(trend.labels_for_step), _signed(curve.spread[number])]
+        cells = [
+            _make_signed_cell(estimate) for estimate in (trend.per_doubling, trend.next_doubling)
+        ]
+        cells += [_make_count_cell(trend.labels_for_step), _make_signed_cell(curve.spread[number])]
         why = Cell(trend.why_poor, words=True)
         body.append([HEADLINE[number].label, *cells, digits(trend.explained, ".2f"), why])
     return Table(head, body)
 
 
-def _signed(one: Estimate) -> Cell:
-    return _ranged([digits(value, "+.4f") for value in (one.value, one.lower, one.upper)])
+def _make_signed_cell(estimate: Estimate) -> Cell:
+    return _make_range_cell(
+        [digits(value, "+.4f") for value in (estimate.value, estimate.lower, estimate.upper)]
+    )
 
 
-def _counted(one: Estimate) -> Cell:
-    return _ranged(
+def _make_count_cell(estimate: Estimate) -> Cell:
+    return _make_range_cell(
         [
-            NOTHING if math.isnan(value) else "never" if math.isinf(value) else rounded(value)
-            for value in (one.value, one.lower, one.upper)
+            NOTHING if math.isnan(value) else "never" if math.isinf(value) else format_count(value)
+            for value in (estimate.value, estimate.lower, estimate.upper)
         ]
     )
 
 
-def _ranged(values: Sequence[str]) -> Cell:
+def _make_range_cell(values: Sequence[str]) -> Cell:
     """A cell with a number and the bounds of its interval, where all are known."""
     return Cell(values[0], note="" if NOTHING in values else f"{values[1]} to {values[2]}")
 
@@ -249,19 +253,19 @@ _EDGE = 1.15
 """Margin beside the outermost sizes, as a factor."""
 
 
-def draw(found: LearningStudy) -> Figure:
+def draw(study: LearningStudy) -> Figure:
     """Draw every metric against the number of measured outcomes in training."""
     figure = new_figure(9.8, 7.4)
     panels = figure.subplots(2, 2)
     for axes, number in zip(panels.flat, NUMBERS, strict=True):
-        for place, curve in enumerate(found.curves.values()):
-            _one(axes, curve, number, STROKES[place % len(STROKES)][0])
-        _frame(axes, number, found)
+        for place, curve in enumerate(study.curves.values()):
+            _draw_curve(axes, curve, number, STROKES[place % len(STROKES)][0])
+        _style_panel(axes, number, study)
     legend_below(figure, columns=3)
     return figure
 
 
-def rows(found: LearningStudy) -> list[dict[str, Any]]:
+def rows(study: LearningStudy) -> list[dict[str, Any]]:
     """The data of the figure: a row per router, size and metric."""
     return [
         {
@@ -274,17 +278,17 @@ def rows(found: LearningStudy) -> list[dict[str, Any]]:
             **ends(point.numbers[number]),
             "draws": " ".join(f"{value:.6g}" for value in point.draws[number]),
         }
-        for name, curve in found.curves.items()
+        for name, curve in study.curves.items()
         for point in curve.points
         for number in NUMBERS
     ]
 
 
-def _one(axes: Axes, curve: LearningCurve, number: Number, colour: str) -> None:
-    x, value, lower, upper = _columns(curve.queries_axis, number)
+def _draw_curve(axes: Axes, curve: LearningCurve, number: Number, colour: str) -> None:
+    x, value, lower, upper = _stack_columns(curve.queries_axis, number)
     axes.fill_between(x, lower, upper, color=colour, alpha=0.15, lw=0)
     axes.plot(x, value, "o-", color=colour, ms=4, lw=1.6, label=f"{curve.name}: fewer queries")
-    few, wide, *_ = _columns(curve.targets_axis, number)
+    few, wide, *_ = _stack_columns(curve.targets_axis, number)
     if len(few) > 1:
         label = f"{curve.name}: fewer targets each"
         axes.plot(few, wide, "s--", color=colour, ms=5, lw=1.0, mfc="none", label=label)
@@ -292,23 +296,25 @@ def _one(axes: Axes, curve: LearningCurve, number: Number, colour: str) -> None:
     if law is not None:
         at = np.geomspace(x.min(), _BEYOND * x.max(), 60)
         error = law.at(at)
-        drawn = error if better(number) < 0 else 1 - error
-        axes.plot(at, drawn, ":", color=colour, lw=1.2, label=f"{curve.name}: power law")
+        values = error if direction(number) < 0 else 1 - error
+        axes.plot(at, values, ":", color=colour, lw=1.2, label=f"{curve.name}: power law")
 
 
-def _columns(points: Sequence[SizePoint], number: Number) -> tuple[Any, ...]:
-    found = [point.numbers[number] for point in points]
+def _stack_columns(points: Sequence[SizePoint], number: Number) -> tuple[Any, ...]:
+    estimates = [point.numbers[number] for point in points]
     labels = [point.labels for point in points]
-    columns = zip(*((one.value, one.lower, one.upper) for one in found), strict=True)
-    return (np.array(labels), *map(np.array, columns if found else ((), (), ())))
+    columns = zip(
+        *((estimate.value, estimate.lower, estimate.upper) for estimate in estimates), strict=True
+    )
+    return (np.array(labels), *map(np.array, columns if estimates else ((), (), ())))
 
 
-def _frame(axes: Axes, number: Number, found: LearningStudy) -> None:
-    arrow = "↑" if better(number) > 0 else "↓"
+def _style_panel(axes: Axes, number: Number, study: LearningStudy) -> None:
+    arrow = "↑" if direction(number) > 0 else "↓"
     title = f"{HEADLINE[number].label} {arrow}"
     style(axes, title=title, x="measured outcomes learned from", label_size=8)
     axes.set_xscale("log")
-    labels = [point.labels for curve in found.curves.values() for point in curve.points]
+    labels = [point.labels for curve in study.curves.values() for point in curve.points]
     low, high = max(min(labels), 1) / _EDGE, _BEYOND * max(max(labels), 1) * _EDGE
     axes.set_xlim(low, high)
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=_TICKS))
@@ -316,4 +322,4 @@ def _frame(axes: Axes, number: Number, found: LearningStudy) -> None:
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     if HEADLINE[number].unit == "share":
         axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
-    axes.axvline(found.labels, color=QUIET, lw=0.8, ls="-", alpha=0.6)
+    axes.axvline(study.labels, color=QUIET, lw=0.8, ls="-", alpha=0.6)
