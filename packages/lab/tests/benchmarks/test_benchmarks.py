@@ -285,7 +285,7 @@ def test_repeated_id(tmp_path: Path) -> None:
     [
         ("mmlu_pro={0},shots=6", "shots is '6'; it must be a whole number from 0 to 5"),
         ("mmlu_pro={0},shots=", "shots has no value"),
-        ("mmlu_pro={0},shots=1,shots=2", "shots is given twice"),
+        ("mmlu_pro={0},shots=1,shots=2", "shots is repeated"),
         ("mmlu_pro,shoots=5", "'shoots=5' is no option of mmlu_pro; it has revision, shots"),
         ("mmlu_pro=", "after mmlu_pro= comes a file or a folder"),
         ("mmlu_pro={0},revision=main", "is a local copy and has no revisions"),

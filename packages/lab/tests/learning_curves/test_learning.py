@@ -23,9 +23,9 @@ from prefill_router_lab.learning_curves import (
     LearningStudy,
     PowerLaw,
     Size,
-    sizes_for,
+    choose_sizes,
     study_learning,
-    thinned,
+    thin,
 )
 from prefill_router_lab.learning_curves.advice import LabelAxis, spread_of, trend_of, verdict_of
 from prefill_router_lab.learning_curves.curves import NUMBERS
@@ -163,7 +163,7 @@ def test_verdicts(found: LearningStudy) -> None:
 
 
 def test_default_sizes_match_labels_on_both_axes(data: RoutingDataset) -> None:
-    sizes = sizes_for(data, split(data))
+    sizes = choose_sizes(data, split(data))
     assert FULL in sizes
     assert [s.measured for s in sizes if s.measured] == [1, 2]
     shares = [s.share for s in sizes if s.measured is None]
@@ -173,15 +173,15 @@ def test_default_sizes_match_labels_on_both_axes(data: RoutingDataset) -> None:
 
 def test_thinning_takes_parts_of_parts_and_leaves_the_test_alone(data: RoutingDataset) -> None:
     drawn = split(data)
-    half, kept = thinned(data, drawn, Size(0.5), seed=1)
-    tenth, fewer = thinned(data, drawn, Size(0.1), seed=1)
+    half, kept = thin(data, drawn, Size(0.5), seed=1)
+    tenth, fewer = thin(data, drawn, Size(0.1), seed=1)
     assert half is data
     assert tenth is data
     assert set(fewer["train"]) < set(kept["train"]) < set(drawn["train"])
     assert len(kept["train"]) == round(len(drawn["train"]) / 2)
     assert kept["test"] == drawn["test"]
-    one, same = thinned(data, drawn, Size(measured=1), seed=1)
-    two, _ = thinned(data, drawn, Size(measured=2), seed=1)
+    one, same = thin(data, drawn, Size(measured=1), seed=1)
+    two, _ = thin(data, drawn, Size(measured=2), seed=1)
     rows = data.rows(drawn["train"])
     known = ~np.isnan(one.correct[rows])
     assert (known.sum(axis=1) == 1).all()
@@ -192,13 +192,13 @@ def test_thinning_takes_parts_of_parts_and_leaves_the_test_alone(data: RoutingDa
     test = data.rows(drawn["test"])
     assert np.array_equal(one.correct[test], data.correct[test], equal_nan=True)
     assert same == drawn
-    assert thinned(data, drawn, Size(0.1), seed=2)[1]["train"] != fewer["train"]
+    assert thin(data, drawn, Size(0.1), seed=2)[1]["train"] != fewer["train"]
 
 
 def test_thinning_does_not_depend_on_the_order_of_rows(data: RoutingDataset) -> None:
     drawn, other = split(data), permuted(data)
-    one, _ = thinned(data, drawn, Size(measured=1), seed=1)
-    two, _ = thinned(other, drawn, Size(measured=1), seed=1)
+    one, _ = thin(data, drawn, Size(measured=1), seed=1)
+    two, _ = thin(other, drawn, Size(measured=1), seed=1)
     assert np.array_equal(one.correct, two.select(one.query_ids).correct, equal_nan=True)
 
 

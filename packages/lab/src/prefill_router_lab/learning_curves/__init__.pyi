@@ -7,4 +7,4 @@ from .curves import (
 from .options import FULL as FULL, LearningOptions as LearningOptions, Size as Size
 from .result import NAME as NAME, LearningStudy as LearningStudy
 from .study import study_learning as study_learning
-from .subsamples import sizes_for as sizes_for, thinned as thinned
+from .subsamples import choose_sizes as choose_sizes, thin as thin

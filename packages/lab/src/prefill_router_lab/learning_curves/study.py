@@ -24,7 +24,7 @@ from prefill_router.errors import ConfigError, CorruptError, DataError, FitError
 from prefill_router.evaluation import Estimate, Trial, Weights, chunks, ones
 from prefill_router.fitting import FitConfig, Recipe, learn
 from prefill_router.policy import Predictions
-from prefill_router.progress import Progress, SilentProgress
+from prefill_router.progress import Advance, Progress, SilentProgress
 from prefill_router.serialization import read_tensors
 from prefill_router_lab.learning_curves.advice import LabelAxis, spread_of, trend_of, verdict_of
 from prefill_router_lab.learning_curves.curves import (
@@ -36,14 +36,14 @@ from prefill_router_lab.learning_curves.curves import (
 )
 from prefill_router_lab.learning_curves.options import FULL, LearningOptions, Size
 from prefill_router_lab.learning_curves.result import LearningStudy
-from prefill_router_lab.learning_curves.subsamples import labels_of, sizes_for, thinned
+from prefill_router_lab.learning_curves.subsamples import choose_sizes, count_labels, thin
 
 
 def study_learning(
     dataset: RoutingDataset,
     recipes: Mapping[str, Recipe],
     states: Sequence[Activations],
-    drawn: Split,
+    split: Split,
     options: LearningOptions | None = None,
     *,
     folder: Path | None = None,
@@ -56,7 +56,7 @@ def study_learning(
         dataset: Scored answers.
         recipes: The recipes by name.
         states: Hidden states for their features, see `fitting.gather`.
-        drawn: The split; only its train and calibration parts are subsampled and used for fitting.
+        split: The split; only its train and calibration parts are subsampled and used for fitting.
         options: The options.
         folder: Keeps the predictions of each fit, so that interrupted work can resume.
         engine: Where the fits run; in this process if not given.
@@ -70,30 +70,32 @@ def study_learning(
         raise ConfigError("there is no router to study; name at least one")
     for recipe in recipes.values():
         _ = recipe.fixed_policy
-    options, shown = options or LearningOptions(), progress or SilentProgress()
-    sizes = tuple(dict.fromkeys((*(options.sizes or sizes_for(dataset, drawn)), FULL)))
-    work = _LearningWork(dataset, tuple(states), drawn, recipes, options, folder)
-    train = dataset.select(drawn["train"])
-    asked = [(name, size, d) for name in recipes for size in sizes for d in range(options.draws)]
-    with shown.task("fits", total=float(len(asked))) as advance:
+    options, bar = options or LearningOptions(), progress or SilentProgress()
+    sizes = tuple(dict.fromkeys((*(options.sizes or choose_sizes(dataset, split)), FULL)))
+    work = _LearningWork(dataset, tuple(states), split, recipes, options, folder)
+    train = dataset.select(split["train"])
+    keys = [(name, size, d) for name in recipes for size in sizes for d in range(options.draws)]
+    with bar.task("fits", total=float(len(keys))) as advance:
 
-        def finish(one: _Asked, fit: _Fit) -> _Fit:
-            advance(note=f"{one[0]} {fit.words}")
+        def finish(key: _FitKey, fit: _Fit) -> _Fit:
+            advance(note=f"{key[0]} {fit.words}")
             return fit
 
         fits = (engine or LocalEngine()).map(
-            _fit, work, asked, held=work.held, keep=work.keep, finish=finish
+            _fit_subset, work, keys, held=work.load, keep=work.save, finish=finish
         )
     each = len(sizes) * options.draws
-    made = {name: fits[i * each : (i + 1) * each] for i, name in enumerate(recipes)}
-    curves = {name: _curve(name, work, sizes, fits, shown) for name, fits in made.items()}
+    fits_by_recipe = {name: fits[i * each : (i + 1) * each] for i, name in enumerate(recipes)}
+    curves = {
+        name: _judge_curve(name, work, sizes, fits, bar) for name, fits in fits_by_recipe.items()
+    }
     costs = train.observed_cost[~np.isnan(train.correct)]
     return LearningStudy(
         curves=curves,
         queries=len(train),
-        labels=labels_of(train),
+        labels=count_labels(train),
         targets=dataset.pool.names,
-        tested=len(drawn["test"]),
+        tested=len(split["test"]),
         label_cost=float(np.nanmean(costs)) if np.isfinite(costs).any() else float("nan"),
         draws=options.draws,
         resamples=options.resamples,
@@ -117,7 +119,7 @@ class _Fit:
         return f"{self.queries:,} queries, {self.size.words}, draw {self.draw + 1}"
 
 
-_Asked = tuple[str, Size, int]
+_FitKey = tuple[str, Size, int]
 """The name of a recipe, a size, and the number of the draw."""
 
 
@@ -126,47 +128,54 @@ _Asked = tuple[str, Size, int]
 class _LearningWork:
     dataset: RoutingDataset
     states: tuple[Activations, ...]
-    drawn: Split
+    split: Split
     recipes: Mapping[str, Recipe]
     options: LearningOptions
     folder: Path | None
 
     @property
     def test(self) -> RoutingDataset:
-        return self.dataset.select(self.drawn["test"])
+        return self.dataset.select(self.split["test"])
 
-    def thinned(self, asked: _Asked) -> tuple[RoutingDataset, Split, FitConfig, _Fit]:
+    def prepare(self, key: _FitKey) -> tuple[RoutingDataset, Split, FitConfig, _Fit]:
         """The inputs of a fit, and the fit without its predictions."""
-        name, size, draw = asked
+        name, size, draw = key
         seed, recipe = self.options.seed + draw, self.recipes[name]
-        less, kept = thinned(self.dataset, self.drawn, size, seed=seed)
-        train, config = less.select(kept["train"]), FitConfig(recipe=recipe, seed=seed)
-        return less, kept, config, _Fit(size, draw, len(train), labels_of(train), None, "", recipe)
+        thinned, split = thin(self.dataset, self.split, size, seed=seed)
+        train, config = thinned.select(split["train"]), FitConfig(recipe=recipe, seed=seed)
+        return (
+            thinned,
+            split,
+            config,
+            _Fit(size, draw, len(train), count_labels(train), None, "", recipe),
+        )
 
-    def path(self, kept: Split, config: FitConfig, size: Size) -> Path | None:
+    def path(self, split: Split, config: FitConfig, size: Size) -> Path | None:
         if self.folder is None:
             return None
-        key = key_of(self.dataset, self.states, kept, config, size)
+        key = make_key(self.dataset, self.states, split, config, size)
         return self.folder / f"{key}.safetensors"
 
-    def held(self, asked: _Asked) -> _Fit | None:
-        _, kept, config, fit = self.thinned(asked)
-        path, test = self.path(kept, config, fit.size), self.test
-        before = None if path is None else held(path, test.query_ids, test.pool.names)
-        return None if before is None else replace(fit, predictions=before)
+    def load(self, key: _FitKey) -> _Fit | None:
+        _, split, config, fit = self.prepare(key)
+        path, test = self.path(split, config, fit.size), self.test
+        predictions = (
+            None if path is None else load_predictions(path, test.query_ids, test.pool.names)
+        )
+        return None if predictions is None else replace(fit, predictions=predictions)
 
-    def keep(self, asked: _Asked, fit: _Fit) -> None:
-        _, kept, config, _ = self.thinned(asked)
-        path = self.path(kept, config, fit.size)
+    def save(self, key: _FitKey, fit: _Fit) -> None:
+        _, split, config, _ = self.prepare(key)
+        path = self.path(split, config, fit.size)
         if path is not None and fit.predictions is not None:
-            keep(path, fit.predictions)
+            save_predictions(path, fit.predictions)
 
 
-def _fit(work: _LearningWork, asked: _Asked, progress: Progress) -> _Fit:
+def _fit_subset(work: _LearningWork, key: _FitKey, progress: Progress) -> _Fit:
     del progress
-    less, kept, config, fit = work.thinned(asked)
+    dataset, split, config, fit = work.prepare(key)
     try:
-        router = learn(less, work.states, kept, config=config)
+        router = learn(dataset, work.states, split, config=config)
         return replace(fit, predictions=router.predict(work.test, stores=work.states))
     except MissingExtraError:
         raise
@@ -176,32 +185,21 @@ def _fit(work: _LearningWork, asked: _Asked, progress: Progress) -> _Fit:
         return replace(fit, why=str(error))
 
 
-def _curve(
+def _judge_curve(
     name: str, work: _LearningWork, sizes: Sequence[Size], fits: Sequence[_Fit], progress: Progress
 ) -> LearningCurve:
-    test = work.test
+    test, draws = work.test, work.options.draws
     judges = [
         None
         if f.predictions is None
         else FitJudge(Trial.join(f.predictions, test, policy=f.recipe.fixed_policy))
         for f in fits
     ]
-    shape = (len(sizes), work.options.draws)
-    point = _judged(judges, ones(len(test)), shape)
-    parts: list[dict[Number, NDArray[np.float64]]] = []
-    drawn = chunks(
-        len(test), count=work.options.resamples, seed=work.options.seed, width=len(test) * 4
-    )
+    point = _judge(judges, ones(len(test)), (len(sizes), draws))
     with progress.task(f"judging {name}", total=float(work.options.resamples)) as advance:
-        for weights in drawn:
-            parts.append(_judged(judges, weights, shape))
-            advance(float(len(weights)))
-    tables = {n: np.concatenate([part[n] for part in parts]) for n in NUMBERS}
-    tables = {n: _redrawn(table, seed=work.options.seed) for n, table in tables.items()}
-    means = {n: _mean(values)[0] for n, values in point.items()}
-    groups = [
-        fits[i * work.options.draws : (i + 1) * work.options.draws] for i in range(len(sizes))
-    ]
+        tables = _resample_means(judges, len(test), (len(sizes), draws), work.options, advance)
+    means = {n: _average_known(values)[0] for n, values in point.items()}
+    groups = [fits[i * draws : (i + 1) * draws] for i in range(len(sizes))]
     points = tuple(
         SizePoint(
             size=size,
@@ -216,10 +214,27 @@ def _curve(
         for i, (size, group) in enumerate(zip(sizes, groups, strict=True))
     )
     failed = tuple(RecipeFailure(fit.words, fit.why) for fit in fits if fit.why)
-    return _advised(name, points, means, tables, failed)
+    return _make_curve(name, points, means, tables, failed)
 
 
-def _advised(
+def _resample_means(
+    judges: Sequence[FitJudge | None],
+    queries: int,
+    shape: tuple[int, int],
+    options: LearningOptions,
+    advance: Advance,
+) -> dict[Number, NDArray[np.float64]]:
+    """Each metric over resampled test queries and draws: [resample, size]."""
+    parts: list[dict[Number, NDArray[np.float64]]] = []
+    count, width = options.resamples, queries * 4
+    for weights in chunks(queries, count=count, seed=options.seed, width=width):
+        parts.append(_judge(judges, weights, shape))
+        advance(float(len(weights)))
+    tables = {n: np.concatenate([part[n] for part in parts]) for n in NUMBERS}
+    return {n: _resample_draws(table, seed=options.seed) for n, table in tables.items()}
+
+
+def _make_curve(
     name: str,
     points: tuple[SizePoint, ...],
     means: Mapping[Number, NDArray[np.float64]],
@@ -247,7 +262,7 @@ def _advised(
     )
 
 
-def _judged(
+def _judge(
     judges: Sequence[FitJudge | None], weights: Weights, shape: tuple[int, int]
 ) -> dict[Number, NDArray[np.float64]]:
     """Each metric: [resample, size, draw]."""
@@ -261,18 +276,18 @@ def _judged(
     }
 
 
-def _redrawn(table: NDArray[np.float64], *, seed: int) -> NDArray[np.float64]:
+def _resample_draws(table: NDArray[np.float64], *, seed: int) -> NDArray[np.float64]:
     """Bootstrap means over the draws, with the same indices at every size: [resample, size]."""
     resamples, _, draws = table.shape
-    picked = np.random.default_rng([seed, 3]).integers(0, draws, (resamples, 1, draws))
-    return _mean(np.take_along_axis(table, np.broadcast_to(picked, table.shape), axis=2))
+    indices = np.random.default_rng([seed, 3]).integers(0, draws, (resamples, 1, draws))
+    return _average_known(np.take_along_axis(table, np.broadcast_to(indices, table.shape), axis=2))
 
 
-def _mean(table: NDArray[np.float64]) -> NDArray[np.float64]:
+def _average_known(table: NDArray[np.float64]) -> NDArray[np.float64]:
     """The mean of the known values over the last axis; NaN where none is known."""
-    known = np.isfinite(table)
-    total = np.where(known, table, 0).sum(axis=-1)
-    count = known.sum(axis=-1)
+    is_known = np.isfinite(table)
+    total = np.where(is_known, table, 0).sum(axis=-1)
+    count = is_known.sum(axis=-1)
     result: NDArray[np.float64] = np.where(count > 0, total / np.maximum(count, 1), np.nan)
     return result
 
@@ -280,33 +295,35 @@ def _mean(table: NDArray[np.float64]) -> NDArray[np.float64]:
 _TABLES = ("correctness", "estimated_cost")
 
 
-def key_of(
+def make_key(
     dataset: RoutingDataset,
     states: Sequence[Activations],
-    drawn: Split,
+    split: Split,
     config: FitConfig,
     size: Size,
 ) -> str:
     """A file name that identifies these predictions: a digest of everything they depend on."""
-    told = {
+    inputs = {
         "package": __version__,
         "dataset": dataset.fingerprint,
         "costs": hashlib.sha256(np.nan_to_num(dataset.observed_cost).tobytes()).hexdigest(),
         "pool": [repr(target) for target in dataset.pool],
         "states": sorted(json.dumps(s.provenance.to_dict(), sort_keys=True) for s in states),
-        "split": drawn.to_dict(),
+        "split": split.to_dict(),
         "config": config.to_dict(),
         "size": [size.share, size.measured],
     }
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:24]
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:24]
 
 
-def held(path: Path, ids: tuple[str, ...], targets: tuple[str, ...]) -> Predictions | None:
+def load_predictions(
+    path: Path, ids: tuple[str, ...], targets: tuple[str, ...]
+) -> Predictions | None:
     """The kept predictions, if the file exists and is intact."""
     try:
-        found = read_tensors(path)
-        tables: Mapping[str, Any] = {name: found.tensors[name] for name in _TABLES}
-        low, high, digest = json.loads(found.metadata["made"])
+        file = read_tensors(path)
+        tables: Mapping[str, Any] = {name: file.tensors[name] for name in _TABLES}
+        low, high, digest = json.loads(file.metadata["made"])
         if digest != _digest(tables):
             return None
         scale = CostScale(float(low), float(high))
@@ -315,7 +332,7 @@ def held(path: Path, ids: tuple[str, ...], targets: tuple[str, ...]) -> Predicti
         return None
 
 
-def keep(path: Path, predictions: Predictions) -> None:
+def save_predictions(path: Path, predictions: Predictions) -> None:
     """Keep predictions, whole or not at all."""
     tables = {name: np.ascontiguousarray(getattr(predictions, name)) for name in _TABLES}
     scale = predictions.scale

@@ -73,13 +73,13 @@ class Forest(Part):
         values: list[NDArray[np.float32]] = []
         roots: list[tuple[int, int]] = []
         count = 0
-        for target, saved in enumerate(boosters):
-            for tree in _trees(saved) if saved else ():
+        for target, booster in enumerate(boosters):
+            for tree in _read_trees(booster) if booster else ():
                 roots.append((count, target))
-                some, of_each = _arrays(tree, count)
-                nodes.append(some)
-                values.append(of_each)
-                count += len(of_each)
+                tree_nodes, tree_values = _read_arrays(tree, count)
+                nodes.append(tree_nodes)
+                values.append(tree_values)
+                count += len(tree_values)
         return cls(
             np.concatenate(nodes, axis=1),
             np.concatenate(values),
@@ -92,26 +92,26 @@ class Forest(Part):
         result = np.empty((len(features), len(self.shifts)))
         step = max(1, _CELLS // self.roots.shape[1])
         for start in range(0, len(features), step):
-            leaves = self._leaves(features[start : start + step])
+            leaves = self._find_leaves(features[start : start + step])
             result[start : start + step] = self.values.astype(np.float64)[leaves] @ self._member
         result += self.shifts
         return result
 
-    def _leaves(self, features: Features) -> NDArray[np.intp]:
+    def _find_leaves(self, features: Features) -> NDArray[np.intp]:
         feature, below, above = self.nodes.astype(np.intp)
         rows = np.arange(len(features))[:, None]
         place = np.tile(self.roots[0].astype(np.intp), (len(features), 1))
         while (feature[place] != LEAF).any():
-            asked = feature[place]
-            is_below = features[rows, np.maximum(asked, 0)] < self.values[place]
-            place = np.where(asked == LEAF, place, np.where(is_below, below[place], above[place]))
+            split = feature[place]
+            is_below = features[rows, np.maximum(split, 0)] < self.values[place]
+            place = np.where(split == LEAF, place, np.where(is_below, below[place], above[place]))
         return place
 
     @cached_property
     def _member(self) -> Float64[NDArray[np.float64], "tree target"]:
         return np.asarray(self.roots[1][:, None] == np.arange(len(self.shifts)), np.float64)
 
-    def check_ways(self, width: int) -> None:
+    def check_paths(self, width: int) -> None:
         """Check that every path through a tree ends, and splits on one of `width` features.
 
         Raises:
@@ -120,26 +120,26 @@ class Forest(Part):
         feature, below, above = self.nodes
         here = np.arange(len(feature))
         inner = feature != LEAF
-        onward = all(
+        goes_forward = all(
             ((to > here) & (to < len(feature)))[inner].all() for to in (below, above)
         )  # so that every path ends
         start, target = self.roots
-        sound = (
-            onward
+        is_valid = (
+            goes_forward
             and ((feature >= LEAF) & (feature < width)).all()
             and ((start >= 0) & (start < len(feature))).all()
             and ((target >= 0) & (target < len(self.shifts))).all()
         )
-        if not sound:
+        if not is_valid:
             raise ConfigError("its trees have invalid children, features or targets")
 
 
-def _trees(saved: bytes) -> list[dict[str, Any]]:
+def _read_trees(saved: bytes) -> list[dict[str, Any]]:
     trees: list[dict[str, Any]] = json.loads(saved)["learner"]["gradient_booster"]["model"]["trees"]
     return trees
 
 
-def _arrays(
+def _read_arrays(
     tree: dict[str, Any], offset: int
 ) -> tuple[Int32[NDArray[np.int32], "3 node"], Float32[NDArray[np.float32], " node"]]:
     """One tree's nodes and values; XGBoost numbers children after their parents."""
@@ -147,9 +147,9 @@ def _arrays(
     above = np.array(tree["right_children"], np.int32)
     leaf = below == LEAF
     feature = np.where(leaf, LEAF, np.array(tree["split_indices"], np.int32))
-    go = [np.where(leaf, offset, to + offset) for to in (below, above)]
+    children = [np.where(leaf, offset, to + offset) for to in (below, above)]
     return (
-        np.stack([feature, *go]).astype(np.int32),
+        np.stack([feature, *children]).astype(np.int32),
         np.array(tree["split_conditions"], np.float32),
     )
 
@@ -181,7 +181,7 @@ class BoostedTrees(Predictor):
 
     def verify(self) -> None:
         """Check that the trees split on existing features."""
-        self.forest.check_ways(self.width)
+        self.forest.check_paths(self.width)
 
 
 @final
@@ -222,7 +222,7 @@ class BoostingConfig(PredictorConfig):
         Raises:
             MissingExtraError: XGBoost isn't installed.
         """
-        xgboost = _xgboost()
+        xgboost = _load_xgboost()
         used = usable_rows(examples)
         parts = hold_out(used.features, share=self.validation, seed=seed)
         learned = examples.learnable.tolist()
@@ -230,9 +230,9 @@ class BoostingConfig(PredictorConfig):
         shifts, counts = logit(examples.base_rates), []
         with (progress or SilentProgress()).task("boosting", total=len(learned)) as advance:
             for target, learnable in enumerate(learned):
-                found = self._boost(xgboost, used, parts, target, seed) if learnable else None
-                boosters.append(bytes(found.save_raw("json")) if found is not None else None)
-                counts.append(found.num_boosted_rounds() if found is not None else 0)
+                booster = self._boost(xgboost, used, parts, target, seed) if learnable else None
+                boosters.append(bytes(booster.save_raw("json")) if booster is not None else None)
+                counts.append(booster.num_boosted_rounds() if booster is not None else 0)
                 advance()
         forest = Forest.of(boosters, shifts)
         predictor = BoostedTrees(examples.targets, examples.features.shape[1], forest)
@@ -242,14 +242,14 @@ class BoostingConfig(PredictorConfig):
     def _boost(self, xgboost: Any, used: Examples, parts: Holdout, target: int, seed: int) -> Any:
         """The booster of one target, up to its best tree."""
         labels = used.correct[:, target]
-        fit, held = (rows[~np.isnan(labels[rows])] for rows in (parts.fit, parts.held))
-        if not len(fit) or not len(held):
-            fit = held = np.flatnonzero(~np.isnan(labels))
+        fit, held_out = (rows[~np.isnan(labels[rows])] for rows in (parts.fit, parts.held))
+        if not len(fit) or not len(held_out):
+            fit = held_out = np.flatnonzero(~np.isnan(labels))
         train = xgboost.QuantileDMatrix(
             used.features[fit], label=labels[fit], max_bin=self.bins, nthread=1
         )
         validation = xgboost.QuantileDMatrix(
-            used.features[held], label=labels[held], max_bin=self.bins, nthread=1, ref=train
+            used.features[held_out], label=labels[held_out], max_bin=self.bins, nthread=1, ref=train
         )
         booster = xgboost.train(
             self._parameters(used.base_rates[target], seed),
@@ -280,7 +280,7 @@ class BoostingConfig(PredictorConfig):
         }
 
 
-def _xgboost() -> Any:
+def _load_xgboost() -> Any:
     with optional_imports("fitting boosted trees"):
         import xgboost
     return xgboost

@@ -63,7 +63,7 @@ def kmeans(
     clusters = min(clusters, int(same.max()) + 1)
     best, least = wide[:0], np.inf
     for random in np.random.default_rng(seed).spawn(restarts):
-        centres = _lloyd(wide, _start(wide, same, clusters, random), iterations)
+        centres = _run_lloyd(wide, _choose_starts(wide, same, clusters, random), iterations)
         total = float(squared_distances(wide, centres).min(axis=1).sum())
         if not len(best) or total < least:
             best, least = centres, total
@@ -73,15 +73,19 @@ def kmeans(
 def squared_distances(rows: Rows, centres: Centres) -> Float64[NDArray[np.float64], "row cluster"]:
     """The squared Euclidean distance of every row to every centre."""
     result = np.empty((len(rows), len(centres)))
-    lengths = np.einsum("cf,cf->c", centres, centres)
+    lengths_of_centres = np.einsum("cf,cf->c", centres, centres)
     for start in range(0, len(rows), _ROWS_AT_ONCE):
-        some = rows[start : start + _ROWS_AT_ONCE]
-        own = np.einsum("rf,rf->r", some, some)[:, None]
-        result[start : start + _ROWS_AT_ONCE] = own + lengths - 2 * (some @ centres.T)
+        batch = rows[start : start + _ROWS_AT_ONCE]
+        lengths_of_rows = np.einsum("rf,rf->r", batch, batch)[:, None]
+        result[start : start + _ROWS_AT_ONCE] = (
+            lengths_of_rows + lengths_of_centres - 2 * (batch @ centres.T)
+        )
     return np.maximum(result, 0)
 
 
-def _start(rows: Rows, same: Cluster, clusters: int, random: np.random.Generator) -> Centres:
+def _choose_starts(
+    rows: Rows, same: Cluster, clusters: int, random: np.random.Generator
+) -> Centres:
     """k-means++ (Arthur and Vassilvitskii 2007): distant rows are likelier to be the next centre.
 
     Args:
@@ -93,40 +97,42 @@ def _start(rows: Rows, same: Cluster, clusters: int, random: np.random.Generator
     chosen = [int(random.integers(len(rows)))]
     nearest = np.full(len(rows), np.inf)
     while len(chosen) < clusters:
-        away = squared_distances(rows, rows[chosen[-1:]])[:, 0]
-        nearest = np.minimum(nearest, np.maximum(away, _NEAR))
+        distances = squared_distances(rows, rows[chosen[-1:]])[:, 0]
+        nearest = np.minimum(nearest, np.maximum(distances, _NEAR))
         nearest[same == same[chosen[-1]]] = 0
         chosen.append(int(random.choice(len(rows), p=nearest / nearest.sum())))
     return rows[chosen]
 
 
-def _lloyd(rows: Rows, centres: Centres, iterations: int) -> Centres:
+def _run_lloyd(rows: Rows, centres: Centres, iterations: int) -> Centres:
     before = None
     for _ in range(iterations):
         squared = squared_distances(rows, centres)
-        own = _filled(squared, squared.argmin(axis=1))
-        if before is not None and np.array_equal(own, before):
+        assignment = _fill_empty(squared, squared.argmin(axis=1))
+        if before is not None and np.array_equal(assignment, before):
             break
-        centres, before = _means(rows, own, len(centres)), own
+        centres, before = _average_rows(rows, assignment, len(centres)), assignment
     return centres
 
 
-def _filled(squared: Float64[NDArray[np.float64], "row cluster"], own: Cluster) -> Cluster:
+def _fill_empty(
+    squared: Float64[NDArray[np.float64], "row cluster"], assignment: Cluster
+) -> Cluster:
     """Give each empty cluster the row that is farthest from its centre and isn't alone there."""
-    counts = np.bincount(own, minlength=squared.shape[1])
-    away = squared[np.arange(len(own)), own]
+    counts = np.bincount(assignment, minlength=squared.shape[1])
+    distances = squared[np.arange(len(assignment)), assignment]
     for empty in np.flatnonzero(counts == 0):
-        row = int(np.where(counts[own] > 1, away, -1.0).argmax())
-        counts[own[row]] -= 1
-        own[row], away[row], counts[empty] = empty, 0.0, 1
-    return own
+        row = int(np.where(counts[assignment] > 1, distances, -1.0).argmax())
+        counts[assignment[row]] -= 1
+        assignment[row], distances[row], counts[empty] = empty, 0.0, 1
+    return assignment
 
 
-def _means(rows: Rows, own: Cluster, clusters: int) -> Centres:
-    order = np.argsort(own, kind="stable")
-    starts = np.searchsorted(own[order], np.arange(clusters))
+def _average_rows(rows: Rows, assignment: Cluster, clusters: int) -> Centres:
+    order = np.argsort(assignment, kind="stable")
+    starts = np.searchsorted(assignment[order], np.arange(clusters))
     sums = np.add.reduceat(rows[order], starts, axis=0)
-    return np.asarray(sums / np.bincount(own, minlength=clusters)[:, None])
+    return np.asarray(sums / np.bincount(assignment, minlength=clusters)[:, None])
 
 
 @final
@@ -162,8 +168,12 @@ class Clusters(Predictor):
         middle = centres.mean(axis=0)
         squared = squared_distances(features.astype(np.float64) - middle, centres - middle)
         order = np.argsort(squared, axis=1, kind="stable")[:, : self.nearest]
-        away = np.take_along_axis(squared, order, axis=1)
-        beyond = (away - away[:, :1]) / self.spread if self.spread else away - away[:, :1]
+        distances = np.take_along_axis(squared, order, axis=1)
+        beyond = (
+            (distances - distances[:, :1]) / self.spread
+            if self.spread
+            else distances - distances[:, :1]
+        )
         weights = np.exp(-np.minimum(self.sharpness * beyond, 700))
         weights /= weights.sum(axis=1, keepdims=True)
         mean = np.einsum("qc,qct->qt", weights, self.rates.astype(np.float64)[order])
@@ -206,8 +216,8 @@ class ClustersConfig(PredictorConfig):
             iterations=self.iterations,
         ).astype(np.float32)
         squared = squared_distances(used.features.astype(np.float64), centres.astype(np.float64))
-        counted = _rates(used, squared.argmin(axis=1), len(centres), self.smoothing)
-        rates = np.where(examples.learnable, counted, examples.base_rates)
+        cluster_rates = _count_rates(used, squared.argmin(axis=1), len(centres), self.smoothing)
+        rates = np.where(examples.learnable, cluster_rates, examples.base_rates)
         predictor = Clusters(
             examples.targets,
             centres,
@@ -220,16 +230,16 @@ class ClustersConfig(PredictorConfig):
         return PredictorFit(predictor, notes, {"clusters": len(centres)})
 
 
-def _rates(
-    used: Examples, own: NDArray[np.int64], clusters: int, smoothing: float
+def _count_rates(
+    used: Examples, assignment: NDArray[np.int64], clusters: int, smoothing: float
 ) -> NDArray[np.float64]:
     """Each target's rate in each cluster, smoothed towards its overall rate."""
-    member = (own[:, None] == np.arange(clusters)).astype(np.float64)
+    member = (assignment[:, None] == np.arange(clusters)).astype(np.float64)
     right, count = member.T @ np.nan_to_num(used.correct), member.T @ used.present
-    whole, total = used.base_rates, count + smoothing
-    found = np.tile(whole, (clusters, 1))
-    np.divide(right + smoothing * whole, total, where=total > 0, out=found)
-    return found
+    base_rates, total = used.base_rates, count + smoothing
+    rates = np.tile(base_rates, (clusters, 1))
+    np.divide(right + smoothing * base_rates, total, where=total > 0, out=rates)
+    return rates
 
 
 ENTRY = PredictorEntry(ClustersConfig, Clusters, "Clusters (Avengers)", "Zhang 2025, The Avengers")

@@ -146,10 +146,12 @@ class GraphRouter(Predictor):
         result = np.empty((len(features), len(self.targets)))
         for start in range(0, len(features), _QUERIES_AT_ONCE):
             part = slice(start, start + _QUERIES_AT_ONCE)
-            result[part] = self._mean(features[part].astype(np.float64))
+            result[part] = self._average_networks(features[part].astype(np.float64))
         return result
 
-    def _mean(self, features: Float64[NDArray[np.float64], "query feature"]) -> Correctness:
+    def _average_networks(
+        self, features: Float64[NDArray[np.float64], "query feature"]
+    ) -> Correctness:
         a = self._exact
         rows = (features - a["mean"]) / a["deviation"]
         shares = share_of_tasks(rows, a["centroids"], temperature=self.temperature)
@@ -224,7 +226,7 @@ def share_of_tasks(
     rows: Rows, centroids: Centroids, *, temperature: float
 ) -> Float64[NDArray[np.float64], "query task"]:
     """The share of each task in each query: softmax of -distance^2 / (2 temperature)."""
-    share: NDArray[np.float64] = softmax(_closeness(rows, centroids) / temperature, axis=1)
+    share: NDArray[np.float64] = softmax(_measure_closeness(rows, centroids) / temperature, axis=1)
     return share
 
 
@@ -236,32 +238,34 @@ def choose_temperature(rows: Rows, task: Int[NDArray[np.int64], " query"]) -> fl
     """
     centroids, sizes = find_centroids(rows, task), np.bincount(task)
     scale = float(rows.shape[1])
-    known = np.flatnonzero(sizes[task] > 1)
-    if len(sizes) == 1 or not len(known):
+    comparable = np.flatnonzero(sizes[task] > 1)
+    if len(sizes) == 1 or not len(comparable):
         return scale
     total = np.zeros(len(_TEMPERATURES))
-    for start in range(0, len(known), _MOST_ROWS):
-        part = known[start : start + _MOST_ROWS]
-        closeness = _without_itself(rows[part], task[part], centroids, sizes)
+    for start in range(0, len(comparable), _MOST_ROWS):
+        part = comparable[start : start + _MOST_ROWS]
+        closeness = _measure_closeness_to_others(rows[part], task[part], centroids, sizes)
         for i, temperature in enumerate(scale * _TEMPERATURES):
             chance = log_softmax(closeness / temperature, axis=1)
             total[i] += chance[np.arange(len(part)), task[part]].sum()
     return float(scale * _TEMPERATURES[int(total.argmax())])
 
 
-def _closeness(rows: Rows, centroids: Centroids) -> Float64[NDArray[np.float64], "query task"]:
+def _measure_closeness(
+    rows: Rows, centroids: Centroids
+) -> Float64[NDArray[np.float64], "query task"]:
     """-distance^2 / 2, without the terms that are the same for all tasks."""
-    close: NDArray[np.float64] = rows @ centroids.T - (centroids**2).sum(axis=1) / 2
-    return close
+    closeness: NDArray[np.float64] = rows @ centroids.T - (centroids**2).sum(axis=1) / 2
+    return closeness
 
 
-def _without_itself(
+def _measure_closeness_to_others(
     rows: Rows,
     task: Int[NDArray[np.int64], " query"],
     centroids: Centroids,
     sizes: Int[NDArray[np.int64], " task"],
 ) -> Float64[NDArray[np.float64], "query task"]:
-    closeness = _closeness(rows, centroids)
+    closeness = _measure_closeness(rows, centroids)
     count = sizes[task][:, None]
     own = (centroids[task] * count - rows) / (count - 1)
     closeness[np.arange(len(rows)), task] = (rows * own).sum(axis=1) - (own**2).sum(axis=1) / 2

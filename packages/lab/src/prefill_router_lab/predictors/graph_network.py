@@ -55,7 +55,7 @@ class Edges:
     weights: Float[Tensor, " edge"]
 
     @property
-    def turned(self) -> Int[Tensor, "2 edge"]:
+    def reversed_ends(self) -> Int[Tensor, "2 edge"]:
         """The same edges in the other direction."""
         return self.ends.flip(0)
 
@@ -118,29 +118,29 @@ def build_graph(
     by_target = present.sum(0).clamp_min(1)
     by_query = present.sum(1, keepdim=True).clamp_min(1)
     right, wrong = labels * present, (1 - labels) * present
-    cost, cost_back = (None, None) if costs is None else _cost_edges(costs)
+    cost, cost_back = (None, None) if costs is None else _make_cost_edges(costs)
     return Graph(
         rows,
         tasks,
         of_task,
-        _edges(right / by_target),
-        _edges(wrong / by_target),
-        _edges((right / by_query).T),
-        _edges((wrong / by_query).T),
+        _make_edges(right / by_target),
+        _make_edges(wrong / by_target),
+        _make_edges((right / by_query).T),
+        _make_edges((wrong / by_query).T),
         cost,
         cost_back,
         task_text,
     )
 
 
-def _cost_edges(costs: Matrix) -> tuple[Edges, Edges]:
-    known = (~costs.isnan()).to(costs.dtype)
+def _make_cost_edges(costs: Matrix) -> tuple[Edges, Edges]:
+    is_known = (~costs.isnan()).to(costs.dtype)
     weights = costs.nan_to_num()
-    by_query = known.sum(1, keepdim=True).clamp_min(1)
-    return _edges(weights / known.sum(0).clamp_min(1)), _edges((weights / by_query).T)
+    by_query = is_known.sum(1, keepdim=True).clamp_min(1)
+    return _make_edges(weights / is_known.sum(0).clamp_min(1)), _make_edges((weights / by_query).T)
 
 
-def _edges(weights: Matrix) -> Edges:
+def _make_edges(weights: Matrix) -> Edges:
     ends = weights.nonzero().T.contiguous()
     return Edges(ends, weights[ends[0], ends[1]])
 
@@ -150,7 +150,7 @@ class Messages:
     """Message passing by torch-geometric's `SimpleConv`."""
 
     def __init__(self) -> None:
-        self._sum = _simple_conv()
+        self._sum = _load_simple_conv()
 
     def along(self, edges: Edges, states: Matrix, *, nodes: int) -> Matrix:
         """The weighted sum of the sources' states at each of `nodes` destinations."""
@@ -161,11 +161,11 @@ class Messages:
     def from_task(self, graph: Graph, states: Matrix) -> Matrix:
         """The message from each query's task to the query."""
         size = (len(states), len(graph.rows))
-        total: Tensor = self._sum((states, None), graph.of_task.turned, size=size)
+        total: Tensor = self._sum((states, None), graph.of_task.reversed_ends, size=size)
         return total
 
 
-def _simple_conv() -> Any:
+def _load_simple_conv() -> Any:
     with optional_imports("the graph router"), warnings.catch_warnings():
         # Its import uses a way to compile that torch has deprecated.
         warnings.filterwarnings("ignore", r".*torch\.jit\.", DeprecationWarning)
@@ -184,7 +184,7 @@ _NODES = ("query", "task", "target")
 
 @final
 @dataclass(frozen=True, eq=False)
-class Frozen:
+class GraphMessages:
     """The result of message passing in the graph: all that a new query needs.
 
     Attributes:
@@ -232,8 +232,8 @@ class GraphNetwork:
             names = [f"{part}.{i}" for i in range(config.layers) for part in _COSTS]
             self.parameters |= {name: self._draw((hidden, hidden)) for name in names}
         if target_text is not None:
-            said = (target_text.shape[1], hidden)
-            self.parameters |= {name: self._draw(said) for name in ("target_text", "task_text")}
+            shape = (target_text.shape[1], hidden)
+            self.parameters |= {name: self._draw(shape) for name in ("target_text", "task_text")}
         for parameter in self.parameters.values():
             parameter.requires_grad_()
 
@@ -241,32 +241,34 @@ class GraphNetwork:
         bound = 1 / math.sqrt(shape[0])
         return torch.empty(shape).uniform_(-bound, bound, generator=self._random)
 
-    def freeze(self, graph: Graph, *, training: bool = False) -> Frozen:
+    def freeze(self, graph: Graph, *, training: bool = False) -> GraphMessages:
         """Pass the messages of the graph."""
-        queries = self._act(self._own("enter", graph.rows), training)
-        entered = self._own("enter_task", graph.tasks)
+        queries = self._activate(self._transform("enter", graph.rows), training)
+        task_inputs = self._transform("enter_task", graph.tasks)
         targets = self.parameters["targets"]
         if graph.task_text is not None:
-            entered = entered + graph.task_text @ self.parameters["task_text"]
+            task_inputs = task_inputs + graph.task_text @ self.parameters["task_text"]
         if self._target_text is not None:
             targets = targets + self._target_text @ self.parameters["target_text"]
-        tasks = self._act(entered, training)
-        told: list[Tensor] = []
+        tasks = self._activate(task_inputs, training)
+        from_tasks: list[Tensor] = []
         for layer in range(self.layers):
-            told.append(tasks @ self.parameters[f"query_task.{layer}"])
-            after = self._targets(graph, layer, queries, targets)
+            from_tasks.append(tasks @ self.parameters[f"query_task.{layer}"])
+            after = self._update_targets(graph, layer, queries, targets)
             if layer + 1 < self.layers:  # their last states aren't sent
-                sent = self._queries(graph, layer, queries, tasks, targets)
-                tasks = tasks + self._act(self._tasks(graph, layer, queries, tasks), training)
-                queries = queries + self._act(sent, training)
-            targets = targets + self._act(after, training)
-        vectors = self._own("vector", targets) / math.sqrt(targets.shape[1])
-        return Frozen(
-            tuple(told), vectors, self.parameters["first"] + targets @ self.parameters["lean"]
+                query_messages = self._update_queries(graph, layer, queries, tasks, targets)
+                tasks = tasks + self._activate(
+                    self._update_tasks(graph, layer, queries, tasks), training
+                )
+                queries = queries + self._activate(query_messages, training)
+            targets = targets + self._activate(after, training)
+        vectors = self._transform("vector", targets) / math.sqrt(targets.shape[1])
+        return GraphMessages(
+            tuple(from_tasks), vectors, self.parameters["first"] + targets @ self.parameters["lean"]
         )
 
     def logits(
-        self, rows: Matrix, shares: Matrix, frozen: Frozen, *, training: bool = False
+        self, rows: Matrix, shares: Matrix, frozen: GraphMessages, *, training: bool = False
     ) -> Matrix:
         """The logits of new queries, which receive messages of their tasks and send none.
 
@@ -276,47 +278,54 @@ class GraphNetwork:
             frozen: The result of message passing in a graph without these queries.
             training: Whether to apply dropout.
         """
-        states = self._act(self._own("enter", rows), training)
+        states = self._activate(self._transform("enter", rows), training)
         for layer in range(self.layers):
-            heard = shares @ frozen.from_tasks[layer]
-            states = states + self._act(self._own(f"query.{layer}", states) + heard, training)
+            message = shares @ frozen.from_tasks[layer]
+            states = states + self._activate(
+                self._transform(f"query.{layer}", states) + message, training
+            )
         return states @ frozen.vectors.T + frozen.biases
 
-    def _own(self, name: str, states: Tensor) -> Tensor:
+    def _transform(self, name: str, states: Tensor) -> Tensor:
         return states @ self.parameters[name] + self.parameters[f"{name}.bias"]
 
-    def _act(self, states: Tensor, training: bool) -> Tensor:
+    def _activate(self, states: Tensor, training: bool) -> Tensor:
         states = states.relu()
-        return states * self._kept(states) / self._keep if training else states
+        return states * self._draw_mask(states) / self._keep if training else states
 
-    def _kept(self, states: Tensor) -> Bool[Tensor, "node hidden"]:
+    def _draw_mask(self, states: Tensor) -> Bool[Tensor, "node hidden"]:
         return torch.empty_like(states).uniform_(generator=self._random) < self._keep
 
-    def _targets(self, graph: Graph, layer: int, queries: Tensor, targets: Tensor) -> Tensor:
-        result = self._own(f"target.{layer}", targets)
+    def _update_targets(self, graph: Graph, layer: int, queries: Tensor, targets: Tensor) -> Tensor:
+        result = self._transform(f"target.{layer}", targets)
         for way, edges in (("right", graph.right), ("wrong", graph.wrong)):
-            heard = self._messages.along(edges, queries, nodes=len(targets))
-            result = result + heard @ self.parameters[f"target_{way}.{layer}"]
+            message = self._messages.along(edges, queries, nodes=len(targets))
+            result = result + message @ self.parameters[f"target_{way}.{layer}"]
         if graph.cost is not None:
-            heard = self._messages.along(graph.cost, queries, nodes=len(targets))
-            result = result + heard @ self.parameters[f"target_cost.{layer}"]
+            message = self._messages.along(graph.cost, queries, nodes=len(targets))
+            result = result + message @ self.parameters[f"target_cost.{layer}"]
         return result
 
-    def _tasks(self, graph: Graph, layer: int, queries: Tensor, tasks: Tensor) -> Tensor:
-        heard = self._messages.along(graph.of_task, queries, nodes=len(tasks))
-        return self._own(f"task.{layer}", tasks) + heard @ self.parameters[f"task_query.{layer}"]
+    def _update_tasks(self, graph: Graph, layer: int, queries: Tensor, tasks: Tensor) -> Tensor:
+        message = self._messages.along(graph.of_task, queries, nodes=len(tasks))
+        return (
+            self._transform(f"task.{layer}", tasks)
+            + message @ self.parameters[f"task_query.{layer}"]
+        )
 
-    def _queries(
+    def _update_queries(
         self, graph: Graph, layer: int, queries: Tensor, tasks: Tensor, targets: Tensor
     ) -> Tensor:
-        told = tasks @ self.parameters[f"query_task.{layer}"]
-        result = self._own(f"query.{layer}", queries) + self._messages.from_task(graph, told)
+        task_messages = tasks @ self.parameters[f"query_task.{layer}"]
+        result = self._transform(f"query.{layer}", queries) + self._messages.from_task(
+            graph, task_messages
+        )
         for way, edges in (("right", graph.right_back), ("wrong", graph.wrong_back)):
-            sent = targets @ self.parameters[f"query_{way}.{layer}"]
-            result = result + self._messages.along(edges, sent, nodes=len(queries))
+            messages = targets @ self.parameters[f"query_{way}.{layer}"]
+            result = result + self._messages.along(edges, messages, nodes=len(queries))
         if graph.cost_back is not None:
-            sent = targets @ self.parameters[f"query_cost.{layer}"]
-            result = result + self._messages.along(graph.cost_back, sent, nodes=len(queries))
+            messages = targets @ self.parameters[f"query_cost.{layer}"]
+            result = result + self._messages.along(graph.cost_back, messages, nodes=len(queries))
         return result
 
 
@@ -376,7 +385,7 @@ class _GraphTrainer(Trainer):
     Args:
         rows: All train rows.
         fit: The rows that are fitted on.
-        held: The held-out rows for the validation loss; their labels aren't in the graph.
+        held_out: The held-out rows for the validation loss; their labels aren't in the graph.
         first: The initial logits of the network.
         config: The options.
         random: The random generator.
@@ -386,7 +395,7 @@ class _GraphTrainer(Trainer):
         self,
         rows: GraphRows,
         fit: Numbers,
-        held: Numbers,
+        held_out: Numbers,
         first: Float[Tensor, " target"],
         config: GraphConfig,
         random: torch.Generator,
@@ -400,9 +409,9 @@ class _GraphTrainer(Trainer):
             costs=rows.costs is not None,
             target_text=rows.target_text,
         )
-        self._rows, self._fit, self._held = rows, fit, held
+        self._rows, self._fit, self._held_out = rows, fit, held_out
         self._config, self._random = config, random
-        self._everything = rows.graph(fit)
+        self._whole_graph = rows.graph(fit)
         self._best: dict[str, Tensor] = {}
         self._adam = torch.optim.Adam(
             list(self.network.parameters.values()),
@@ -424,23 +433,27 @@ class _GraphTrainer(Trainer):
             others = torch.cat([order[:start], order[start + config.batch_size :]])
             chosen = torch.randperm(len(others), generator=self._random)[: config.context]
             graph = self._rows.graph(others[chosen])
-            loss = self._loss(graph, order[start : start + config.batch_size], training=True)
+            loss = self._compute_loss(
+                graph, order[start : start + config.batch_size], training=True
+            )
             self._adam.zero_grad()
             torch.autograd.backward([loss])
             self._adam.step()
             losses.append(loss.item())
         with torch.no_grad():
-            validation = self._loss(self._everything, self._held, training=False).item()
+            validation = self._compute_loss(
+                self._whole_graph, self._held_out, training=False
+            ).item()
         if self.run.record(sum(losses) / len(losses), validation):
             parameters = self.network.parameters
             self._best = {name: value.detach().clone() for name, value in parameters.items()}
 
-    def _loss(self, graph: Graph, asked: Numbers, *, training: bool) -> Tensor:
+    def _compute_loss(self, graph: Graph, numbers: Numbers, *, training: bool) -> Tensor:
         rows, frozen = self._rows, self.network.freeze(graph, training=training)
         logits = self.network.logits(
-            rows.features[asked], rows.shares[asked], frozen, training=training
+            rows.features[numbers], rows.shares[numbers], frozen, training=training
         )
-        return rows.loss(logits, asked)
+        return rows.loss(logits, numbers)
 
     @torch.no_grad()
     def restore(self) -> None:
@@ -473,7 +486,7 @@ def fit_graph(
     usable = usable_rows(examples, missing=-1.0)
     notes = (*examples.target_notes(), *left_out_note(examples, len(usable.features)))
     learned = usable.learnable
-    mean, deviation = _scale(usable.features)
+    mean, deviation = _measure_scale(usable.features)
     scaled = (usable.features - mean) / deviation
     names, task = number_tasks(usable.groups)
     temperature = choose_temperature(scaled, task)
@@ -486,32 +499,34 @@ def fit_graph(
         torch.from_numpy(centroids),
         torch.from_numpy(np.nan_to_num(usable.correct[:, learned]).astype(np.float32)),
         torch.from_numpy(usable.present[:, learned].astype(np.float32)),
-        _costs(usable, learned),
-        *_texts(usable, names, learned),
+        _standardise_costs(usable, learned),
+        *_standardise_texts(usable, names, learned),
     )
-    trainers = _train(rows, usable, config, seed, progress)
+    trainers = _train_networks(rows, usable, config, seed, progress)
     predictor = GraphRouter(
         examples.targets,
         names,
         temperature,
         {"mean": mean.astype(np.float32), "deviation": deviation.astype(np.float32)}
         | {"centroids": centroids}
-        | _stacked([_arrays(t.network, rows, learned, examples.base_rates) for t in trainers]),
+        | _stack_arrays(
+            [_collect_arrays(t.network, rows, learned, examples.base_rates) for t in trainers]
+        ),
     )
     return PredictorFit(predictor, notes, {"networks": [t.run.to_dict() for t in trainers]})
 
 
-def _train(
+def _train_networks(
     rows: GraphRows, usable: Examples, config: GraphConfig, seed: int, progress: Progress
 ) -> list[_GraphTrainer]:
     parts = hold_out(usable.features, share=config.validation, seed=seed)
-    fit, held = torch.from_numpy(parts.fit), torch.from_numpy(parts.held)
+    fit, held_out = torch.from_numpy(parts.fit), torch.from_numpy(parts.held)
     first = torch.from_numpy(logit(usable.base_rates[usable.learnable]).astype(np.float32))
     trainers = []
     for number in range(config.networks):
         draw = np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)
         random = torch.Generator().manual_seed(int(draw[0] >> np.uint64(1)))
-        trainers.append(_GraphTrainer(rows, fit, held, first, config, random))
+        trainers.append(_GraphTrainer(rows, fit, held_out, first, config, random))
     cores = torch.get_num_threads()
     try:
         train_together(trainers, max_epochs=config.max_epochs, progress=progress)
@@ -522,7 +537,7 @@ def _train(
     return trainers
 
 
-def _scale(features: NDArray[np.float32]) -> tuple[Scale, Scale]:
+def _measure_scale(features: NDArray[np.float32]) -> tuple[Scale, Scale]:
     """Each feature's mean and standard deviation, in float32; 1 where it doesn't vary."""
     exact = features.astype(np.float64)
     mean = exact.mean(axis=0).astype(np.float32).astype(np.float64)
@@ -531,7 +546,7 @@ def _scale(features: NDArray[np.float32]) -> tuple[Scale, Scale]:
     return mean, np.where(small, 1.0, deviation)
 
 
-def _arrays(
+def _collect_arrays(
     network: GraphNetwork,
     rows: GraphRows,
     learned: Bool[NDArray[np.bool_], " target"],
@@ -547,31 +562,36 @@ def _arrays(
     names = ["enter", *(f"query.{layer}" for layer in range(network.layers))]
     arrays = {f"{name}.weight": parameters[name].detach().numpy() for name in names}
     arrays |= {f"{name}.bias": parameters[f"{name}.bias"].detach().numpy() for name in names}
-    arrays |= {f"task.{i}": told.numpy() for i, told in enumerate(frozen.from_tasks)}
+    arrays |= {f"task.{i}": message.numpy() for i, message in enumerate(frozen.from_tasks)}
     return arrays | {"targets": vectors, "biases": biases}
 
 
-def _costs(usable: Examples, learned: Bool[NDArray[np.bool_], " target"]) -> Tensor | None:
+def _standardise_costs(
+    usable: Examples, learned: Bool[NDArray[np.bool_], " target"]
+) -> Tensor | None:
     """Standardised logarithms of the costs; NaN where unknown or free."""
     if usable.costs is None:
         return None
     paid = usable.costs[:, learned]
     logs = np.log(np.where(paid > 0, paid, np.nan))
-    known = logs[~np.isnan(logs)]
-    if not len(known) or known.std() < 1e-9:
+    finite = logs[~np.isnan(logs)]
+    if not len(finite) or finite.std() < 1e-9:
         return None
-    return torch.from_numpy(((logs - known.mean()) / known.std()).astype(np.float32))
+    return torch.from_numpy(((logs - finite.mean()) / finite.std()).astype(np.float32))
 
 
-def _texts(
+def _standardise_texts(
     usable: Examples, tasks: tuple[str, ...], learned: Bool[NDArray[np.bool_], " target"]
 ) -> tuple[Tensor | None, Tensor | None]:
     """The descriptions of tasks and of targets, each centred, with unit variance over all."""
-    said = usable.descriptions
-    if said is None:
+    descriptions = usable.descriptions
+    if descriptions is None:
         return None, None
-    about = np.stack([said.groups[name] for name in tasks]), said.targets[learned]
-    centred = [vectors - vectors.mean(axis=0) for vectors in about]
+    embeddings = (
+        np.stack([descriptions.groups[name] for name in tasks]),
+        descriptions.targets[learned],
+    )
+    centred = [vectors - vectors.mean(axis=0) for vectors in embeddings]
     spreads = [max(float(vectors.std()), 1e-9) for vectors in centred]
     task, target = (
         torch.from_numpy((vectors / spread).astype(np.float32))
@@ -580,5 +600,5 @@ def _texts(
     return task, target
 
 
-def _stacked(networks: list[dict[str, Any]]) -> dict[str, NDArray[np.float32]]:
+def _stack_arrays(networks: list[dict[str, Any]]) -> dict[str, NDArray[np.float32]]:
     return {name: np.stack([arrays[name] for arrays in networks]) for name in networks[0]}

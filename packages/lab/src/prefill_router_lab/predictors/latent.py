@@ -89,16 +89,19 @@ class PairwiseFactorisation(LatentVectors):
     def describe(cls, widths: Shape, targets: int) -> Network:
         """The same, with a head for the level, and what is fitted on held-out rows."""
         network = super().describe(widths, targets)
-        fitted = {"slope": (1, 1, 1), "offset": (1, 1, targets)}
+        tables = {"slope": (1, 1, 1), "offset": (1, 1, targets)}
         return replace(
-            network, heads={**network.heads, "level": 1}, tables={**network.tables, **fitted}
+            network, heads={**network.heads, "level": 1}, tables={**network.tables, **tables}
         )
 
     def _logits(self, arrays: Arrays, rows: Rows) -> Logits:
-        level, ahead = self.network.outputs(arrays, rows, "level"), self._ahead(arrays, rows)
+        level, ahead = (
+            self.network.outputs(arrays, rows, "level"),
+            self._compare_with_mean(arrays, rows),
+        )
         return np.asarray(level + arrays["slope"][0] * ahead + arrays["offset"][0])
 
-    def _ahead(self, arrays: Arrays, rows: Rows) -> Logits:
+    def _compare_with_mean(self, arrays: Arrays, rows: Rows) -> Logits:
         """Each target's score minus the mean over targets."""
         vectors = arrays["target"][0]
         unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), _LEAST)
@@ -124,7 +127,7 @@ class PairwiseFactorisation(LatentVectors):
         i, j = self.learned.index(strong), self.learned.index(weak)
 
         def gap(arrays: Arrays, rows: Rows) -> Logits:
-            ahead = self._ahead(arrays, rows)
+            ahead = self._compare_with_mean(arrays, rows)
             return np.asarray(ahead[:, [i]] - ahead[:, [j]])
 
         return self._mean(features, gap, 1)[:, 0]
@@ -147,15 +150,15 @@ class ItemResponse(NetworkEnsemble):
     @property
     def abilities(self) -> Float64[NDArray[np.float64], "learned dimension"]:
         """Abilities of the learned targets, mean over networks; comparable with one dimension."""
-        found: NDArray[np.float64] = self.arrays["ability"][:, 0].mean(axis=0, dtype=np.float64)
-        return found
+        mean: NDArray[np.float64] = self.arrays["ability"][:, 0].mean(axis=0, dtype=np.float64)
+        return mean
 
     def _logits(self, arrays: Arrays, rows: Rows) -> Logits:
-        matters = self.network.outputs(arrays, rows, DISCRIMINATION)
-        hard = self.network.outputs(arrays, rows, DIFFICULTY)
+        discrimination = self.network.outputs(arrays, rows, DISCRIMINATION)
+        difficulty = self.network.outputs(arrays, rows, DIFFICULTY)
         if self.widths[-1] == 1:
-            matters = np.logaddexp(matters, 0)
-        return np.asarray(matters @ arrays["ability"][0].T - hard)
+            discrimination = np.logaddexp(discrimination, 0)
+        return np.asarray(discrimination @ arrays["ability"][0].T - difficulty)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,10 +39,10 @@ def _forward_products(
 ) -> tuple[Scores, "_ProductsBackward"]:
     """Each target's score with each query, and the backward pass."""
     query = step.linear(rows, "query")
-    kept = step.dropout(query, 1)
+    mask = step.dropout(query, 1)
     combined = query * step.parameters["combine"]
     return combined @ vectors.swapaxes(1, 2), _ProductsBackward(
-        step, rows, vectors, query, kept, combined
+        step, rows, vectors, query, mask, combined
     )
 
 
@@ -55,7 +55,7 @@ class _ProductsBackward:
     rows: Rows
     vectors: Vectors
     query: Queries
-    kept: Queries | None
+    mask: Queries | None
     combined: Queries
 
     def __call__(self, slopes: Scores) -> Vectors:
@@ -63,8 +63,8 @@ class _ProductsBackward:
         back = slopes @ self.vectors
         np.sum(back * self.query, axis=1, keepdims=True, out=self.step.gradients["combine"])
         back *= self.step.parameters["combine"]
-        if self.kept is not None:
-            back *= self.kept
+        if self.mask is not None:
+            back *= self.mask
         self.step.keep_gradients(self.rows, "query", back)
         return slopes.swapaxes(1, 2) @ self.combined
 
@@ -76,12 +76,13 @@ class Factors(Architecture):
 
     def initial(self, draws: Draws) -> Parameters:
         """The first dimension holds the base rates, the others are random."""
-        found = self._layers(draws)
+        parameters = self._layers(draws)
         target = draws.normal(self.network.shapes["target"])
         combine = np.full(self.network.shapes["combine"], target.shape[-1] ** -0.5, np.float32)
-        found["weight.query"][..., 0], found["bias.query"][..., 0], combine[..., 0] = 0, 1, 1
+        parameters["weight.query"][..., 0] = 0
+        parameters["bias.query"][..., 0] = combine[..., 0] = 1
         target[..., 0] = logit(self.rates)
-        return found | {"target": target, "combine": combine}
+        return parameters | {"target": target, "combine": combine}
 
     def forward(self, step: Pass, rows: Rows) -> tuple[Outputs, Backward]:
         """The logits; dropout applies to the dimensions."""
@@ -104,31 +105,33 @@ class Items(Architecture):
 
     def initial(self, draws: Draws) -> Parameters:
         """Discriminations of 1, and abilities near those that the base rates imply."""
-        found, dimensions = self._layers(draws), self._dimensions
-        found[f"bias.{DISCRIMINATION}"].fill(_UNIT if dimensions == 1 else 1.0)
-        found[f"bias.{DIFFICULTY}"].fill(0.0)
+        parameters, dimensions = self._layers(draws), self._dimensions
+        parameters[f"bias.{DISCRIMINATION}"].fill(_UNIT if dimensions == 1 else 1.0)
+        parameters[f"bias.{DIFFICULTY}"].fill(0.0)
         shares = logit(self.rates).astype(np.float32) / dimensions
         noise = draws.normal(self.network.shapes["ability"])
-        return found | {"ability": shares[:, None] + np.float32(_SPREAD * (dimensions > 1)) * noise}
+        return parameters | {
+            "ability": shares[:, None] + np.float32(_SPREAD * (dimensions > 1)) * noise
+        }
 
     def forward(self, step: Pass, rows: Rows) -> tuple[Outputs, Backward]:
         """The logits of a right answer; the difficulty has no label of its own."""
         units, ability = step.hidden(rows, self.network), step.parameters["ability"]
         raw = step.linear(units[-1], DISCRIMINATION)
-        matters = np.logaddexp(raw, 0) if self._dimensions == 1 else raw
-        hard = step.linear(units[-1], DIFFICULTY)
+        discrimination = np.logaddexp(raw, 0) if self._dimensions == 1 else raw
+        difficulty = step.linear(units[-1], DIFFICULTY)
 
         def backward(slopes: Slopes) -> None:
-            np.matmul(slopes.correct.swapaxes(1, 2), matters, out=step.gradients["ability"])
+            np.matmul(slopes.correct.swapaxes(1, 2), discrimination, out=step.gradients["ability"])
             back = slopes.correct @ ability
             if self._dimensions == 1:
                 back *= expit(raw)
-            easier = -slopes.correct.sum(axis=2, keepdims=True)
+            difficulty_slopes = -slopes.correct.sum(axis=2, keepdims=True)
             below = step.linear_back(units[-1], DISCRIMINATION, back)
-            below += step.linear_back(units[-1], DIFFICULTY, easier)
+            below += step.linear_back(units[-1], DIFFICULTY, difficulty_slopes)
             step.hidden_back(units, below)
 
-        return Outputs(matters @ ability.swapaxes(1, 2) - hard), backward
+        return Outputs(discrimination @ ability.swapaxes(1, 2) - difficulty), backward
 
 
 @final
@@ -138,9 +141,9 @@ class Preferences(Architecture):
 
     def initial(self, draws: Draws) -> Parameters:
         """The weights of features are initialised like torch's Linear."""
-        found, shapes = self._layers(draws), self.network.shapes
-        found["bias.level"].fill(float(logit(self.rates.mean())))
-        return found | {
+        parameters, shapes = self._layers(draws), self.network.shapes
+        parameters["bias.level"].fill(float(logit(self.rates.mean())))
+        return parameters | {
             "target": draws.normal(shapes["target"]),
             "combine": np.ones(shapes["combine"], np.float32),
             "slope": np.ones(shapes["slope"], np.float32),
@@ -166,9 +169,9 @@ class Preferences(Architecture):
             if slopes.preference is None:
                 return
             back = slopes.preference - slopes.preference.mean(axis=-1, keepdims=True)
-            turn = products_back(back)
-            turn -= unit * (turn * unit).sum(axis=-1, keepdims=True)
-            np.divide(turn, length, out=step.gradients["target"])
+            target_slopes = products_back(back)
+            target_slopes -= unit * (target_slopes * unit).sum(axis=-1, keepdims=True)
+            np.divide(target_slopes, length, out=step.gradients["target"])
 
         return level, ahead, backward
 
@@ -177,12 +180,12 @@ class Preferences(Architecture):
         step = Pass(parameters, {}, Workspace(rows.dtype))
         level, ahead, _ = self._forward_scores(step, rows)
         parts = level, ahead, labels.correct, labels.weights
-        found = combine(*(part[0].astype(np.float64) for part in parts))
+        solution = combine(*(part[0].astype(np.float64) for part in parts))
         return parameters | {
-            "weight.level": parameters["weight.level"] * np.float32(found[0]),
-            "bias.level": parameters["bias.level"] * np.float32(found[0]),
-            "slope": np.full((1, 1, 1), found[1], np.float32),
-            "offset": found[2:].astype(np.float32).reshape(1, 1, -1),
+            "weight.level": parameters["weight.level"] * np.float32(solution[0]),
+            "bias.level": parameters["bias.level"] * np.float32(solution[0]),
+            "slope": np.full((1, 1, 1), solution[1], np.float32),
+            "offset": solution[2:].astype(np.float32).reshape(1, 1, -1),
         }
 
 
