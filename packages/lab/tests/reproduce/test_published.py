@@ -4,8 +4,8 @@ import statistics
 
 import pytest
 
-from prefill_router_lab.reproduce.cells import Published, Value, number, published
-from prefill_router_lab.reproduce.systems import POOLS, known_names, matched
+from prefill_router_lab.reproduce.cells import PublishedTable, Value, number, read_published
+from prefill_router_lab.reproduce.systems import POOLS, match_targets, read_names
 
 TARGETS = {"frontier": 11, "small": 20, "mixed": 9}
 SYSTEMS = [
@@ -20,13 +20,15 @@ def values(row: dict[str, Value]) -> dict[str, float]:
 
 @pytest.mark.slow
 def test_all_thirty_tables_are_there_in_order() -> None:
-    assert [table.number for table in published().values()] == list(range(1, 31))
-    assert len({table.label for table in published().values()}) == 30
-    assert all(table.where.startswith(("section", "appendix")) for table in published().values())
+    assert [table.number for table in read_published().values()] == list(range(1, 31))
+    assert len({table.label for table in read_published().values()}) == 30
+    assert all(
+        table.where.startswith(("section", "appendix")) for table in read_published().values()
+    )
 
 
 def test_regimes_add_up() -> None:
-    for row in published()["tab:dataset"].rows:
+    for row in read_published()["tab:dataset"].rows:
         regimes = [number(row, name) for name in ("all correct", "all incorrect", "disagreement")]
         assert sum(one.count for one in regimes) == row["queries"]
         for one in regimes:
@@ -37,10 +39,10 @@ def test_regimes_add_up() -> None:
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_sweeps_have_every_target_and_the_order_of_the_text(pool: str) -> None:
-    rows = published()[f"tab:{pool}_sweep"].rows
+    rows = read_published()[f"tab:{pool}_sweep"].rows
     assert len(rows) == 6
     for row in rows:
-        assert set(values(row)) == set(known_names()[pool])
+        assert set(values(row)) == set(read_names()[pool])
         assert len(values(row)) == TARGETS[pool]
     means = {row["encoder"]: statistics.fmean(values(row).values()) for row in rows}
     best = sorted(means, key=means.get)[-2:]  # type: ignore[arg-type]
@@ -51,16 +53,19 @@ def test_sweeps_have_every_target_and_the_order_of_the_text(pool: str) -> None:
 @pytest.mark.parametrize("key", ["auc", "brier"])
 def test_means_are_those_of_the_targets(pool: str, key: str) -> None:
     for label in (f"tab:{pool}_{key}", f"tab:{pool}_permodel_{key}"):
-        for row in published()[label].rows:
+        for row in read_published()[label].rows:
             found = values(row)
             mean = found.pop("mean")
-            assert set(found) == set(known_names()[pool])
+            assert set(found) == set(read_names()[pool])
             assert statistics.fmean(found.values()) == pytest.approx(mean, abs=1.5e-4), row
 
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_tables_agree_with_each_other(pool: str) -> None:
-    metrics, boot = published()["tab:per_llm_routing"], published()[f"tab:bootstrap_{pool}"]
+    metrics, boot = (
+        read_published()["tab:per_llm_routing"],
+        read_published()[f"tab:bootstrap_{pool}"],
+    )
     for system in SYSTEMS:
         for name in ("auc_mean", "brier_mean"):
             one, other = metrics.number_of(pool, system, name), boot.number_of(pool, system, name)
@@ -68,13 +73,13 @@ def test_tables_agree_with_each_other(pool: str) -> None:
                 assert one.value == pytest.approx(other.value, abs=1e-4)
             assert other.lower < other.value < other.upper
     for system in SYSTEMS[1:]:
-        mean = published()[f"tab:{pool}_permodel_auc"].number_of(pool, system, "mean")
+        mean = read_published()[f"tab:{pool}_permodel_auc"].number_of(pool, system, "mean")
         assert mean == metrics.number_of(pool, system, "auc_mean")
 
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_headroom_and_areas_add_up(pool: str) -> None:
-    table, areas = published()["tab:headroom_summary"], published()["tab:global_routing"]
+    table, areas = read_published()["tab:headroom_summary"], read_published()["tab:global_routing"]
     models = areas.find(pool, "Model-only Pareto")
     for system in SYSTEMS:
         row = values(table.find(pool, system))
@@ -89,12 +94,12 @@ def test_headroom_and_areas_add_up(pool: str) -> None:
 
 def test_shifts_and_paired_differences_add_up() -> None:
     for label in ("tab:mmlupro_shift", "tab:hle_shift"):
-        for row in published()[label].rows:
+        for row in read_published()[label].rows:
             found = values(row)
             assert found["shifted"] - found["reference"] == pytest.approx(
                 found["difference"], abs=1.1e-4
             )
-    for row in published()["tab:paired_bootstrap_unified"].rows:
+    for row in read_published()["tab:paired_bootstrap_unified"].rows:
         difference, found = number(row, "difference"), values(row)
         assert difference.lower <= difference.value <= difference.upper
         apart = found["SharedTrunkNet"] - found["Unified Multitask"]
@@ -102,7 +107,7 @@ def test_shifts_and_paired_differences_add_up() -> None:
 
 
 def test_fisher_is_best_or_nearly_everywhere_as_the_paper_says() -> None:
-    rows = [values(row) for row in published()["tab:layer_selector_ablation"].rows]
+    rows = [values(row) for row in read_published()["tab:layer_selector_ablation"].rows]
     others = ("Random", "Last", "d_eff", "alpha")
     behind = [max(row[name] for name in others) - row["Fisher J"] for row in rows]
     assert len(rows) == 18
@@ -111,41 +116,41 @@ def test_fisher_is_best_or_nearly_everywhere_as_the_paper_says() -> None:
 
 
 def test_seed_extremes_hold_the_mean() -> None:
-    for row in published()["tab:seed_variability_all"].rows:
+    for row in read_published()["tab:seed_variability_all"].rows:
         for value in row.values():
             if isinstance(value, dict) and "lowest" in value:
                 assert value["lowest"] < value["value"] < value["highest"]
 
 
 def test_operating_points_add_up() -> None:
-    for row in published()["tab:lambda_operating_points"].rows:
+    for row in read_published()["tab:lambda_operating_points"].rows:
         assert sum(row[f"q{i}"] for i in range(1, 5)) == row["points"]
 
 
 def test_end_to_end_savings_follow_from_the_totals() -> None:
-    for row in published()["tab:end_to_end_cost_points"].rows:
+    for row in read_published()["tab:end_to_end_cost_points"].rows:
         for other in ("semantic", "best_single"):
             saved = 1 - row["prefill_total"] / row[f"{other}_total"]
             assert saved == pytest.approx(row[f"savings_vs_{other}"], abs=1e-3)
-    for row in published()["tab:end_to_end_latency"].rows:
+    for row in read_published()["tab:end_to_end_latency"].rows:
         share = row["routing_seconds"] / (row["routing_seconds"] + row["completion_seconds"])
         assert share == pytest.approx(row["routing_share"], abs=1e-4)
 
 
 def test_targets_are_found_whatever_they_are_called() -> None:
     held = ["openai/GPT-5", "gpt-5-chat", "Claude Sonnet 4", "deepseek-v3.1-terminus", "gpt-6"]
-    assert matched("frontier", held) == {
+    assert match_targets("frontier", held) == {
         "Claude Sonnet 4": "claude-sonnet-4",
         "deepseek-v3.1-terminus": "deepseek-v3",
         "openai/GPT-5": "gpt-5",
         "gpt-5-chat": "gpt-5-chat",
     }
     both = ["deepseek-v3.1-terminus", "deepseek-v3-0324"]
-    assert matched("frontier", both) == {"deepseek-v3-0324": "deepseek-v3"}
-    assert matched("small", held) == {}
+    assert match_targets("frontier", both) == {"deepseek-v3-0324": "deepseek-v3"}
+    assert match_targets("small", held) == {}
 
 
 def test_what_the_paper_lacks_is_nothing() -> None:
-    table: Published = published()["tab:global_routing"]
+    table: PublishedTable = read_published()["tab:global_routing"]
     assert table.number_of("mixed", "Model-only Pareto", "mdp_auccc") is None
     assert table.number_of("mixed", "nobody", "p_auccc") is None

@@ -36,9 +36,16 @@ from prefill_router_lab.reproduce import (
     to_dict,
     write,
 )
-from prefill_router_lab.reproduce.cells import PaperTable, shown
+from prefill_router_lab.reproduce.cells import PaperTable, format_value
 from prefill_router_lab.reproduce.reproduction import PoolContext, make_parts, with_interval
-from prefill_router_lab.reproduce.systems import JUDGED, SYSTEMS, TRUNK, TUNED, UNIFIED, routers
+from prefill_router_lab.reproduce.systems import (
+    JUDGED,
+    SYSTEMS,
+    TRUNK,
+    TUNED,
+    UNIFIED,
+    make_recipes,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -87,7 +94,13 @@ def tables(runs: list[PoolRun]) -> dict[int, PaperTable]:
 
 @pytest.fixture(scope="module")
 def report(runs: list[PoolRun], folder: Path) -> Path:
-    write(runs, folder, title="The paper on <made-up> answers", said=["Said."], facts={"data": "&"})
+    write(
+        runs,
+        folder,
+        title="The paper on <made-up> answers",
+        introduction=["Said."],
+        facts={"data": "&"},
+    )
     return folder
 
 
@@ -109,7 +122,7 @@ def test_semantic_baselines_are_calibrated_on_rows_of_their_own(runs: list[PoolR
         router = judged.fitted.router
         assert (router.calibrator is not None) == (name != TRUNK)
         assert ("calibration" in router.split.parts) == (name != TRUNK)
-        assert router.split["test"] == runs[0].drawn["test"]
+        assert router.split["test"] == runs[0].split["test"]
     trunk, unified = (runs[0].system(name) for name in (TRUNK, UNIFIED))
     assert trunk is not None
     assert unified is not None
@@ -119,13 +132,13 @@ def test_semantic_baselines_are_calibrated_on_rows_of_their_own(runs: list[PoolR
 
 
 def test_what_needs_weights_or_a_judge_is_made_where_they_are() -> None:
-    plain = routers(["minilm"], "minilm", ReproduceOptions())
+    plain = make_recipes(["minilm"], "minilm", ReproduceOptions())
     assert TUNED not in plain
     assert JUDGED not in plain
     assert "Cascade (FrugalGPT)" in plain
     assert getattr(plain["Disagreement-weighted"].predictor, "disagreement_weight", 1) == 2
     judge = Path("judge.csv")
-    more = routers(
+    more = make_recipes(
         ["minilm"], "minilm", ReproduceOptions(), text_network="deberta", soft_labels=judge
     )
     assert set(more) - set(plain) == {TUNED, JUDGED}
@@ -139,17 +152,17 @@ def test_what_the_data_lack_is_said(tables: dict[int, PaperTable]) -> None:
     assert "MMLU-Pro's subjects" in tables[7].missing
     assert "Humanity's Last Exam" in tables[8].missing
     assert "benchmark-0" in tables[8].missing
-    assert any("these aren't the paper's targets" in text for text in tables[3].said)
-    assert any("no frontier and no small pool" in text for text in tables[3].said)
+    assert any("these aren't the paper's targets" in text for text in tables[3].notes)
+    assert any("no frontier and no small pool" in text for text in tables[3].notes)
 
 
 def test_numbers_are_shown_with_as_many_digits_as_the_paper_has() -> None:
-    assert shown(0.69614, "number") == "0.6961"
-    assert shown(-0.00004, "share") == "0.00 %"
-    assert shown(0.1234, "points") == "+12.34 pp"
-    assert shown(14469, "count") == "14,469"
-    assert shown(0.000027, "usd") == "$0.0000270"
-    assert shown(float("nan"), "share") == "\u2013"
+    assert format_value(0.69614, "number") == "0.6961"
+    assert format_value(-0.00004, "share") == "0.00 %"
+    assert format_value(0.1234, "points") == "+12.34 pp"
+    assert format_value(14469, "count") == "14,469"
+    assert format_value(0.000027, "usd") == "$0.0000270"
+    assert format_value(float("nan"), "share") == "\u2013"
 
 
 def cell(table: PaperTable, row: str, column: str):  # noqa: ANN201
@@ -184,7 +197,7 @@ def test_what_has_no_speed_has_no_completion_time(tables: dict[int, PaperTable])
     missing = cell(tables[29], "prefill: SharedTrunkNet", "Mean target completion")
     assert missing.ours is None
     assert "no speed" in missing.why
-    assert any("no speed" in text for text in tables[29].said)
+    assert any("no speed" in text for text in tables[29].notes)
     assert cell(tables[29], "prefill: SharedTrunkNet", "Routing").ours.value > 0
     assert cell(tables[28], "argmax", "Saved, best single").paper.value == 0.509
 
@@ -200,7 +213,7 @@ def test_papers_numbers_stand_beside_ours(tables: dict[int, PaperTable]) -> None
 def test_the_seed_plays_no_part_in_knn(tables: dict[int, PaperTable]) -> None:
     assert cell(tables[23], "kNN", "Mean AUC").sd == 0
     assert cell(tables[23], "SharedTrunkNet", "Mean AUC").sd > 0
-    [fits] = [text for text in tables[23].said if "has no effect on" in text]
+    [fits] = [text for text in tables[23].notes if "has no effect on" in text]
     assert "kNN majority" in fits
     assert "SharedTrunkNet" not in fits
 
@@ -224,8 +237,8 @@ def test_parts_of_other_answers_are_not_taken(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text(json.dumps({"of": "others", "value": {"encoders": []}}))
     drawn = split(ANSWERS)
     scene = PoolContext(
-        found=find_pools("mmlu-pro", ANSWERS)[0],
-        drawn=drawn,
+        paper_pool=find_pools("mmlu-pro", ANSWERS)[0],
+        split=drawn,
         calibrated=split(ANSWERS, fractions=WITH_CALIBRATION),
         states=[ENCODER.encode(ANSWERS.queries, SITES, rounding="float32")],
         encoders=("fake",),
@@ -237,7 +250,7 @@ def test_parts_of_other_answers_are_not_taken(tmp_path: Path) -> None:
     assert [row["encoder"] for row in made["sweep"]["encoders"]] == ["fake"]
     assert "missing" in made["shift_benchmark"]
     assert make_parts(scene, tmp_path, only=("sweep",))["sweep"] == made["sweep"]
-    other = dataclasses.replace(scene, drawn=split(ANSWERS, seed=1))
+    other = dataclasses.replace(scene, split=split(ANSWERS, seed=1))
     assert make_parts(other, tmp_path, only=("sweep",))["sweep"] != made["sweep"]
 
 
@@ -332,7 +345,7 @@ def test_both_pools_of_llmrouterbench_from_its_files(tmp_path: Path) -> None:
     gpt = cell(tables[17], "gpt-5", "GraphRouter")
     assert gpt.paper.value == 0.7784
     assert gpt.ours is not None
-    assert any("the data lack deepseek-r1" in text for text in tables[2].said)
+    assert any("the data lack deepseek-r1" in text for text in tables[2].notes)
     assert cell(tables[2], "fake (ours)", "gpt-5").ours is not None
 
 

@@ -148,7 +148,7 @@ def reproduce(
         runs,
         to,
         title=f"The paper's tables on {data.name}",
-        said=_write_introduction(options),
+        introduction=_write_introduction(options),
         facts=facts,
     )
     if as_json:
@@ -227,8 +227,8 @@ def _list_facts(
     data: PathOrUrl, options: ReproduceOptions, means: "ReproduceMeans", runs: "list[PoolRun]"
 ) -> dict[str, str]:
     sizes = [
-        f"{run.title}: {len(run.found.dataset.pool)} targets, "
-        + ", ".join(f"{len(ids):,} {part}" for part, ids in run.drawn.parts.items())
+        f"{run.title}: {len(run.paper_pool.dataset.pool)} targets, "
+        + ", ".join(f"{len(ids):,} {part}" for part, ids in run.split.parts.items())
         for run in runs
     ]
     return {

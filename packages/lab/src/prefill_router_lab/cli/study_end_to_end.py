@@ -118,7 +118,7 @@ def end_to_end(costs: ContenderOptions, options: EndToEndOptions, inputs: Router
         contenders,
         costs.best or shared.best,
         options,
-        charges={name: charge.said for name, charge in charges.items()},
+        charges={name: charge.words for name, charge in charges.items()},
         timing=timing,
         progress=shared.bar,
     )

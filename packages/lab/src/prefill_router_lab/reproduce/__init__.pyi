@@ -1,4 +1,8 @@
-from .cells import Published as Published, all_tables as all_tables, published as published
+from .cells import (
+    PublishedTable as PublishedTable,
+    all_tables as all_tables,
+    read_published as read_published,
+)
 from .options import QWEN_PRICE as QWEN_PRICE, ReproduceOptions as ReproduceOptions
 from .report import (
     STUDY as STUDY,

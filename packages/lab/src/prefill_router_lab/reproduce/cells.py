@@ -49,7 +49,7 @@ class PublishedNumber:
 @short_repr
 @final
 @dataclass(frozen=True)
-class Published:
+class PublishedTable:
     """One table of the paper.
 
     Attributes:
@@ -74,8 +74,8 @@ class Published:
 
     def find(self, pool: str, name: str) -> Mapping[str, Value]:
         """The row of a pool with this name in the last key column; empty if there is none."""
-        found = [row for row in self.of_pool(pool) if row[self.keys[-1]] == name]
-        return found[0] if found else {}
+        rows = [row for row in self.of_pool(pool) if row[self.keys[-1]] == name]
+        return rows[0] if rows else {}
 
     def number_of(self, pool: str, name: str, column: str) -> PublishedNumber | None:
         """One cell; None where the paper has none."""
@@ -89,25 +89,29 @@ def number(row: Mapping[str, Value], column: str) -> PublishedNumber | None:
         return None
     if not isinstance(value, Mapping):
         return PublishedNumber(float(value))
-    known = {name: value[name] for name in ("value", "lower", "upper", "sd") if name in value}
-    return PublishedNumber(**known, count=int(value["count"]) if "count" in value else None)
+    bounds = {name: value[name] for name in ("value", "lower", "upper", "sd") if name in value}
+    return PublishedNumber(**bounds, count=int(value["count"]) if "count" in value else None)
 
 
 @cache
-def published() -> Mapping[str, Published]:
+def read_published() -> Mapping[str, PublishedTable]:
     """All tables of the paper by label, in its order."""
     folder = files("prefill_router_lab.reproduce") / "paper"
-    texts = [entry.read_text(encoding="utf-8") for entry in folder.iterdir() if _counts(entry.name)]
-    found = sorted((_table(yaml.safe_load(text)) for text in texts), key=lambda one: one.number)
-    return {one.label: one for one in found}
+    texts = [
+        entry.read_text(encoding="utf-8") for entry in folder.iterdir() if _is_table(entry.name)
+    ]
+    tables = sorted(
+        (_make_published(yaml.safe_load(text)) for text in texts), key=lambda table: table.number
+    )
+    return {table.label: table for table in tables}
 
 
-def _counts(name: str) -> bool:
+def _is_table(name: str) -> bool:
     return name.endswith(".yaml")
 
 
-def _table(value: Mapping[str, Any]) -> Published:
-    return Published(
+def _make_published(value: Mapping[str, Any]) -> PublishedTable:
+    return PublishedTable(
         number=value["table"],
         label=value["label"],
         where=value["where"],
@@ -284,7 +288,7 @@ class PaperTable:
         keys: Headings of the names of a row.
         columns: Headings of the columns of numbers.
         rows: The rows, including rows with only the paper's numbers where ours can't be computed.
-        said: Notes: how a definition differs, why something is missing.
+        notes: Notes: how a definition differs, why something is missing.
         missing: Why none of our numbers are there; empty where some are.
     """
 
@@ -295,7 +299,7 @@ class PaperTable:
     keys: tuple[str, ...]
     columns: tuple[str, ...]
     rows: tuple[TableRow, ...]
-    said: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     missing: str = ""
 
     @property
@@ -319,7 +323,7 @@ class PaperTable:
             "table": self.number,
             "where": self.where,
             "title": self.title,
-            "said": list(self.said),
+            "said": list(self.notes),
             "missing": self.missing,
             "rows": rows,
         }
@@ -366,11 +370,11 @@ def all_tables(runs: Sequence[PoolRun]) -> list[PaperTable]:
     """Every table of the paper, in its order; tables that can't be made give the reason."""
     for module in MODULES:
         import_module(f"prefill_router_lab.reproduce.{module}")
-    made: list[PaperTable] = []
+    tables: list[PaperTable] = []
     for make in _MAKERS:
         result = make(runs)
-        made += [result] if isinstance(result, PaperTable) else result
-    return sorted(made, key=lambda table: table.number)
+        tables += [result] if isinstance(result, PaperTable) else result
+    return sorted(tables, key=lambda table: table.number)
 
 
 def exact(value: float) -> Estimate:
@@ -378,12 +382,12 @@ def exact(value: float) -> Estimate:
     return Estimate(float(value), math.nan, math.nan)
 
 
-def known(value: float | None) -> Estimate | None:
+def exact_or_none(value: float | None) -> Estimate | None:
     """A number without an interval; None where it isn't known."""
     return None if value is None or math.isnan(value) else exact(value)
 
 
-def shown(value: float, unit: Unit, *, signed: bool = False) -> str:
+def format_value(value: float, unit: Unit, *, signed: bool = False) -> str:
     """A number with its unit, with as many digits as in the paper."""
     if not math.isfinite(value):
         return NOTHING
@@ -404,27 +408,27 @@ def shown(value: float, unit: Unit, *, signed: bool = False) -> str:
             return f"{value:{sign},.3f} s"
 
 
-def spread(lower: float | None, upper: float | None, unit: Unit) -> str:
+def format_interval(lower: float | None, upper: float | None, unit: Unit) -> str:
     """An interval with its unit given once; empty where there is none."""
     if lower is None or upper is None or not (math.isfinite(lower) and math.isfinite(upper)):
         return ""
-    low, high = shown(lower, unit), shown(upper, unit)
+    low, high = format_value(lower, unit), format_value(upper, unit)
     for suffix in (" %", " pp", " s"):
         low = low.removesuffix(suffix)
     return f"{low} to {high.removeprefix('$')}"
 
 
-def make(
+def make_table(
     label: str,
     keys: Sequence[str],
     columns: Sequence[str],
     rows: Sequence[TableRow],
     *,
-    said: Sequence[str] = (),
+    notes: Sequence[str] = (),
     missing: str = "",
 ) -> PaperTable:
     """A table with the paper's title and section, and notes on how our definitions differ."""
-    paper = published()[label]
+    paper = read_published()[label]
     return PaperTable(
         number=paper.number,
         label=label,
@@ -433,35 +437,35 @@ def make(
         keys=tuple(keys),
         columns=tuple(columns),
         rows=tuple(rows),
-        said=(*said, *DIFFERENCES.get(label, ())),
+        notes=(*notes, *DIFFERENCES.get(label, ())),
         missing=missing,
     )
 
 
-def of_pool(runs: Sequence[PoolRun], pool: str) -> PoolRun | None:
+def find_run(runs: Sequence[PoolRun], pool: str) -> PoolRun | None:
     """The run that corresponds to a pool of the paper; None where there is none."""
     return next((run for run in runs if run.pool == pool), None)
 
 
-def context(runs: Sequence[PoolRun]) -> list[str]:
+def note_differences(runs: Sequence[PoolRun]) -> list[str]:
     """Notes on the correspondence of the paper's pools to ours, where it isn't exact."""
-    said = [
+    notes = [
         f"In italics: the paper's {run.pool} pool, for context only: these aren't the paper's "
         "targets."
         for run in runs
-        if not run.found.is_counterpart
+        if not run.paper_pool.is_counterpart
     ]
-    said += [
-        f"{run.title}: the data lack {', '.join(run.found.absent)}, which are in the paper."
+    notes += [
+        f"{run.title}: the data lack {', '.join(run.paper_pool.absent)}, which are in the paper."
         for run in runs
-        if run.found.absent
+        if run.paper_pool.absent
     ]
-    return said
+    return notes
 
 
-def left_out(runs: Sequence[PoolRun]) -> list[str]:
+def note_absent_pools(runs: Sequence[PoolRun]) -> list[str]:
     """A note on the pools of the paper that the data don't have."""
-    absent = [pool for pool in POOLS if of_pool(runs, pool) is None]
+    absent = [pool for pool in POOLS if find_run(runs, pool) is None]
     if not absent:
         return []
     return [
@@ -469,29 +473,36 @@ def left_out(runs: Sequence[PoolRun]) -> list[str]:
     ]
 
 
-def no_pool(label: str, pool: str, units: Mapping[str, Unit], keys: Sequence[str]) -> PaperTable:
+def make_paper_only(
+    label: str, pool: str, units: Mapping[str, Unit], keys: Sequence[str]
+) -> PaperTable:
     """A table about a pool that the data don't have: the paper's numbers alone."""
-    paper = published()[label]
+    paper = read_published()[label]
     columns = list(dict.fromkeys(c for row in paper.rows for c in row if _is_number(row, c)))
     rows = [paper_row(row, columns, units, paper) for row in paper.of_pool(pool)]
     heads = [HEADLINE[name].label if name in HEADLINE else name for name in columns]
-    return make(label, keys, heads, rows, missing=f"The data have no {pool} pool of the paper.")
+    return make_table(
+        label, keys, heads, rows, missing=f"The data have no {pool} pool of the paper."
+    )
 
 
 def paper_row(
-    row: Mapping[str, Value], columns: Sequence[str], units: Mapping[str, Unit], paper: Published
+    row: Mapping[str, Value],
+    columns: Sequence[str],
+    units: Mapping[str, Unit],
+    paper: PublishedTable,
 ) -> TableRow:
     """A row with only the paper's numbers."""
     names = [str(row[key]) for key in paper.keys if key != "pool"]
     if "place" in paper.keys:
-        names.append(experiment(row))
+        names.append(name_experiment(row))
     cells = [
         TableCell(None, number(row, column), units.get(column, "number")) for column in columns
     ]
     return TableRow(tuple(names), tuple(cells))
 
 
-def experiment(row: Mapping[str, Value]) -> str:
+def name_experiment(row: Mapping[str, Value]) -> str:
     """The paper's name of an experiment: its router, with the embeddings in brackets."""
     return f"{row['system']} [{row['variant']}]" if "variant" in row else str(row["system"])
 

@@ -47,11 +47,11 @@ from prefill_router_lab.reproduce.cells import (
     PaperTable,
     TableCell,
     all_tables,
-    of_pool,
-    shown,
-    spread,
+    find_run,
+    format_interval,
+    format_value,
 )
-from prefill_router_lab.reproduce.router_tables import minus
+from prefill_router_lab.reproduce.router_tables import negate
 from prefill_router_lab.reproduce.systems import POOLS, SEMANTIC, SYSTEMS, TRUNK, UNIFIED, PoolRun
 
 Answer = Literal["yes", "no", "undecided"]
@@ -79,85 +79,90 @@ class Claim:
 
 def check(runs: Sequence[PoolRun]) -> list[Claim]:
     """Check the claims of the paper on every pool."""
-    return [claim for run in runs for claim in _of(run)]
+    return [claim for run in runs for claim in _check_pool(run)]
 
 
-def _of(run: PoolRun) -> list[Claim]:
+def _check_pool(run: PoolRun) -> list[Claim]:
     claims = [
-        _leads(run, "auc_mean", "SharedTrunkNet has the highest mean AUC of the six routers."),
-        _leads(run, "brier_mean", "SharedTrunkNet has the lowest Brier score of the six."),
-        _leads(run, "p_auccc", "SharedTrunkNet has the largest P-AUCCC of the six."),
-        _gains(run),
+        _check_lead(run, "auc_mean", "SharedTrunkNet has the highest mean AUC of the six routers."),
+        _check_lead(run, "brier_mean", "SharedTrunkNet has the lowest Brier score of the six."),
+        _check_lead(run, "p_auccc", "SharedTrunkNet has the largest P-AUCCC of the six."),
+        _check_gain(run),
     ]
     if run.system(UNIFIED) is not None:
-        claims.append(_over_unified(run))
+        claims.append(_check_advantage(run))
     if not run.missing("ablation"):
-        claims.append(_fisher(run))
+        claims.append(_check_fisher(run))
     return claims
 
 
-def _leads(run: PoolRun, name: str, text: str) -> Claim:
+def _check_lead(run: PoolRun, name: str, text: str) -> Claim:
     sign = 1 if HEADLINE[name].better == "higher" else -1
-    won, lost, open_ = list[str](), list[str](), list[str]()
+    better, worse, undecided = list[str](), list[str](), list[str]()
     for system in SEMANTIC:
         judged = run.system(system)
         if judged is None:
             continue
         lower, upper = sorted(
             sign * end
-            for end in (minus(judged.against[name]).lower, minus(judged.against[name]).upper)
+            for end in (negate(judged.against[name]).lower, negate(judged.against[name]).upper)
         )
-        (won if lower > 0 else lost if upper < 0 else open_).append(system)
-    answer: Answer = "no" if lost else "undecided" if open_ or not won else "yes"
-    said = [
-        f"significantly better than {', '.join(won)}" if won else "",
-        f"no significant difference to {', '.join(open_)}" if open_ else "",
-        f"significantly worse than {', '.join(lost)}" if lost else "",
+        (better if lower > 0 else worse if upper < 0 else undecided).append(system)
+    answer: Answer = "no" if worse else "undecided" if undecided or not better else "yes"
+    reasons = [
+        f"significantly better than {', '.join(better)}" if better else "",
+        f"no significant difference to {', '.join(undecided)}" if undecided else "",
+        f"significantly worse than {', '.join(worse)}" if worse else "",
     ]
-    return Claim(run.title, text, answer, "; ".join(part for part in said if part))
+    return Claim(run.title, text, answer, "; ".join(part for part in reasons if part))
 
 
-def _gains(run: PoolRun) -> Claim:
+def _check_gain(run: PoolRun) -> Claim:
     judged = run.system(TRUNK)
     text = "Routing answers more questions correctly than the best single target."
     if judged is None:
         return Claim(run.title, text, "undecided", "the router couldn't be fitted")
     gain = judged.headline["accuracy_gain"]
     answer: Answer = "yes" if gain.lower > 0 else "no" if gain.upper < 0 else "undecided"
-    said = f"{shown(gain.value, 'points')} ({spread(gain.lower, gain.upper, 'points')})"
-    return Claim(run.title, text, answer, f"at its best lam {said}")
+    value = format_value(gain.value, "points")
+    interval = format_interval(gain.lower, gain.upper, "points")
+    return Claim(run.title, text, answer, f"at its best lam {value} ({interval})")
 
 
-def _over_unified(run: PoolRun) -> Claim:
+def _check_advantage(run: PoolRun) -> Claim:
     text = "The paired advantage over Unified Multitask is significant on most numbers."
     judged = run.system(UNIFIED)
     names = ("auc_mean", "brier_mean", "max_lam_accuracy", "p_auccc")
-    found: dict[str, list[str]] = {"better": [], "worse": [], "open": []}
+    labels: dict[str, list[str]] = {"better": [], "worse": [], "open": []}
     for name in names:
         if judged is None:
             continue
         sign = 1 if HEADLINE[name].better == "higher" else -1
-        estimate = minus(judged.against[name])
+        estimate = negate(judged.against[name])
         low, high = sorted((sign * estimate.lower, sign * estimate.upper))
-        found["better" if low > 0 else "worse" if high < 0 else "open"].append(HEADLINE[name].label)
-    answer: Answer = "no" if found["worse"] else "yes" if len(found["better"]) >= 3 else "undecided"
-    said = [
-        f"significantly better in {', '.join(found['better'])}" if found["better"] else "",
-        f"significantly worse in {', '.join(found['worse'])}" if found["worse"] else "",
-        f"no significant difference in {', '.join(found['open'])}" if found["open"] else "",
+        labels["better" if low > 0 else "worse" if high < 0 else "open"].append(
+            HEADLINE[name].label
+        )
+    answer: Answer = (
+        "no" if labels["worse"] else "yes" if len(labels["better"]) >= 3 else "undecided"
+    )
+    reasons = [
+        f"significantly better in {', '.join(labels['better'])}" if labels["better"] else "",
+        f"significantly worse in {', '.join(labels['worse'])}" if labels["worse"] else "",
+        f"no significant difference in {', '.join(labels['open'])}" if labels["open"] else "",
     ]
-    return Claim(run.title, text, answer, "; ".join(part for part in said if part))
+    return Claim(run.title, text, answer, "; ".join(part for part in reasons if part))
 
 
-def _fisher(run: PoolRun) -> Claim:
+def _check_fisher(run: PoolRun) -> Claim:
     text = "Fisher J selects the best layer, or one within 0.0003 AUC of it."
-    said, held = [], True
-    for one in run.parts["ablation"]["encoders"]:
-        auc = one["auc"]
+    reasons, holds = [], True
+    for encoder in run.parts["ablation"]["encoders"]:
+        auc = encoder["auc"]
         best = max(auc[name] for name in ("Random", "Last", "d_eff", "alpha"))
-        held = held and auc["Fisher J"] >= best - _LAYER
-        said.append(f"{one['encoder']}: {auc['Fisher J']:.4f} against {best:.4f}")
-    return Claim(run.title, text, "yes" if held else "no", "; ".join(said))
+        holds = holds and auc["Fisher J"] >= best - _LAYER
+        reasons.append(f"{encoder['encoder']}: {auc['Fisher J']:.4f} against {best:.4f}")
+    return Claim(run.title, text, "yes" if holds else "no", "; ".join(reasons))
 
 
 STUDY = "reproduction"
@@ -171,12 +176,13 @@ def to_dict(runs: Sequence[PoolRun]) -> dict[str, Any]:
         "pools": {
             run.title: {
                 "paper_pool": run.pool,
-                "is_counterpart": run.found.is_counterpart,
+                "is_counterpart": run.paper_pool.is_counterpart,
                 "targets": {
-                    target: run.found.names.get(target) for target in run.found.dataset.pool.names
+                    target: run.paper_pool.names.get(target)
+                    for target in run.paper_pool.dataset.pool.names
                 },
-                "queries": {part: len(ids) for part, ids in run.drawn.parts.items()},
-                "not_fitted": {one.name: one.why for one in run.result.failed},
+                "queries": {part: len(ids) for part, ids in run.split.parts.items()},
+                "not_fitted": {failure.name: failure.why for failure in run.result.failed},
                 "routing_ratio": dict(run.parts.get("ratio", {})),
             }
             for run in runs
@@ -191,7 +197,7 @@ def write(
     folder: Path,
     *,
     title: str,
-    said: Sequence[str],
+    introduction: Sequence[str],
     facts: Mapping[str, str],
 ) -> None:
     """Write the report, each file whole or not at all.
@@ -200,17 +206,17 @@ def write(
         runs: The pools' results.
         folder: The folder to write, already checked and marked.
         title: Title of the page.
-        said: Introductory sentences.
+        introduction: Introductory sentences.
         facts: Facts about the data, the encoder and the options, by name.
     """
     tables = all_tables(runs)
     report = Report(
         name="results",
         title=title,
-        summary=said,
+        summary=introduction,
         facts=facts,
         parts=page_parts(tables, all_figures(runs), check(runs)),
-        head={"title": title, "said": list(said), "known": dict(facts)},
+        head={"title": title, "said": list(introduction), "known": dict(facts)},
         numbers=to_dict(runs),
         tables={f"tables/{table.file_name}": table.flat() for table in tables},
     )
@@ -247,56 +253,64 @@ def page_parts(
         claims: The paper's claims, checked.
     """
 
-    def after(number: int) -> list[Part]:
-        return [_picture(one) for one in pictures if _AFTER[one.number] == number]
+    def list_figures_after(number: int) -> list[Part]:
+        return [
+            _make_figure_section(figure) for figure in pictures if _AFTER[figure.number] == number
+        ]
 
-    checked: list[Row] = [
-        [one.pool, Cell(one.text, words=True), one.answer, Cell(one.because, words=True)]
-        for one in claims
+    claim_rows: list[Row] = [
+        [claim.pool, Cell(claim.text, words=True), claim.answer, Cell(claim.because, words=True)]
+        for claim in claims
     ]
     heads = ["Pool", "the paper says", "holds", "found"]
     return [
-        Section("The paper's claims on these data", [Note(_ONE_BY_ONE), Table(heads, checked)]),
+        Section("The paper's claims on these data", [Note(_ONE_BY_ONE), Table(heads, claim_rows)]),
         Section("How to read the tables", _READING),
-        *after(0),
-        *(part for one in tables for part in (_table(one), *after(one.number))),
+        *list_figures_after(0),
+        *(
+            part
+            for table in tables
+            for part in (_make_section(table), *list_figures_after(table.number))
+        ),
     ]
 
 
-def _table(one: PaperTable) -> Section:
-    rows: list[Row] = [[*row.names, *map(_cell, row.cells)] for row in one.rows]
-    content: Part = Table([*one.keys, *one.columns], rows)
-    parts: list[Part] = [Note(f"In the paper: {one.where}.")]
-    if one.missing:
-        parts.append(f"Not computed. {one.missing}")
+def _make_section(table: PaperTable) -> Section:
+    rows: list[Row] = [[*row.names, *map(_make_cell, row.cells)] for row in table.rows]
+    content: Part = Table([*table.keys, *table.columns], rows)
+    parts: list[Part] = [Note(f"In the paper: {table.where}.")]
+    if table.missing:
+        parts.append(f"Not computed. {table.missing}")
         content = Folded("The paper's numbers", [content])
-    notes = [Note(text) for text in dict.fromkeys(one.said)]
-    return Section(f"Table {one.number}. {one.title}", [*parts, *notes, content])
+    notes = [Note(text) for text in dict.fromkeys(table.notes)]
+    return Section(f"Table {table.number}. {table.title}", [*parts, *notes, content])
 
 
-def _cell(cell: TableCell) -> Cell:
+def _make_cell(cell: TableCell) -> Cell:
     ours, paper = cell.ours, cell.paper
     text = note = ""
     if ours is not None:
-        text = _with_deviation(shown(ours.value, cell.unit), cell.sd)
-        note = spread(ours.lower, ours.upper, cell.unit)
+        text = _add_deviation(format_value(ours.value, cell.unit), cell.sd)
+        note = format_interval(ours.lower, ours.upper, cell.unit)
     elif cell.why or paper is None:
         text = NOTHING
     cited: tuple[str, ...] = ()
     if paper is not None:
-        number = _with_deviation(shown(paper.value, cell.unit), paper.sd)
-        cited = (number, spread(paper.lower, paper.upper, cell.unit))
+        number = _add_deviation(format_value(paper.value, cell.unit), paper.sd)
+        cited = (number, format_interval(paper.lower, paper.upper, cell.unit))
     hint = cell.why or ("" if ours is None else ours.reason)
     return Cell(text, note=note, hint=hint, cited=cited)
 
 
-def _with_deviation(text: str, sd: float | None) -> str:
+def _add_deviation(text: str, sd: float | None) -> str:
     return text if sd is None else f"{text} ± {sd:.4f}"
 
 
-def _picture(one: "PaperFigure") -> Section:
-    where = Note(f"In the paper: {one.where}.")
-    return Section(f"Figure {one.number}. {one.title}", [where, one.drawn or one.missing])
+def _make_figure_section(figure: "PaperFigure") -> Section:
+    where = Note(f"In the paper: {figure.where}.")
+    return Section(
+        f"Figure {figure.number}. {figure.title}", [where, figure.figure or figure.missing]
+    )
 
 
 _CURVES = (
@@ -319,14 +333,14 @@ class PaperFigure:
         title: Its title.
         where: Its section in the paper.
         missing: Why it isn't drawn; empty where it is.
-        drawn: The figure with its data; None where it isn't drawn.
+        figure: The figure with its data; None where it isn't drawn.
     """
 
     number: int
     title: str
     where: str
     missing: str = ""
-    drawn: ReportFigure | None = None
+    figure: ReportFigure | None = None
 
 
 def all_figures(runs: Sequence[PoolRun]) -> list[PaperFigure]:
@@ -335,29 +349,29 @@ def all_figures(runs: Sequence[PoolRun]) -> list[PaperFigure]:
         "A diagram of the method, without numbers: an encoder reads the query once, and a network "
         "predicts the probability that each target is right."
     )
-    made = [PaperFigure(1, "The two stages of the router", "section 2", diagram)]
+    figures = [PaperFigure(1, "The two stages of the router", "section 2", diagram)]
     for pool in POOLS:
-        made += _curves(pool, of_pool(runs, pool))
-    return sorted([*made, *map(_ratio, runs)], key=lambda one: one.number)
+        figures += _make_curve_figures(pool, find_run(runs, pool))
+    return sorted([*figures, *map(_make_ratio_figure, runs)], key=lambda figure: figure.number)
 
 
-def _curves(pool: str, run: PoolRun | None) -> list[PaperFigure]:
-    made = []
+def _make_curve_figures(pool: str, run: PoolRun | None) -> list[PaperFigure]:
+    figures = []
     views: tuple[View, ...] = get_args(View)
     for number, view in enumerate(views, start=_FIRST[pool]):
         title = f"{pool.capitalize()} pool: accuracy against cost, {view}"
         if run is None:
             why = f"The data have no {pool} pool of the paper."
-            made.append(PaperFigure(number, title, _PLACE[pool], why))
+            figures.append(PaperFigure(number, title, _PLACE[pool], why))
             continue
         name, (figure, rows) = f"figure_{number}_{pool}_{view}", curves(run, view)
-        caption = _CURVES.format(better="left" if view == "raw" else "right") + _context(run)
-        drawn = ReportFigure(name, figure, rows, caption, label=title)
-        made.append(PaperFigure(number, title, _PLACE[pool], drawn=drawn))
-    return made
+        caption = _CURVES.format(better="left" if view == "raw" else "right") + _note_pool(run)
+        report_figure = ReportFigure(name, figure, rows, caption, label=title)
+        figures.append(PaperFigure(number, title, _PLACE[pool], figure=report_figure))
+    return figures
 
 
-def _ratio(run: PoolRun) -> PaperFigure:
+def _make_ratio_figure(run: PoolRun) -> PaperFigure:
     title, where = f"Accuracy by routing ratio, {run.title}", "appendix H"
     why = run.missing("ratio")
     if why:
@@ -366,14 +380,14 @@ def _ratio(run: PoolRun) -> PaperFigure:
     caption = (
         "The most accurate target of the test part answers the share of queries where each router "
         "gives it the highest probabilities, and the router's best other target answers the rest; "
-        "prices play no part. All lines end where that target answers alone." + _context(run)
+        "prices play no part. All lines end where that target answers alone." + _note_pool(run)
     )
     name = f"figure_4_{run.pool}_routing_ratio"
-    return PaperFigure(4, title, where, drawn=ReportFigure(name, figure, rows, caption, title))
+    return PaperFigure(4, title, where, figure=ReportFigure(name, figure, rows, caption, title))
 
 
-def _context(run: PoolRun) -> str:
-    return "" if run.found.is_counterpart else " These aren't the paper's targets."
+def _note_pool(run: PoolRun) -> str:
+    return "" if run.paper_pool.is_counterpart else " These aren't the paper's targets."
 
 
 _STROKES: Mapping[str, tuple[str, Any]] = dict(
@@ -399,7 +413,7 @@ def curves(run: PoolRun, view: View) -> tuple[Figure, Rows]:
         if judged is None:
             continue
         what = drawing(judged.evaluation, view)
-        lines.append(CurveLine(what, system, *_STROKES[system], _width(system)))
+        lines.append(CurveLine(what, system, *_STROKES[system], _choose_width(system)))
         x, y = what.curve
         order = np.argsort(x, kind="stable")
         points = zip(x[order].tolist(), y[order].tolist(), strict=True)
@@ -419,7 +433,7 @@ def ratio(run: PoolRun) -> tuple[Figure, Rows]:
     for system, curve in study["curves"].items():
         x, y = (np.array(curve[name], dtype=np.float64) for name in ("ratio", "accuracy"))
         colour, stroke = _STROKES[system]
-        how = {"linestyle": stroke, "lw": _width(system), "label": system, "zorder": 3}
+        how = {"linestyle": stroke, "lw": _choose_width(system), "label": system, "zorder": 3}
         axes.plot(x, y, color=colour, **how)
         points = zip(x.tolist(), y.tolist(), strict=True)
         rows += [{"router": system, "ratio": a, "accuracy": b} for a, b in points]
@@ -431,5 +445,5 @@ def ratio(run: PoolRun) -> tuple[Figure, Rows]:
     return figure, rows
 
 
-def _width(system: str) -> float:
+def _choose_width(system: str) -> float:
     return 2.0 if system == TRUNK else 1.4

@@ -50,9 +50,9 @@ from prefill_router_lab.reproduce.systems import (
     PoolContext,
     PoolRun,
     find_pools,
-    routers,
+    make_recipes,
     single_networks,
-    uncalibrated,
+    without_calibration,
 )
 from prefill_router_lab.studies import (
     AblationOptions,
@@ -74,30 +74,30 @@ _Z = 1.959964
 """The normal distribution's 97.5th percentile."""
 
 
-def sweep_part(scene: PoolContext) -> dict[str, Any]:
+def sweep_part(context: PoolContext) -> dict[str, Any]:
     """The test AUC of every target with every encoder, with intervals."""
-    found = sweep(
-        scene.stores,
-        scene.train,
-        scene.test,
-        SweepOptions(dim=scene.options.dim, seed=scene.options.seed),
-        progress=scene.progress,
+    result = sweep(
+        context.stores,
+        context.train,
+        context.test,
+        SweepOptions(dim=context.options.dim, seed=context.options.seed),
+        progress=context.progress,
     )
-    labels = binary(scene.test.correct)
+    labels = binary(context.test.correct)
     right = (labels == 1).sum(axis=0).tolist()
     wrong = (labels == 0).sum(axis=0).tolist()
     return {
         "encoders": [
             {
                 "encoder": encoder,
-                "mean": plain(float(found.mean()[e])),
-                "sites": {t: s.name for t, s in zip(found.targets, found.sites[e], strict=True)},
+                "mean": plain(float(result.mean()[e])),
+                "sites": {t: s.name for t, s in zip(result.targets, result.sites[e], strict=True)},
                 "auc": {
-                    target: with_interval(float(found.auc[e, k]), right[k], wrong[k])
-                    for k, target in enumerate(found.targets)
+                    target: with_interval(float(result.auc[e, k]), right[k], wrong[k])
+                    for k, target in enumerate(result.targets)
                 },
             }
-            for e, encoder in enumerate(found.encoders)
+            for e, encoder in enumerate(result.encoders)
         ]
     }
 
@@ -124,14 +124,14 @@ def with_interval(auc: float, right: int, wrong: int) -> dict[str, float | None]
     return {"value": auc, "lower": max(0.0, auc - half), "upper": min(1.0, auc + half)}
 
 
-def ablation_part(scene: PoolContext) -> dict[str, Any]:
+def ablation_part(context: PoolContext) -> dict[str, Any]:
     """The methods of selecting a layer, for every encoder."""
     study = ablation_study(
-        {"": scene.train},
-        scene.stores,
-        AblationOptions(dim=scene.options.dim, seed=scene.options.seed),
-        engine=scene.engine,
-        progress=scene.progress,
+        {"": context.train},
+        context.stores,
+        AblationOptions(dim=context.options.dim, seed=context.options.seed),
+        engine=context.engine,
+        progress=context.progress,
     )
     return {
         "encoders": [
@@ -144,86 +144,86 @@ _STEM = "mmlu-pro-stem"
 _HLE = re.compile(r"(hle|humanity'?s?[-_ ]?last[-_ ]?exam)", re.IGNORECASE)
 
 
-def seeds_part(scene: PoolContext) -> dict[str, Any]:
+def seeds_part(context: PoolContext) -> dict[str, Any]:
     """Every router with several training seeds."""
     return seed_study(
-        scene.found.dataset,
-        single_networks(scene.recipes),
-        scene.states,
-        scene.drawn,
-        SeedOptions(count=scene.options.seed_count, seed=scene.options.seed),
-        calibrated=scene.calibrated,
-        folder=scene.place("seeds"),
-        engine=scene.engine,
-        progress=scene.progress,
+        context.paper_pool.dataset,
+        single_networks(context.recipes),
+        context.states,
+        context.split,
+        SeedOptions(count=context.options.seed_count, seed=context.options.seed),
+        calibrated=context.calibrated,
+        folder=context.place("seeds"),
+        engine=context.engine,
+        progress=context.progress,
     ).to_dict()
 
 
-def domains_part(scene: PoolContext) -> dict[str, Any]:
+def domains_part(context: PoolContext) -> dict[str, Any]:
     """Trained on MMLU-Pro's STEM, tested on its humanities and social sciences."""
-    wanted = Shift.preset(_STEM)
-    known = {query.domain for query in scene.found.dataset.queries}
-    lacking = [name for name in (*wanted.train_on, *wanted.test_on) if name not in known]
+    shift = Shift.preset(_STEM)
+    domains = {query.domain for query in context.paper_pool.dataset.queries}
+    lacking = [name for name in (*shift.train_on, *shift.test_on) if name not in domains]
     if lacking:
         raise DataError(
             "the data don't have MMLU-Pro's subjects: no query has the domains "
             f"{', '.join(lacking)}"
         )
-    return _shift(scene, wanted, "domains")
+    return _study_shift(context, shift, "domains")
 
 
-def benchmark_part(scene: PoolContext) -> dict[str, Any]:
+def benchmark_part(context: PoolContext) -> dict[str, Any]:
     """Humanity's Last Exam held out."""
-    known = sorted({query.benchmark for query in scene.found.dataset.queries} - {""})
-    held = [name for name in known if _HLE.search(name)]
-    if not held:
+    benchmarks = sorted({query.benchmark for query in context.paper_pool.dataset.queries} - {""})
+    held_out = [name for name in benchmarks if _HLE.search(name)]
+    if not held_out:
         raise DataError(
             "the data have no question of Humanity's Last Exam; their benchmarks are "
-            f"{', '.join(known[:20]) or 'not named'}"
+            f"{', '.join(benchmarks[:20]) or 'not named'}"
         )
-    return _shift(scene, Shift.hold_out(scene.found.dataset, held), "benchmark")
+    return _study_shift(context, Shift.hold_out(context.paper_pool.dataset, held_out), "benchmark")
 
 
-def ratio_part(scene: PoolContext) -> dict[str, Any]:
+def ratio_part(context: PoolContext) -> dict[str, Any]:
     """Accuracy over the share of queries that is sent to the strong target."""
-    fitted = scene.result.by_name
+    fitted = context.result.by_name
     systems = {
-        paper: fitted[name].fitted.router.predict(scene.test, stores=scene.states)
+        paper: fitted[name].fitted.router.predict(context.test, stores=context.states)
         for paper, name in SYSTEMS.items()
         if name in fitted
     }
-    found = routing_ratio(
+    study = routing_ratio(
         systems,
-        scene.test,
-        RatioOptions(resamples=scene.options.resample_count, seed=scene.options.seed),
-        strong=strongest(scene.test),
-        progress=scene.progress,
+        context.test,
+        RatioOptions(resamples=context.options.resample_count, seed=context.options.seed),
+        strong=strongest(context.test),
+        progress=context.progress,
     )
     curves = {
-        one.name: {
-            "ratio": _thin(one.ratio),
-            "accuracy": _thin(one.accuracy),
+        curve.name: {
+            "ratio": _thin_curve(curve.ratio),
+            "accuracy": _thin_curve(curve.accuracy),
         }
-        for one in found.curves
+        for curve in study.curves
     }
-    return {**found.to_dict(), "curves": curves}
+    return {**study.to_dict(), "curves": curves}
 
 
-def _shift(scene: PoolContext, shift: Shift, name: str) -> dict[str, Any]:
+def _study_shift(context: PoolContext, shift: Shift, name: str) -> dict[str, Any]:
     return shift_study(
-        scene.found.dataset,
-        uncalibrated(single_networks(scene.recipes)),
-        scene.states,
-        scene.drawn,
+        context.paper_pool.dataset,
+        without_calibration(single_networks(context.recipes)),
+        context.states,
+        context.split,
         shift,
-        ShiftOptions(resamples=scene.options.resample_count, seed=scene.options.seed),
-        folder=scene.place(f"shift_{name}"),
-        engine=scene.engine,
-        progress=scene.progress,
+        ShiftOptions(resamples=context.options.resample_count, seed=context.options.seed),
+        folder=context.place(f"shift_{name}"),
+        engine=context.engine,
+        progress=context.progress,
     ).to_dict()
 
 
-def _thin(values: np.ndarray) -> list[float | None]:
+def _thin_curve(values: np.ndarray) -> list[float | None]:
     """At most a few hundred points of a curve, including both ends."""
     places = np.unique(np.linspace(0, len(values) - 1, 301).round().astype(np.int64))
     return [float(v) if np.isfinite(v) else None for v in values[places]]
@@ -233,54 +233,57 @@ _TIMED = 20
 """Number of prompts whose decisions are timed."""
 
 
-def end_to_end_part(scene: PoolContext) -> dict[str, Any]:
+def end_to_end_part(context: PoolContext) -> dict[str, Any]:
     """SharedTrunkNet with its encoder charged, compared with Unified Multitask without charge."""
-    fitted = scene.result.by_name
+    fitted = context.result.by_name
     if SYSTEMS[UNIFIED] not in fitted:
         raise DataError("the semantic router couldn't be fitted")
     notes: list[str] = []
     routers = {name: fitted[SYSTEMS[name]].fitted.router for name in (TRUNK, UNIFIED)}
-    latencies = _latencies(scene, routers, notes)
+    latencies = _measure_latencies(context, routers, notes)
     contenders = [
-        _contender(scene, router, name, latencies.get(name)) for name, router in routers.items()
+        _make_contender(context, router, name, latencies.get(name))
+        for name, router in routers.items()
     ]
-    found = study_end_to_end(
+    study = study_end_to_end(
         contenders,
-        strongest(scene.train),
-        EndToEndOptions(resamples=scene.options.resample_count, seed=scene.options.seed),
-        charges={TRUNK: scene.charge.said, UNIFIED: "nothing"},
-        progress=scene.progress,
+        strongest(context.train),
+        EndToEndOptions(resamples=context.options.resample_count, seed=context.options.seed),
+        charges={TRUNK: context.charge.words, UNIFIED: "nothing"},
+        progress=context.progress,
     )
-    return {**found.to_dict(), "notes": notes}
+    return {**study.to_dict(), "notes": notes}
 
 
-def _contender(scene: PoolContext, router: Router, name: str, latency: Latency | None) -> Contender:
-    test = scene.test
-    trial = Trial.join(router.predict(test, stores=scene.states), test, policy=router.policy)
+def _make_contender(
+    context: PoolContext, router: Router, name: str, latency: Latency | None
+) -> Contender:
+    test = context.test
+    trial = Trial.join(router.predict(test, stores=context.states), test, policy=router.policy)
     cost = np.zeros(len(test))
     if name == TRUNK:
         tokens = tokens_read(
-            router, test, stores=scene.states, cache=default_cache(), progress=scene.progress
+            router, test, stores=context.states, cache=default_cache(), progress=context.progress
         )
-        cost = scene.charge.dollars(tokens, None if latency is None else latency.mean)
-    return Contender(name, trial, answer_seconds(test, scene.speeds), cost, latency)
+        cost = context.charge.dollars(tokens, None if latency is None else latency.mean)
+    return Contender(name, trial, answer_seconds(test, context.speeds), cost, latency)
 
 
-def _latencies(
-    scene: PoolContext, routers: Mapping[str, Router], notes: list[str]
+def _measure_latencies(
+    context: PoolContext, routers: Mapping[str, Router], notes: list[str]
 ) -> dict[str, Latency]:
     """The latencies of the routers that can decide on this machine, timed in turns."""
-    prompts = [query.prompt for query in scene.test.queries[:_TIMED]]
+    prompts = [query.prompt for query in context.test.queries[:_TIMED]]
     routes = {}
     for name, router in routers.items():
-        placed = replace(router, sources=scene.sources)
+        placed = replace(router, sources=context.sources)
         try:
             placed.route(prompts[0])
         except (ConfigError, MissingExtraError) as error:
             notes.append(f"{name} couldn't be timed: {error}")
         else:
             routes[name] = placed.route
-    return time_routing(routes, prompts, progress=scene.progress) if routes else {}
+    return time_routing(routes, prompts, progress=context.progress) if routes else {}
 
 
 PARTS: Final[Mapping[str, Callable[[PoolContext], dict[str, Any]]]] = {
@@ -296,64 +299,66 @@ PARTS: Final[Mapping[str, Callable[[PoolContext], dict[str, Any]]]] = {
 
 
 def make_parts(
-    scene: PoolContext, folder: Path | None, *, only: Collection[str] | None = None
+    context: PoolContext, folder: Path | None, *, only: Collection[str] | None = None
 ) -> dict[str, dict[str, Any]]:
     """Every part of a pool; `{"missing": why}` where one can't be made.
 
     Args:
-        scene: The pool with its fitted routers.
+        context: The pool with its fitted routers.
         folder: Keeps each part once it is made, and reuses kept parts of the same routers, data,
             split and options; nothing is kept if not given.
         only: The parts to make; all if not given.
     """
-    of, made = _digest(scene), {}
-    wanted = {name: make for name, make in PARTS.items() if only is None or name in only}
-    with scene.progress.task("studies", total=float(len(wanted))) as advance:
-        for name, make in wanted.items():
+    digest, parts = _digest_inputs(context), {}
+    makers = {name: make for name, make in PARTS.items() if only is None or name in only}
+    with context.progress.task("studies", total=float(len(makers))) as advance:
+        for name, make in makers.items():
             place = None if folder is None else folder / f"{name}.json"
-            value = None if place is None else _held(place, of)
+            value = None if place is None else _load_part(place, digest)
             if value is None:
-                value = _made(make, scene)
+                value = _make_part(make, context)
                 if place is not None and "missing" not in value:  # may be available next time
-                    files.write_json(place, {"of": of, "value": value})
-            made[name] = value
+                    files.write_json(place, {"of": digest, "value": value})
+            parts[name] = value
             advance(note=name)
-    return made
+    return parts
 
 
-def _made(make: Callable[[PoolContext], dict[str, Any]], scene: PoolContext) -> dict[str, Any]:
+def _make_part(
+    make: Callable[[PoolContext], dict[str, Any]], context: PoolContext
+) -> dict[str, Any]:
     try:
-        return make(scene)
+        return make(context)
     except PrefillRouterError as error:
         return {"missing": str(error)}
 
 
-def _digest(scene: PoolContext) -> str:
+def _digest_inputs(context: PoolContext) -> str:
     """A digest of the inputs of a part."""
-    said = {
+    inputs = {
         "package": __version__,
-        "data": scene.found.dataset.fingerprint,
-        "prices": priced(scene.found.dataset),
-        "split": scene.drawn.to_dict(),
-        "options": scene.options.to_dict(),
-        "encoders": list(scene.encoders),
-        "states": sorted(str(store.provenance) for store in scene.states),
-        "recipes": {name: recipe.to_dict() for name, recipe in scene.recipes.items()},
-        "charge": scene.charge.said,
-        "speeds": {name: vars(speed) for name, speed in sorted(scene.speeds.items())},
+        "data": context.paper_pool.dataset.fingerprint,
+        "prices": priced(context.paper_pool.dataset),
+        "split": context.split.to_dict(),
+        "options": context.options.to_dict(),
+        "encoders": list(context.encoders),
+        "states": sorted(str(store.provenance) for store in context.states),
+        "recipes": {name: recipe.to_dict() for name, recipe in context.recipes.items()},
+        "charge": context.charge.words,
+        "speeds": {name: vars(speed) for name, speed in sorted(context.speeds.items())},
     }
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
 
-def _held(place: Path, of: str) -> dict[str, Any] | None:
+def _load_part(place: Path, digest: str) -> dict[str, Any] | None:
     try:
         value = json.loads(place.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-    if not isinstance(value, dict) or value.get("of") != of:
+    if not isinstance(value, dict) or value.get("of") != digest:
         return None
-    held = value.get("value")
-    return held if isinstance(held, dict) else None
+    content = value.get("value")
+    return content if isinstance(content, dict) else None
 
 
 @short_repr
@@ -389,7 +394,7 @@ class ReproduceMeans:
             "embedding": self.embedding,
             "text_network": self.text_network,
             "soft_labels": None if self.soft_labels is None else str(self.soft_labels),
-            "charge": self.charge.said,
+            "charge": self.charge.words,
             "speeds": {name: vars(speed) for name, speed in self.speeds.items()},
         }
 
@@ -425,8 +430,8 @@ def reproduce(
         ConfigError: An encoder isn't found.
     """
     options, means = options or ReproduceOptions(), means or ReproduceMeans()
-    shown = progress or SilentProgress()
-    recipes = routers(
+    bar = progress or SilentProgress()
+    recipes = make_recipes(
         means.encoders,
         means.embedding,
         options,
@@ -434,15 +439,13 @@ def reproduce(
         soft_labels=means.soft_labels,
     )
     needs = tuple(dict.fromkeys(need for recipe in recipes.values() for need in recipe.needs))
-    states = gather(
-        needs, dataset, stores, sources=means.sources, cache=means.cache, progress=shown
-    )
+    states = gather(needs, dataset, stores, sources=means.sources, cache=means.cache, progress=bar)
     runs = []
-    for found in find_pools(bench, with_input_tokens(dataset, states)):
-        place = None if folder is None else folder / found.pool
-        scene = _fitted(found, recipes, states, options, means, place, engine, shown)
-        parts = make_parts(scene, None if place is None else place / "studies", only=studies)
-        runs.append(PoolRun(found, scene.drawn, scene.result, parts, options))
+    for paper_pool in find_pools(bench, with_input_tokens(dataset, states)):
+        place = None if folder is None else folder / paper_pool.pool
+        context = _fit_pool(paper_pool, recipes, states, options, means, place, engine, bar)
+        parts = make_parts(context, None if place is None else place / "studies", only=studies)
+        runs.append(PoolRun(paper_pool, context.split, context.result, parts, options))
     return runs
 
 
@@ -455,16 +458,16 @@ def with_input_tokens(dataset: RoutingDataset, states: Sequence[Activations]) ->
         dataset: Scored answers.
         states: States of its queries.
     """
-    known = ~np.isnan(dataset.input_tokens)
-    if known.any() or not np.isnan(dataset.recorded_cost).all() or not states:
+    is_known = ~np.isnan(dataset.input_tokens)
+    if is_known.any() or not np.isnan(dataset.recorded_cost).all() or not states:
         return dataset
     counts = np.asarray(states[0].tokens(dataset.prompt_keys), dtype=np.float64)
-    told = np.where(np.isnan(dataset.output_tokens), np.nan, counts[:, None])
-    return replace(dataset, input_tokens=told)
+    tokens = np.where(np.isnan(dataset.output_tokens), np.nan, counts[:, None])
+    return replace(dataset, input_tokens=tokens)
 
 
-def _fitted(
-    found: PaperPool,
+def _fit_pool(
+    paper_pool: PaperPool,
     recipes: Mapping[str, Recipe],
     states: Sequence[Activations],
     options: ReproduceOptions,
@@ -473,21 +476,21 @@ def _fitted(
     engine: Engine | None,
     progress: Progress,
 ) -> PoolContext:
-    drawn = split(found.dataset, seed=options.seed)
-    calibrated = split(found.dataset, seed=options.seed, fractions=WITH_CALIBRATION)
+    plain_split = split(paper_pool.dataset, seed=options.seed)
+    calibrated_split = split(paper_pool.dataset, seed=options.seed, fractions=WITH_CALIBRATION)
     plan = ComparisonPlan(
-        recipes, SYSTEMS[TRUNK], drawn, options.resample_count, options.seed, calibrated
+        recipes, SYSTEMS[TRUNK], plain_split, options.resample_count, options.seed, calibrated_split
     )
     place = None if folder is None else folder / "routers"
     return PoolContext(
-        found=found,
-        drawn=drawn,
-        calibrated=calibrated,
+        paper_pool=paper_pool,
+        split=plain_split,
+        calibrated=calibrated_split,
         states=states,
         encoders=means.encoders,
         recipes=recipes,
         result=run_plan(
-            plan, found.dataset, states, folder=place, engine=engine, progress=progress
+            plan, paper_pool.dataset, states, folder=place, engine=engine, progress=progress
         ),
         options=options,
         folder=folder,

@@ -21,17 +21,17 @@ from prefill_router_lab.reproduce.cells import (
     TableCell,
     TableRow,
     Unit,
-    context,
     exact,
-    experiment,
-    known,
-    left_out,
-    make,
-    no_pool,
+    exact_or_none,
+    find_run,
+    make_paper_only,
+    make_table,
+    name_experiment,
+    note_absent_pools,
+    note_differences,
     number,
-    of_pool,
     paper_table,
-    published,
+    read_published,
 )
 from prefill_router_lab.reproduce.systems import POOLS, SEMANTIC, SYSTEMS, TRUNK, UNIFIED, PoolRun
 
@@ -46,46 +46,54 @@ _COLUMNS = (
 @paper_table
 def table_1(runs: Sequence[PoolRun]) -> PaperTable:
     """Queries in each consensus regime, and the oracle's accuracy."""
-    rows = [_data_row(run) for run in runs]
-    return make(_TABLE_1, ("Pool",), _COLUMNS, rows, said=(*context(runs), *left_out(runs)))
+    rows = [_make_data_row(run) for run in runs]
+    return make_table(
+        _TABLE_1,
+        ("Pool",),
+        _COLUMNS,
+        rows,
+        notes=(*note_differences(runs), *note_absent_pools(runs)),
+    )
 
 
-def _data_row(run: PoolRun) -> TableRow:
-    whole = summarise(run.found.dataset).whole
-    found = published()[_TABLE_1].find(run.pool, run.pool)
-    counts = [published()[_TABLE_1].number_of(run.pool, run.pool, str(one)) for one in _REGIMES]
+def _make_data_row(run: PoolRun) -> TableRow:
+    summary = summarise(run.paper_pool.dataset).whole
+    row = read_published()[_TABLE_1].find(run.pool, run.pool)
+    counts = [
+        read_published()[_TABLE_1].number_of(run.pool, run.pool, str(regime)) for regime in _REGIMES
+    ]
     sizes = (
-        float(len(run.found.dataset)),
-        float(len(run.found.dataset.pool)),
-        float(len({query.benchmark for query in run.found.dataset.queries})),
+        float(len(run.paper_pool.dataset)),
+        float(len(run.paper_pool.dataset.pool)),
+        float(len({query.benchmark for query in run.paper_pool.dataset.queries})),
     )
     cells = [
-        TableCell(exact(ours), _plain(found.get(name)), "count")
+        TableCell(exact(ours), _make_published(row.get(name)), "count")
         for ours, name in zip(sizes, ("queries", "targets", "benchmarks"), strict=True)
     ]
     cells += [
-        TableCell(exact(whole.regimes[regime]), _count(paper), "count")
+        TableCell(exact(summary.regimes[regime]), _take_count(paper), "count")
         for regime, paper in zip(_REGIMES, counts, strict=True)
     ]
     cells += [
-        TableCell(known(whole.share(regime)), _share(paper), "share")
+        TableCell(exact_or_none(summary.share(regime)), _take_share(paper), "share")
         for regime, paper in zip(_REGIMES, counts, strict=True)
     ]
-    oracle = published()[_TABLE_1].number_of(run.pool, run.pool, "oracle_accuracy")
+    oracle = read_published()[_TABLE_1].number_of(run.pool, run.pool, "oracle_accuracy")
     return TableRow(
-        (run.title,), (*cells, TableCell(known(whole.oracle_accuracy), oracle, "share"))
+        (run.title,), (*cells, TableCell(exact_or_none(summary.oracle_accuracy), oracle, "share"))
     )
 
 
-def _plain(value: object) -> PublishedNumber | None:
+def _make_published(value: object) -> PublishedNumber | None:
     return PublishedNumber(float(value)) if isinstance(value, int | float) else None
 
 
-def _count(paper: PublishedNumber | None) -> PublishedNumber | None:
+def _take_count(paper: PublishedNumber | None) -> PublishedNumber | None:
     return None if paper is None or paper.count is None else PublishedNumber(float(paper.count))
 
 
-def _share(paper: PublishedNumber | None) -> PublishedNumber | None:
+def _take_share(paper: PublishedNumber | None) -> PublishedNumber | None:
     return None if paper is None else PublishedNumber(paper.value)
 
 
@@ -100,7 +108,7 @@ _MODEL_ONLY = "Model-only Pareto"
 def table_3(runs: Sequence[PoolRun]) -> PaperTable:
     """The ranking and calibration of each router's probabilities, and its routing accuracy."""
     names = ("auc_mean", "brier_mean", "argmax_accuracy")
-    return _by_system("tab:per_llm_routing", runs, names)
+    return _tabulate_systems("tab:per_llm_routing", runs, names)
 
 
 @paper_table
@@ -110,7 +118,7 @@ def table_4(runs: Sequence[PoolRun]) -> PaperTable:
         *("oracle_accuracy", "best_single_accuracy", "accuracy_gain"),
         *("headroom_captured", "cost_savings"),
     )
-    return _by_system("tab:headroom_summary", runs, names)
+    return _tabulate_systems("tab:headroom_summary", runs, names)
 
 
 @paper_table
@@ -118,23 +126,29 @@ def table_5(runs: Sequence[PoolRun]) -> PaperTable:
     """The area under the curve and the distance to the oracle."""
     label = "tab:global_routing"
     names = ("p_auccc", "mdp_auccc", "oracle_distance", "oracle_distance_reduction")
-    made = _by_system(label, runs, names)
-    rows = [row for run in runs for row in (_model_only(run), *_router_rows(label, run, names))]
-    return make(label, _KEYS, made.columns, rows, said=(*context(runs), *left_out(runs)))
+    table = _tabulate_systems(label, runs, names)
+    rows = [
+        row
+        for run in runs
+        for row in (_make_model_only_row(run), *_make_router_rows(label, run, names))
+    ]
+    return make_table(
+        label, _KEYS, table.columns, rows, notes=(*note_differences(runs), *note_absent_pools(runs))
+    )
 
 
 @paper_table
 def bootstrap_tables(runs: Sequence[PoolRun]) -> list[PaperTable]:
     """Query-level bootstrap intervals, a table per pool."""
-    made = []
+    tables = []
     for pool in POOLS:
-        label, run = f"tab:bootstrap_{pool}", of_pool(runs, pool)
+        label, run = f"tab:bootstrap_{pool}", find_run(runs, pool)
         if run is None:
             units = {name: unit_of(name) for name in BOOTSTRAPPED}
-            made.append(no_pool(label, pool, units, ("Router",)))
+            tables.append(make_paper_only(label, pool, units, ("Router",)))
         else:
-            made.append(_by_system(label, [run], BOOTSTRAPPED))
-    return made
+            tables.append(_tabulate_systems(label, [run], BOOTSTRAPPED))
+    return tables
 
 
 def unit_of(name: str) -> Unit:
@@ -147,22 +161,25 @@ def heading(name: str) -> str:
     return HEADLINE[name].label + _ARROWS[HEADLINE[name].better]
 
 
-def _by_system(label: str, runs: Sequence[PoolRun], names: Sequence[str]) -> PaperTable:
-    rows = [row for run in runs for row in _router_rows(label, run, names)]
-    said = (*context(runs), *(left_out(runs) if "bootstrap" not in label else ()))
-    return make(label, _KEYS, [heading(name) for name in names], rows, said=said)
+def _tabulate_systems(label: str, runs: Sequence[PoolRun], names: Sequence[str]) -> PaperTable:
+    rows = [row for run in runs for row in _make_router_rows(label, run, names)]
+    notes = (
+        *note_differences(runs),
+        *(note_absent_pools(runs) if "bootstrap" not in label else ()),
+    )
+    return make_table(label, _KEYS, [heading(name) for name in names], rows, notes=notes)
 
 
-def _router_rows(label: str, run: PoolRun, names: Sequence[str]) -> list[TableRow]:
-    return [_router_row(label, run, system, names) for system in SYSTEMS]
+def _make_router_rows(label: str, run: PoolRun, names: Sequence[str]) -> list[TableRow]:
+    return [_make_router_row(label, run, system, names) for system in SYSTEMS]
 
 
-def _router_row(label: str, run: PoolRun, system: str, names: Sequence[str]) -> TableRow:
+def _make_router_row(label: str, run: PoolRun, system: str, names: Sequence[str]) -> TableRow:
     judged = run.system(system)
     cells = tuple(
         TableCell(
             None if judged is None else judged.headline[name],
-            published()[label].number_of(run.pool, system, name),
+            read_published()[label].number_of(run.pool, system, name),
             unit_of(name),
             why="" if judged is not None else run.why_not(system),
         )
@@ -171,19 +188,19 @@ def _router_row(label: str, run: PoolRun, system: str, names: Sequence[str]) -> 
     return TableRow((run.title, system), cells)
 
 
-def _model_only(run: PoolRun) -> TableRow:
+def _make_model_only_row(run: PoolRun) -> TableRow:
     numbers = run.result.by_name[SYSTEMS[TRUNK]].headline
-    paper = published()["tab:global_routing"]
+    paper = read_published()["tab:global_routing"]
     ours = ("model_only_p_auccc", None, "model_only_oracle_distance", None)
     names = ("p_auccc", "mdp_auccc", "oracle_distance", "oracle_distance_reduction")
     cells = tuple(
         TableCell(
-            None if mine is None else numbers[mine],
+            None if own_name is None else numbers[own_name],
             paper.number_of(run.pool, _MODEL_ONLY, name),
             unit_of(name),
-            why="" if mine else "this row is the reference",
+            why="" if own_name else "this row is the reference",
         )
-        for mine, name in zip(ours, names, strict=True)
+        for own_name, name in zip(ours, names, strict=True)
     )
     return TableRow((run.title, _MODEL_ONLY), cells)
 
@@ -196,41 +213,43 @@ _EDGE = 3
 def extreme_tables(runs: Sequence[PoolRun]) -> list[PaperTable]:
     """By AUC and by Brier score, for each pool."""
     return [
-        _extreme_table(pool, key, of_pool(runs, pool)) for pool in POOLS for key in ("auc", "brier")
+        _make_extreme_table(pool, key, find_run(runs, pool))
+        for pool in POOLS
+        for key in ("auc", "brier")
     ]
 
 
-def _extreme_table(pool: str, key: str, run: PoolRun | None) -> PaperTable:
+def _make_extreme_table(pool: str, key: str, run: PoolRun | None) -> PaperTable:
     label = f"tab:{pool}_{key}"
     if run is None:
-        return no_pool(label, pool, {}, _EXTREME_KEYS)
-    targets = run.found.dataset.pool.names
-    names = [run.found.paper_name(target) for target in targets]
-    rows = _extreme_rows(run, key, targets)
-    for row in published()[label].rows:
+        return make_paper_only(label, pool, {}, _EXTREME_KEYS)
+    targets = run.paper_pool.dataset.pool.names
+    names = [run.paper_pool.paper_name(target) for target in targets]
+    rows = _make_extreme_rows(run, key, targets)
+    for row in read_published()[label].rows:
         cells = [TableCell(None, number(row, name), "number") for name in ("mean", *names)]
-        rows.append(TableRow((f"{row['place']} (paper)", experiment(row)), tuple(cells)))
-    said = (
+        rows.append(TableRow((f"{row['place']} (paper)", name_experiment(row)), tuple(cells)))
+    notes = (
         f"Ours are the best and the worst of {len(run.result.routers)} routers; the paper's are "
         "those of its semantic experiments, more than 1,300 configurations.",
-        *context([run]),
+        *note_differences([run]),
     )
-    return make(label, _EXTREME_KEYS, ("Mean", *names), rows, said=said)
+    return make_table(label, _EXTREME_KEYS, ("Mean", *names), rows, notes=notes)
 
 
-def _extreme_rows(run: PoolRun, key: str, targets: Sequence[str]) -> list[TableRow]:
+def _make_extreme_rows(run: PoolRun, key: str, targets: Sequence[str]) -> list[TableRow]:
     ordered = by_number(run.result.routers, f"{key}_mean")
     count = len(ordered)
     places = [*range(min(_EDGE, count)), *range(max(_EDGE, count - _EDGE), count)]
     rows = []
     for place in places:
-        one = ordered[place]
+        router = ordered[place]
         values = [
-            one.headline[f"{key}_mean"],
-            *(one.evaluation.per_target[target][key] for target in targets),
+            router.headline[f"{key}_mean"],
+            *(router.evaluation.per_target[target][key] for target in targets),
         ]
         cells = tuple(TableCell(value, None, "number") for value in values)
-        rows.append(TableRow((f"#{place + 1} of {count} (ours)", one.name), cells))
+        rows.append(TableRow((f"#{place + 1} of {count} (ours)", router.name), cells))
     return rows
 
 
@@ -241,36 +260,46 @@ _TARGET_KEYS = ("Target",)
 def target_tables(runs: Sequence[PoolRun]) -> list[PaperTable]:
     """AUC and Brier score, for each pool."""
     return [
-        _target_table(pool, key, of_pool(runs, pool)) for pool in POOLS for key in ("auc", "brier")
+        _make_target_table(pool, key, find_run(runs, pool))
+        for pool in POOLS
+        for key in ("auc", "brier")
     ]
 
 
-def _target_table(pool: str, key: str, run: PoolRun | None) -> PaperTable:
+def _make_target_table(pool: str, key: str, run: PoolRun | None) -> PaperTable:
     label = f"tab:{pool}_permodel_{key}"
     if run is None:
-        return no_pool(label, pool, {}, ("Router",))
-    rows = [_target_row(label, run, target, key) for target in run.found.dataset.pool.names]
-    return make(label, _TARGET_KEYS, SEMANTIC, [*rows, _mean(label, run, key)], said=context([run]))
+        return make_paper_only(label, pool, {}, ("Router",))
+    rows = [
+        _make_target_row(label, run, target, key) for target in run.paper_pool.dataset.pool.names
+    ]
+    return make_table(
+        label,
+        _TARGET_KEYS,
+        SEMANTIC,
+        [*rows, _make_mean_row(label, run, key)],
+        notes=note_differences([run]),
+    )
 
 
-def _target_row(label: str, run: PoolRun, target: str, key: str) -> TableRow:
+def _make_target_row(label: str, run: PoolRun, target: str, key: str) -> TableRow:
     cells = []
     for system in SEMANTIC:
-        judged, name = run.system(system), run.found.paper_name(target)
+        judged, name = run.system(system), run.paper_pool.paper_name(target)
         ours = None if judged is None else judged.evaluation.per_target[target][key]
         if ours is not None and math.isnan(ours.value):
             ours = None
-        paper = published()[label].number_of(run.pool, system, name)
+        paper = read_published()[label].number_of(run.pool, system, name)
         cells.append(TableCell(ours, paper, "number", why="" if ours else "not defined here"))
-    return TableRow((run.found.paper_name(target),), tuple(cells))
+    return TableRow((run.paper_pool.paper_name(target),), tuple(cells))
 
 
-def _mean(label: str, run: PoolRun, key: str) -> TableRow:
+def _make_mean_row(label: str, run: PoolRun, key: str) -> TableRow:
     cells = []
     for system in SEMANTIC:
         judged = run.system(system)
         ours = None if judged is None else judged.headline[f"{key}_mean"]
-        paper = published()[label].number_of(run.pool, system, "mean")
+        paper = read_published()[label].number_of(run.pool, system, "mean")
         cells.append(TableCell(ours, paper, "number", why="" if ours else run.why_not(system)))
     return TableRow(("Mean",), tuple(cells))
 
@@ -281,28 +310,28 @@ _TABLE_27 = "tab:paired_bootstrap_unified"
 @paper_table
 def table_27(runs: Sequence[PoolRun]) -> PaperTable:
     """The paired differences, with intervals."""
-    rows = [_paired_row(run, name) for run in runs for name in BOOTSTRAPPED]
+    rows = [_make_paired_row(run, name) for run in runs for name in BOOTSTRAPPED]
     columns = (TRUNK, UNIFIED, "Difference")
-    said = (*context(runs), *left_out(runs))
-    return make(_TABLE_27, ("Pool", "Number"), columns, rows, said=said)
+    notes = (*note_differences(runs), *note_absent_pools(runs))
+    return make_table(_TABLE_27, ("Pool", "Number"), columns, rows, notes=notes)
 
 
-def _paired_row(run: PoolRun, name: str) -> TableRow:
-    found = {
-        column: published()[_TABLE_27].number_of(run.pool, name, column)
+def _make_paired_row(run: PoolRun, name: str) -> TableRow:
+    paper = {
+        column: read_published()[_TABLE_27].number_of(run.pool, name, column)
         for column in (TRUNK, UNIFIED, "difference")
     }
     trunk, unified = run.system(TRUNK), run.system(UNIFIED)
     why = "" if unified is not None else run.why_not(UNIFIED)
     unit: Unit = unit_of(name)
     cells = (
-        TableCell(None if trunk is None else trunk.headline[name], found[TRUNK], unit),
+        TableCell(None if trunk is None else trunk.headline[name], paper[TRUNK], unit),
         TableCell(
-            None if unified is None else unified.headline[name], found[UNIFIED], unit, why=why
+            None if unified is None else unified.headline[name], paper[UNIFIED], unit, why=why
         ),
         TableCell(
-            None if unified is None else minus(unified.against[name]),
-            found["difference"],
+            None if unified is None else negate(unified.against[name]),
+            paper["difference"],
             "points" if HEADLINE[name].unit == "share" else unit,
             why=why,
         ),
@@ -310,7 +339,7 @@ def _paired_row(run: PoolRun, name: str) -> TableRow:
     return TableRow((run.title, heading(name)), cells)
 
 
-def minus(estimate: Estimate) -> Estimate:
+def negate(estimate: Estimate) -> Estimate:
     """The difference with the opposite sign."""
     return Estimate(
         -estimate.value, -estimate.upper, -estimate.lower, estimate.undefined, estimate.reason
@@ -325,25 +354,25 @@ _EXACT = "exact path"
 @paper_table
 def table_30(runs: Sequence[PoolRun]) -> PaperTable:
     """Operating points of SharedTrunkNet by the step of lam."""
-    rows = [_step_row(run, step) for run in runs for step in _steps(run)]
+    rows = [_make_step_row(run, step) for run in runs for step in _list_steps(run)]
     columns = ("N", "Q1", "Q2", "Q3", "Q4")
-    said = (*context(runs), *left_out(runs))
-    return make(_TABLE_30, ("Pool", "Step"), columns, rows, said=said)
+    notes = (*note_differences(runs), *note_absent_pools(runs))
+    return make_table(_TABLE_30, ("Pool", "Step"), columns, rows, notes=notes)
 
 
-def _steps(run: PoolRun) -> Sequence[Step]:
+def _list_steps(run: PoolRun) -> Sequence[Step]:
     judged = run.system(TRUNK)
     return () if judged is None else judged.evaluation.steps
 
 
-def _step_row(run: PoolRun, step: Step) -> TableRow:
+def _make_step_row(run: PoolRun, step: Step) -> TableRow:
     name = _EXACT if step.step is None else f"1e-{-round(math.log10(step.step))}"
     cells = tuple(
         TableCell(
-            exact(float(getattr(step, one))),
-            published()[_TABLE_30].number_of(run.pool, name, one),
+            exact(float(getattr(step, column))),
+            read_published()[_TABLE_30].number_of(run.pool, name, column),
             "count",
         )
-        for one in _STEP_NAMES
+        for column in _STEP_NAMES
     )
     return TableRow((run.title, name), cells)

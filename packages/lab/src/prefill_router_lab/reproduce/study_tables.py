@@ -18,16 +18,16 @@ from prefill_router_lab.reproduce.cells import (
     TableRow,
     Unit,
     Value,
-    context,
     exact,
-    known,
-    left_out,
-    make,
-    no_pool,
+    exact_or_none,
+    find_run,
+    make_paper_only,
+    make_table,
+    note_absent_pools,
+    note_differences,
     number,
-    of_pool,
     paper_table,
-    published,
+    read_published,
 )
 from prefill_router_lab.reproduce.router_tables import BOOTSTRAPPED, heading, unit_of
 from prefill_router_lab.reproduce.systems import POOLS, SYSTEMS, TRUNK, UNIFIED, PoolRun
@@ -40,31 +40,33 @@ _MEAN = "Mean"
 @paper_table
 def sweep_tables(runs: Sequence[PoolRun]) -> list[PaperTable]:
     """A sweep per pool."""
-    return [_sweep_table(pool, of_pool(runs, pool)) for pool in POOLS]
+    return [_make_sweep_table(pool, find_run(runs, pool)) for pool in POOLS]
 
 
-def _sweep_table(pool: str, run: PoolRun | None) -> PaperTable:
+def _make_sweep_table(pool: str, run: PoolRun | None) -> PaperTable:
     label = f"tab:{pool}_sweep"
     if run is None:
-        return no_pool(label, pool, {}, _SWEEP_KEYS)
-    targets = run.found.dataset.pool.names
-    names = [run.found.paper_name(target) for target in targets]
+        return make_paper_only(label, pool, {}, _SWEEP_KEYS)
+    targets = run.paper_pool.dataset.pool.names
+    names = [run.paper_pool.paper_name(target) for target in targets]
     rows: list[TableRow] = []
     missing = run.missing("sweep")
     if not missing:
-        rows += [_sweep_row(row, targets) for row in run.parts["sweep"]["encoders"]]
-    rows += [_paper_sweep_row(row, names) for row in published()[label].rows]
+        rows += [_make_sweep_row(row, targets) for row in run.parts["sweep"]["encoders"]]
+    rows += [_make_paper_sweep_row(row, names) for row in read_published()[label].rows]
     columns = (_MEAN, *names)
-    return make(label, _SWEEP_KEYS, columns, rows, said=context([run]), missing=missing)
+    return make_table(
+        label, _SWEEP_KEYS, columns, rows, notes=note_differences([run]), missing=missing
+    )
 
 
-def _sweep_row(row: Mapping[str, Any], targets: Sequence[str]) -> TableRow:
-    cells = [TableCell(read(row["auc"].get(target)), None, "number") for target in targets]
-    mean = TableCell(known(row["mean"]), None, "number")
+def _make_sweep_row(row: Mapping[str, Any], targets: Sequence[str]) -> TableRow:
+    cells = [TableCell(read_estimate(row["auc"].get(target)), None, "number") for target in targets]
+    mean = TableCell(exact_or_none(row["mean"]), None, "number")
     return TableRow((f"{row['encoder']} (ours)",), (mean, *cells))
 
 
-def _paper_sweep_row(row: Mapping[str, Value], names: Sequence[str]) -> TableRow:
+def _make_paper_sweep_row(row: Mapping[str, Value], names: Sequence[str]) -> TableRow:
     values = [value for value in row.values() if isinstance(value, float)]
     mean = TableCell(None, PublishedNumber(sum(values) / len(values)), "number")
     cells = [TableCell(None, number(row, name), "number") for name in names]
@@ -79,24 +81,26 @@ _ABLATION_KEYS = ("Pool", "Encoder")
 @paper_table
 def table_6(runs: Sequence[PoolRun]) -> PaperTable:
     """The probe AUC of the layer that each selector chooses, and of several layers together."""
-    rows = [row for run in runs for row in _ablation_rows(run)]
+    rows = [row for run in runs for row in _make_ablation_rows(run)]
     why = [run.missing("ablation") for run in runs if run.missing("ablation")]
-    return make(
+    return make_table(
         _TABLE_6,
         _ABLATION_KEYS,
         (*SELECTORS, *BLOCKS),
         rows,
-        said=(*context(runs), *left_out(runs)),
+        notes=(*note_differences(runs), *note_absent_pools(runs)),
         missing=why[0] if len(why) == len(runs) else "",
     )
 
 
-def _ablation_rows(run: PoolRun) -> list[TableRow]:
+def _make_ablation_rows(run: PoolRun) -> list[TableRow]:
     rows, names = [], (*SELECTORS, *BLOCKS)
-    for one in run.parts.get("ablation", {}).get("encoders", ()):
-        cells = [TableCell(known(one["auc"].get(name)), None, "number") for name in names]
-        rows.append(TableRow((run.title, f"{one['encoder']} (ours)"), tuple(cells)))
-    for row in published()[_TABLE_6].of_pool(run.pool):
+    for encoder in run.parts.get("ablation", {}).get("encoders", ()):
+        cells = [
+            TableCell(exact_or_none(encoder["auc"].get(name)), None, "number") for name in names
+        ]
+        rows.append(TableRow((run.title, f"{encoder['encoder']} (ours)"), tuple(cells)))
+    for row in read_published()[_TABLE_6].of_pool(run.pool):
         cells = [TableCell(None, number(row, name), "number") for name in names]
         rows.append(TableRow((run.title, f"{row['encoder']} (paper)"), tuple(cells)))
     return rows
@@ -116,46 +120,54 @@ _AUC: Mapping[str, tuple[str, Unit]] = {"auc_mean": ("Shifted, macro AUC", "numb
 def shift_tables(runs: Sequence[PoolRun]) -> list[PaperTable]:
     """The domains of MMLU-Pro, and a benchmark held out."""
     return [
-        _shift_table("tab:mmlupro_shift", "shift_domains", runs),
-        _shift_table("tab:hle_shift", "shift_benchmark", runs),
+        _make_shift_table("tab:mmlupro_shift", "shift_domains", runs),
+        _make_shift_table("tab:hle_shift", "shift_benchmark", runs),
     ]
 
 
-def _shift_table(label: str, part: str, runs: Sequence[PoolRun]) -> PaperTable:
+def _make_shift_table(label: str, part: str, runs: Sequence[PoolRun]) -> PaperTable:
     columns = {**_ACCURACY, **_AUC}
-    done = [run for run in runs if not run.missing(part)]
-    rows = [_shift_row(label, part, run, system, columns) for run in done for system in SYSTEMS]
-    if not done:
-        rows = [_paper_alone(label, system, columns) for system in SYSTEMS]
+    usable = [run for run in runs if not run.missing(part)]
+    rows = [
+        _make_shift_row(label, part, run, system, columns) for run in usable for system in SYSTEMS
+    ]
+    if not usable:
+        rows = [_make_paper_row(label, system, columns) for system in SYSTEMS]
     why = [f"{run.title}: {run.missing(part)}." for run in runs if run.missing(part)]
     heads = [title for title, _ in columns.values()]
-    said = [*(_shift_sizes(run, part) for run in done), *(why if done else ()), *_shift_pools(done)]
-    return make(label, _SHIFT_KEYS, heads, rows, said=said, missing="" if done else " ".join(why))
+    notes = [
+        *(_note_shift_sizes(run, part) for run in usable),
+        *(why if usable else ()),
+        *_note_shift_pools(usable),
+    ]
+    return make_table(
+        label, _SHIFT_KEYS, heads, rows, notes=notes, missing="" if usable else " ".join(why)
+    )
 
 
-def _shift_row(
+def _make_shift_row(
     label: str, part: str, run: PoolRun, system: str, columns: Mapping[str, tuple[str, Unit]]
 ) -> TableRow:
     study = run.parts[part]
-    found = study["routers"].get(SYSTEMS[system])
+    router = study["routers"].get(SYSTEMS[system])
     cells = []
     for column, (_, unit) in columns.items():
-        ours = None if found is None else _shift_estimate(found, column)
-        paper = published()[label].number_of("mixed", system, column)
+        ours = None if router is None else _read_shift_estimate(router, column)
+        paper = read_published()[label].number_of("mixed", system, column)
         why = "" if ours else str(study["failed"].get(SYSTEMS[system], "it couldn't be fitted"))
         cells.append(TableCell(ours, paper, unit, why=why))
     return TableRow((run.title, system), tuple(cells))
 
 
-def _shift_estimate(found: Mapping[str, Any], column: str) -> Estimate | None:
+def _read_shift_estimate(router: Mapping[str, Any], column: str) -> Estimate | None:
     arm, number = {
         "difference": ("shifted_minus_reference", "argmax_accuracy"),
         "auc_mean": ("shifted", "auc_mean"),
     }.get(column, (column, "argmax_accuracy"))
-    return read(found[arm][number])
+    return read_estimate(router[arm][number])
 
 
-def read(value: Mapping[str, Any] | None) -> Estimate | None:
+def read_estimate(value: Mapping[str, Any] | None) -> Estimate | None:
     """An estimate from its plain values; None where there is none, or it isn't defined."""
     if value is None or value["value"] is None:
         return None
@@ -164,15 +176,15 @@ def read(value: Mapping[str, Any] | None) -> Estimate | None:
     return Estimate(value["value"], value["lower"], value["upper"])
 
 
-def _paper_alone(label: str, system: str, columns: Mapping[str, tuple[str, Unit]]) -> TableRow:
+def _make_paper_row(label: str, system: str, columns: Mapping[str, tuple[str, Unit]]) -> TableRow:
     cells = [
-        TableCell(None, published()[label].number_of("mixed", system, column), unit)
+        TableCell(None, read_published()[label].number_of("mixed", system, column), unit)
         for column, (_, unit) in columns.items()
     ]
     return TableRow(("Mixed pool", system), tuple(cells))
 
 
-def _shift_sizes(run: PoolRun, part: str) -> str:
+def _note_shift_sizes(run: PoolRun, part: str) -> str:
     study = run.parts[part]
     sizes = study["trained_on"]
     return (
@@ -183,8 +195,10 @@ def _shift_sizes(run: PoolRun, part: str) -> str:
     )
 
 
-def _shift_pools(done: Sequence[PoolRun]) -> list[str]:
-    other = [run.title for run in done if run.pool != "mixed" or not run.found.is_counterpart]
+def _note_shift_pools(usable: Sequence[PoolRun]) -> list[str]:
+    other = [
+        run.title for run in usable if run.pool != "mixed" or not run.paper_pool.is_counterpart
+    ]
     if not other:
         return []
     return [f"The paper's numbers are its mixed pool's, for context only beside {other[0]}."]
@@ -196,49 +210,49 @@ _TABLE_23 = "tab:seed_variability_all"
 @paper_table
 def table_23(runs: Sequence[PoolRun]) -> PaperTable:
     """Mean and standard deviation over seeds."""
-    rows = [_seed_row(run, system) for run in runs for system in SYSTEMS]
+    rows = [_make_seed_row(run, system) for run in runs for system in SYSTEMS]
     why = [run.missing("seeds") for run in runs if run.missing("seeds")]
-    return make(
+    return make_table(
         _TABLE_23,
         ("Pool", "Router"),
         [heading(name) for name in BOOTSTRAPPED],
         rows,
-        said=(*_seed_fits(runs), *context(runs), *left_out(runs)),
+        notes=(*_note_seeds(runs), *note_differences(runs), *note_absent_pools(runs)),
         missing=why[0] if len(why) == len(runs) else "",
     )
 
 
-def _seed_row(run: PoolRun, system: str) -> TableRow:
+def _make_seed_row(run: PoolRun, system: str) -> TableRow:
     study = run.parts.get("seeds", {})
-    found = study.get("routers", {}).get(SYSTEMS[system])
+    router = study.get("routers", {}).get(SYSTEMS[system])
     why = study.get("failed", {}).get(SYSTEMS[system], "") or run.missing("seeds")
     cells = []
     for name in BOOTSTRAPPED:
-        numbers = None if found is None else found["numbers"][name]
+        numbers = None if router is None else router["numbers"][name]
         cells.append(
             TableCell(
-                None if numbers is None else known(numbers["mean"]),
-                published()[_TABLE_23].number_of(run.pool, system, name),
+                None if numbers is None else exact_or_none(numbers["mean"]),
+                read_published()[_TABLE_23].number_of(run.pool, system, name),
                 unit_of(name),
                 sd=None if numbers is None else numbers["sd"],
-                why="" if found is not None else why,
+                why="" if router is not None else why,
             )
         )
     return TableRow((run.title, system), tuple(cells))
 
 
-def _seed_fits(runs: Sequence[PoolRun]) -> list[str]:
-    said = []
+def _note_seeds(runs: Sequence[PoolRun]) -> list[str]:
+    notes = []
     for run in runs:
-        found = run.parts.get("seeds", {}).get("routers", {})
-        same = [name for name, one in found.items() if one["deterministic"]]
-        if found:
-            count = max(len(one["seeds"]) for one in found.values())
-            said.append(
+        routers = run.parts.get("seeds", {}).get("routers", {})
+        same = [name for name, router in routers.items() if router["deterministic"]]
+        if routers:
+            count = max(len(router["seeds"]) for router in routers.values())
+            notes.append(
                 f"{run.title}: {count} seeds; ours are mean ± sample standard deviation."
                 + (f" The seed has no effect on {', '.join(same)}." if same else "")
             )
-    return said
+    return notes
 
 
 _COST = "tab:end_to_end_cost_points"
@@ -271,81 +285,83 @@ _OURS = {
 @paper_table
 def end_to_end_tables(runs: Sequence[PoolRun]) -> list[PaperTable]:
     """The operating points, and the latencies at argmax."""
-    done = [run for run in runs if not run.missing("end_to_end")]
+    usable = [run for run in runs if not run.missing("end_to_end")]
     why = " ".join(
         f"{r.title}: {r.missing('end_to_end')}." for r in runs if r.missing("end_to_end")
     )
-    return [_costs(done, why), _latencies(done, why)]
+    return [_tabulate_costs(usable, why), _tabulate_latencies(usable, why)]
 
 
-def _costs(done: Sequence[PoolRun], why: str) -> PaperTable:
+def _tabulate_costs(usable: Sequence[PoolRun], why: str) -> PaperTable:
     rows = [
-        TableRow((run.title, _POINTS[point["lam"]]), _cost_cells(run, point))
-        for run in done
+        TableRow((run.title, _POINTS[point["lam"]]), _make_cost_cells(run, point))
+        for run in usable
         for point in run.parts["end_to_end"]["points"]
     ]
-    return _made(_COST, ("Pool", "Setting"), _COST_COLUMNS, rows, done, why)
+    return _make_study_table(_COST, ("Pool", "Setting"), _COST_COLUMNS, rows, usable, why)
 
 
-def _cost_cells(run: PoolRun, point: Mapping[str, Any]) -> tuple[TableCell, ...]:
+def _make_cost_cells(run: PoolRun, point: Mapping[str, Any]) -> tuple[TableCell, ...]:
     study = run.parts["end_to_end"]
     systems, against = point["systems"], point["against"]
-    best = _single(point)
+    best = _name_single(point)
     count = study["queries"]
     ours = {
-        "prefill_total": _times(systems[TRUNK]["total_cost"], count),
-        "semantic_total": _times(systems[UNIFIED]["total_cost"], count),
-        "best_single_total": _times(systems[best]["total_cost"], count),
-        "savings_vs_semantic": read(against[UNIFIED]["savings"]),
-        "savings_vs_best_single": read(against[best]["savings"]),
-        "gain_vs_semantic": read(against[UNIFIED]["accuracy_gain"]),
+        "prefill_total": _multiply(systems[TRUNK]["total_cost"], count),
+        "semantic_total": _multiply(systems[UNIFIED]["total_cost"], count),
+        "best_single_total": _multiply(systems[best]["total_cost"], count),
+        "savings_vs_semantic": read_estimate(against[UNIFIED]["savings"]),
+        "savings_vs_best_single": read_estimate(against[best]["savings"]),
+        "gain_vs_semantic": read_estimate(against[UNIFIED]["accuracy_gain"]),
     }
-    paper = published()[_COST]
+    paper = read_published()[_COST]
     return tuple(
         TableCell(ours[name], paper.number_of("frontier", _POINTS[point["lam"]], name), unit)
         for name, (_, unit) in _COST_COLUMNS.items()
     )
 
 
-def _latencies(done: Sequence[PoolRun], why: str) -> PaperTable:
+def _tabulate_latencies(usable: Sequence[PoolRun], why: str) -> PaperTable:
     rows = []
-    for run in done:
+    for run in usable:
         study = run.parts["end_to_end"]
         point = study["points"][0]
-        names = {TRUNK: "prefill", UNIFIED: "semantic", _single(point): "best single"}
+        names = {TRUNK: "prefill", UNIFIED: "semantic", _name_single(point): "best single"}
         for ours, paper in names.items():
             rows.append(
-                TableRow((run.title, f"{paper}: {ours}"), _latency_cells(point, ours, paper))
+                TableRow((run.title, f"{paper}: {ours}"), _make_latency_cells(point, ours, paper))
             )
-    return _made(_LATENCY, ("Pool", "System"), _LATENCY_COLUMNS, rows, done, why)
+    return _make_study_table(_LATENCY, ("Pool", "System"), _LATENCY_COLUMNS, rows, usable, why)
 
 
-def _single(point: Mapping[str, Any]) -> str:
+def _name_single(point: Mapping[str, Any]) -> str:
     """The study's name of the best single target, which is the last system."""
     return str(list(point["systems"])[-1])
 
 
-def _latency_cells(point: Mapping[str, Any], ours: str, paper: str) -> tuple[TableCell, ...]:
+def _make_latency_cells(point: Mapping[str, Any], ours: str, paper: str) -> tuple[TableCell, ...]:
     cells = []
     for name, (_, unit) in _LATENCY_COLUMNS.items():
         value = point["systems"][ours][_OURS[name]]
-        found = published()[_LATENCY].number_of("frontier", paper, name)
-        one = known(value["value"]) if name == "routing_seconds" else read(value)
-        cells.append(TableCell(one, found, unit, why=str(value.get("reason", ""))))
+        paper_number = read_published()[_LATENCY].number_of("frontier", paper, name)
+        our_number = (
+            exact_or_none(value["value"]) if name == "routing_seconds" else read_estimate(value)
+        )
+        cells.append(TableCell(our_number, paper_number, unit, why=str(value.get("reason", ""))))
     return tuple(cells)
 
 
-def _made(
+def _make_study_table(
     label: str,
     keys: Sequence[str],
     columns: Mapping[str, tuple[str, Unit]],
     rows: Sequence[TableRow],
-    done: Sequence[PoolRun],
+    usable: Sequence[PoolRun],
     why: str,
 ) -> PaperTable:
     heads = [title for title, _ in columns.values()]
-    if not done:
-        paper = published()[label]
+    if not usable:
+        paper = read_published()[label]
         rows = []
         for row in paper.rows:
             name = str(row[paper.keys[-1]])
@@ -354,29 +370,29 @@ def _made(
                 for column, (_, unit) in columns.items()
             ]
             rows.append(TableRow(("Frontier pool", name), tuple(numbers)))
-    said = [line for run in done for line in _said(run)]
-    return make(label, keys, heads, rows, said=said, missing="" if done else why)
+    notes = [line for run in usable for line in _write_notes(run)]
+    return make_table(label, keys, heads, rows, notes=notes, missing="" if usable else why)
 
 
-def _said(run: PoolRun) -> list[str]:
+def _write_notes(run: PoolRun) -> list[str]:
     study = run.parts["end_to_end"]
-    said = [
+    notes = [
         f"{run.title}: {study['queries']:,} test queries; the encoder is charged "
         f"{study['charges'][TRUNK]}; best single is {study['best_single']}."
     ]
-    if run.pool != "frontier" or not run.found.is_counterpart:
-        said.append("The paper's numbers are its frontier pool's, for context only.")
-    said += [f"{run.title}: {note}." for note in study.get("notes", ())]
-    waited = study["points"][0]["systems"][TRUNK]["answer_seconds"]
-    if waited["value"] is None and waited.get("reason"):
-        said.append(f"{run.title}: {waited['reason']}, so completion times are missing.")
-    return said
+    if run.pool != "frontier" or not run.paper_pool.is_counterpart:
+        notes.append("The paper's numbers are its frontier pool's, for context only.")
+    notes += [f"{run.title}: {note}." for note in study.get("notes", ())]
+    wait = study["points"][0]["systems"][TRUNK]["answer_seconds"]
+    if wait["value"] is None and wait.get("reason"):
+        notes.append(f"{run.title}: {wait['reason']}, so completion times are missing.")
+    return notes
 
 
-def _times(value: Mapping[str, Any], count: int) -> Estimate | None:
-    found = read(value)
-    if found is None:
+def _multiply(value: Mapping[str, Any], count: int) -> Estimate | None:
+    estimate = read_estimate(value)
+    if estimate is None:
         return None
-    if found.lower != found.lower:
-        return exact(found.value * count)
-    return Estimate(found.value * count, found.lower * count, found.upper * count)
+    if estimate.lower != estimate.lower:
+        return exact(estimate.value * count)
+    return Estimate(estimate.value * count, estimate.lower * count, estimate.upper * count)

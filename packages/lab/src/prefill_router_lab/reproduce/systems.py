@@ -85,40 +85,42 @@ def find_pools(bench: str, dataset: RoutingDataset) -> list[PaperPool]:
         bench: The source of the data.
         dataset: Scored answers.
     """
-    found = []
+    pools = []
     for pool in OF_BENCH[bench]:
-        names = matched(pool, dataset.pool.names)
+        names = match_targets(pool, dataset.pool.names)
         if len(names) >= LEAST:
-            absent = tuple(name for name in known_names()[pool] if name not in names.values())
-            part = _measured(dataset.select(targets=list(names)))
-            found.append(PaperPool(pool, f"{pool.capitalize()} pool", part, names, absent))
-    return found or [PaperPool("mixed", "All targets", _measured(dataset), {})]
+            absent = tuple(name for name in read_names()[pool] if name not in names.values())
+            part = _select_measured(dataset.select(targets=list(names)))
+            pools.append(PaperPool(pool, f"{pool.capitalize()} pool", part, names, absent))
+    return pools or [PaperPool("mixed", "All targets", _select_measured(dataset), {})]
 
 
-def matched(pool: str, targets: Sequence[str]) -> dict[str, str]:
+def match_targets(pool: str, targets: Sequence[str]) -> dict[str, str]:
     """The targets that belong to a pool, in the paper's order, with the paper's names."""
-    by_key = {_key(target): target for target in reversed(targets)}
+    by_key = {_normalise_name(target): target for target in reversed(targets)}
     result: dict[str, str] = {}
-    for name, aliases in known_names()[pool].items():
-        held = [by_key[_key(alias)] for alias in aliases if _key(alias) in by_key]
-        if held and held[0] not in result:
-            result[held[0]] = name
+    for name, aliases in read_names()[pool].items():
+        matches = [
+            by_key[_normalise_name(alias)] for alias in aliases if _normalise_name(alias) in by_key
+        ]
+        if matches and matches[0] not in result:
+            result[matches[0]] = name
     return result
 
 
 @cache
-def known_names() -> Mapping[str, Mapping[str, Sequence[str]]]:
+def read_names() -> Mapping[str, Mapping[str, Sequence[str]]]:
     """The possible names of each target of the paper's pools, by pool and the paper's name."""
     text = (files("prefill_router_lab.reproduce") / "pools.yaml").read_text(encoding="utf-8")
-    known: Mapping[str, Mapping[str, Sequence[str]]] = yaml.safe_load(text)
-    return known
+    names: Mapping[str, Mapping[str, Sequence[str]]] = yaml.safe_load(text)
+    return names
 
 
-def _key(name: str) -> str:
+def _normalise_name(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.rsplit("/", 1)[-1].lower())
 
 
-def _measured(dataset: RoutingDataset) -> RoutingDataset:
+def _select_measured(dataset: RoutingDataset) -> RoutingDataset:
     """The queries on which any of the targets was measured."""
     rows = np.flatnonzero(~np.isnan(dataset.correct).all(axis=1))
     return dataset.select([dataset.query_ids[row] for row in rows])
@@ -146,16 +148,16 @@ class PoolRun:
     """The results of one pool.
 
     Attributes:
-        found: The pool.
-        drawn: Its split.
+        paper_pool: The pool.
+        split: Its split.
         result: Every router, fitted and judged on the test part.
         parts: The results of the studies, plain values by the study's name; `{"missing": why}`
             where one can't be made on these data.
         options: The extent of the work.
     """
 
-    found: PaperPool
-    drawn: Split
+    paper_pool: PaperPool
+    split: Split
     result: ComparisonResult
     parts: Mapping[str, Mapping[str, Any]]
     options: ReproduceOptions
@@ -163,17 +165,17 @@ class PoolRun:
     @property
     def pool(self) -> str:
         """The paper's pool whose numbers are shown beside ours."""
-        return self.found.pool
+        return self.paper_pool.pool
 
     @property
     def title(self) -> str:
         """The name of the pool in tables."""
-        return self.found.title
+        return self.paper_pool.title
 
     @property
     def test(self) -> RoutingDataset:
         """The test part."""
-        return self.found.dataset.select(self.drawn["test"])
+        return self.paper_pool.dataset.select(self.split["test"])
 
     def system(self, name: str) -> ComparedRouter | None:
         """A router by the paper's name; None where it couldn't be fitted."""
@@ -181,8 +183,8 @@ class PoolRun:
 
     def why_not(self, name: str) -> str:
         """Why a router is missing."""
-        wanted = SYSTEMS.get(name, name)
-        failed = [one.why for one in self.result.failed if one.name == wanted]
+        own_name = SYSTEMS.get(name, name)
+        failed = [failure.why for failure in self.result.failed if failure.name == own_name]
         return failed[0] if failed else "it isn't among the routers"
 
     def missing(self, part: str) -> str:
@@ -208,7 +210,7 @@ REHEARSED = ("IRT-2PL", "kNN score")
 """The routers that a rehearsal fits besides the six of the paper's tables."""
 
 
-def routers(
+def make_recipes(
     encoders: Sequence[str],
     embedding: str,
     options: ReproduceOptions,
@@ -231,33 +233,16 @@ def routers(
             out.
         soft_labels: A judge's scores; None leaves out the router trained on them.
     """
-    made = {}
+    recipes = {}
     for name, recipe in recipes_of(ALL).recipes.items():
-        rehearsed = name in SYSTEMS.values() or name in REHEARSED
-        if recipe.calibration != "none" or (options.quick and not rehearsed):
-            continue
-        features = tuple(_features(one, encoders, embedding) for one in recipe.features)
-        predictor = recipe.predictor
-        if isinstance(predictor, GraphConfig):
-            # A packaged encoder can encode texts anywhere; others may exist only as stored states.
-            predictor = replace(predictor, text=MINILM if embedding == MINILM else None)
-        if options.quick:
-            predictor = with_options(predictor, REHEARSAL)
-        calibration = CALIBRATION if name in BASELINES else recipe.calibration
-        made[name] = replace(
-            recipe,
-            features=features,
-            predictor=predictor,
-            calibration=calibration,
-            shrinkage=False,
-            operating_points=False,
-            cost="median",
-        )
+        is_rehearsed = name in SYSTEMS.values() or name in REHEARSED
+        if recipe.calibration == "none" and (is_rehearsed or not options.quick):
+            recipes[name] = _adapt_recipe(name, recipe, encoders, embedding, options)
     if text_network is not None:
         tuned = TextNetworkConfig(network=text_network)
         if options.quick:
             tuned = replace(tuned, epochs=1)
-        made[TUNED] = Recipe(
+        recipes[TUNED] = Recipe(
             features=(tuned,),
             predictor=GivenConfig(),
             shrinkage=False,
@@ -265,9 +250,33 @@ def routers(
             cost="median",
         )
     if soft_labels is not None:
-        judged = replace(made[SYSTEMS[UNIFIED]], calibration="none")
-        made[JUDGED] = replace(judged, soft_labels=SoftLabels(file=soft_labels))
-    return made
+        judged = replace(recipes[SYSTEMS[UNIFIED]], calibration="none")
+        recipes[JUDGED] = replace(judged, soft_labels=SoftLabels(file=soft_labels))
+    return recipes
+
+
+def _adapt_recipe(
+    name: str,
+    recipe: Recipe,
+    encoders: Sequence[str],
+    embedding: str,
+    options: ReproduceOptions,
+) -> Recipe:
+    predictor = recipe.predictor
+    if isinstance(predictor, GraphConfig):
+        # A packaged encoder can encode texts anywhere; others may exist only as stored states.
+        predictor = replace(predictor, text=MINILM if embedding == MINILM else None)
+    if options.quick:
+        predictor = with_options(predictor, REHEARSAL)
+    return replace(
+        recipe,
+        features=tuple(_adapt_family(family, encoders, embedding) for family in recipe.features),
+        predictor=predictor,
+        calibration=CALIBRATION if name in BASELINES else recipe.calibration,
+        shrinkage=False,
+        operating_points=False,
+        cost="median",
+    )
 
 
 def single_networks(recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
@@ -279,25 +288,25 @@ def single_networks(recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
     }
 
 
-def uncalibrated(recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
+def without_calibration(recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
     """The recipes without calibration, for studies that have no calibration part."""
     return {name: replace(recipe, calibration="none") for name, recipe in recipes.items()}
 
 
 def with_options(predictor: PredictorConfig, options: Mapping[str, int]) -> PredictorConfig:
     """A predictor with the options that apply to it."""
-    own = {one.name for one in fields(predictor) if one.init}  # type: ignore[arg-type]
-    given: Any = {name: value for name, value in options.items() if name in own}
-    return replace(predictor, **given)  # type: ignore[type-var]
+    names = {field.name for field in fields(predictor) if field.init}  # type: ignore[arg-type]
+    values: Any = {name: value for name, value in options.items() if name in names}
+    return replace(predictor, **values)  # type: ignore[type-var]
 
 
-def _features(one: FamilyConfig, encoders: Sequence[str], embedding: str) -> FamilyConfig:
-    if isinstance(one, PrefillConfig):
-        return replace(one, encoders=tuple(encoders))
-    if any(field.name == "encoder" for field in fields(one)):  # type: ignore[arg-type]
-        changed: Any = {"encoder": embedding}
-        return replace(one, **changed)  # type: ignore[type-var]
-    return one
+def _adapt_family(family: FamilyConfig, encoders: Sequence[str], embedding: str) -> FamilyConfig:
+    if isinstance(family, PrefillConfig):
+        return replace(family, encoders=tuple(encoders))
+    if any(field.name == "encoder" for field in fields(family)):  # type: ignore[arg-type]
+        values: Any = {"encoder": embedding}
+        return replace(family, **values)  # type: ignore[type-var]
+    return family
 
 
 @final
@@ -306,8 +315,8 @@ class PoolContext:
     """One pool with its fitted routers.
 
     Attributes:
-        found: The pool.
-        drawn: Its split, 85/15.
+        paper_pool: The pool.
+        split: Its split, 85/15.
         calibrated: The split of the calibrated routers, 75/10/15 with the same test part.
         states: The states of its queries.
         encoders: Names of the encoders in the sweeps.
@@ -322,8 +331,8 @@ class PoolContext:
         progress: Reports the progress of the work.
     """
 
-    found: PaperPool
-    drawn: Split
+    paper_pool: PaperPool
+    split: Split
     calibrated: Split
     states: Sequence[Activations]
     encoders: Sequence[str]
@@ -340,12 +349,12 @@ class PoolContext:
     @property
     def train(self) -> RoutingDataset:
         """The train part."""
-        return self.found.dataset.select(self.drawn["train"])
+        return self.paper_pool.dataset.select(self.split["train"])
 
     @property
     def test(self) -> RoutingDataset:
         """The test part."""
-        return self.found.dataset.select(self.drawn["test"])
+        return self.paper_pool.dataset.select(self.split["test"])
 
     @property
     def stores(self) -> list[Activations]:

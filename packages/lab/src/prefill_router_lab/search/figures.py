@@ -48,10 +48,10 @@ def draw_progress(verdict: SearchResult) -> Figure:
     numbers = [row["trial"] for row in rows]
     best = [row["best"] for row in rows]
     axes.step(numbers, best, where="post", color=ORANGE, label="best so far")
-    done = [row[objective] for row in rows if row["state"] == "finished"]
-    if done:
+    scores = [row[objective] for row in rows if row["state"] == "finished"]
+    if scores:
         # One very bad trial must not compress the scale of all others.
-        low, high = np.quantile(done, [0.0, 1.0]) + np.array([-0.02, 0.005])
+        low, high = np.quantile(scores, [0.0, 1.0]) + np.array([-0.02, 0.005])
         axes.set_ylim(*((low, high) if objective != "brier" else (low + 0.015, high + 0.015)))
     axes.legend(frameon=False, fontsize=8, labelcolor=INK)
     style(axes, x="trial", y=f"{WORDS[objective]}, folds of the train part", grid=False)
@@ -60,10 +60,10 @@ def draw_progress(verdict: SearchResult) -> Figure:
 
 def best_of_pairs(verdict: SearchResult) -> dict[tuple[str, str], RankedCandidate]:
     """The best configuration of each pair of features and predictor, finished or stopped."""
-    found: dict[tuple[str, str], RankedCandidate] = {}
-    for one in verdict.ranking:
-        found.setdefault((one.features, one.predictor), one)
-    return found
+    best: dict[tuple[str, str], RankedCandidate] = {}
+    for candidate in verdict.ranking:
+        best.setdefault((candidate.features, candidate.predictor), candidate)
+    return best
 
 
 def pair_rows(verdict: SearchResult) -> list[dict[str, Any]]:
@@ -72,12 +72,12 @@ def pair_rows(verdict: SearchResult) -> list[dict[str, Any]]:
         {
             "features": features,
             "predictor": predictor,
-            "auc": one.mean("auc"),
-            "brier": one.mean("brier"),
-            "folds": len(one.scores),
-            "state": one.state,
+            "auc": candidate.mean("auc"),
+            "brier": candidate.mean("brier"),
+            "folds": len(candidate.scores),
+            "state": candidate.state,
         }
-        for (features, predictor), one in best_of_pairs(verdict).items()
+        for (features, predictor), candidate in best_of_pairs(verdict).items()
     ]
 
 
@@ -86,8 +86,8 @@ def draw_pairs(verdict: SearchResult) -> Figure:
     best = best_of_pairs(verdict)
     features, predictors = list(verdict.space.features), list(verdict.space.predictors)
     table = np.full((len(features), len(predictors)), np.nan)
-    for (read, predictor), one in best.items():
-        table[features.index(read), predictors.index(predictor)] = one.mean("auc")
+    for (read, predictor), candidate in best.items():
+        table[features.index(read), predictors.index(predictor)] = candidate.mean("auc")
     figure = new_figure(3.6 + 0.85 * len(predictors), 1.9 + 0.42 * len(features))
     axes = figure.add_subplot()
     top = float(np.nanmax(table))

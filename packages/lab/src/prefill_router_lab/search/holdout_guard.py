@@ -31,7 +31,7 @@ class SealedTest:
 
     mark: Path
     _dataset: RoutingDataset = field(repr=False)
-    _drawn: Split = field(repr=False)
+    _split: Split = field(repr=False)
 
     @property
     def openings(self) -> list[dict[str, Any]]:
@@ -42,8 +42,8 @@ class SealedTest:
         """
         try:
             value = json.loads(self.mark.read_text(encoding="utf-8"))
-            found = value["openings"]
-            if not all({"date", "configuration"} <= set(one) for one in found):
+            openings = value["openings"]
+            if not all({"date", "configuration"} <= set(opening) for opening in openings):
                 raise KeyError("configuration")
         except FileNotFoundError:
             return []
@@ -52,11 +52,11 @@ class SealedTest:
                 f"{self.mark} is damaged, so it isn't known whether the test part was opened; "
                 "search in another folder, on another split"
             ) from None
-        return list(found)
+        return list(openings)
 
     def split_for(self, recipe: Recipe, *, seed: int) -> Split:
         """The split that a recipe is fitted on, with a calibration part if it needs one."""
-        return with_calibration(self._train(), self._drawn, seed=seed, recipe=recipe)
+        return with_calibration(self._train(), self._split, seed=seed, recipe=recipe)
 
     def open(self, recipe: Recipe, *, again: bool = False) -> RoutingDataset:
         """Open the test part: the whole dataset, to judge one configuration.
@@ -73,7 +73,7 @@ class SealedTest:
             ConfigError: It was opened for another configuration.
         """
         before, key = self.openings, key_of(recipe)
-        if any(one["configuration"] == key for one in before):
+        if any(opening["configuration"] == key for opening in before):
             return self._dataset
         if before and not again:
             raise ConfigError(
@@ -92,28 +92,30 @@ class SealedTest:
         return self._dataset
 
     def _train(self) -> RoutingDataset:
-        return self._dataset.select(_searched(self._drawn))
+        return self._dataset.select(_list_searched_ids(self._split))
 
 
-def seal(dataset: RoutingDataset, drawn: Split, folder: Path) -> tuple[TrainOnly, SealedTest]:
+def seal(dataset: RoutingDataset, split: Split, folder: Path) -> tuple[TrainOnly, SealedTest]:
     """Divide a dataset into rows to search on and a sealed test part.
 
     Args:
         dataset: Scored answers.
-        drawn: The split; its test part is sealed, all other parts are searched on.
+        split: The split; its test part is sealed, all other parts are searched on.
         folder: The folder for the file that records openings.
     """
-    train = TrainOnly(dataset.select(_searched(drawn)), frozenset(drawn["test"]))
-    return train, SealedTest(folder / MARK, dataset, drawn)
+    train = TrainOnly(dataset.select(_list_searched_ids(split)), frozenset(split["test"]))
+    return train, SealedTest(folder / MARK, dataset, split)
 
 
-def with_calibration(train: RoutingDataset, drawn: Split, *, seed: int, recipe: Recipe) -> Split:
+def with_calibration(
+    train: RoutingDataset, test_split: Split, *, seed: int, recipe: Recipe
+) -> Split:
     """A split with the same test part whose other rows are divided between fit and calibrator."""
     parts: dict[Part, tuple[str, ...]] = {"train": tuple(sorted(train.query_ids))}
     if recipe.calibration != "none":
         parts = dict(split(train, seed=seed, fractions=CALIBRATION).parts)
-    return Split({**parts, "test": drawn["test"]}, drawn.seed, drawn.merged)
+    return Split({**parts, "test": test_split["test"]}, test_split.seed, test_split.merged)
 
 
-def _searched(drawn: Split) -> list[str]:
-    return [query_id for part, ids in drawn.parts.items() if part != "test" for query_id in ids]
+def _list_searched_ids(split: Split) -> list[str]:
+    return [query_id for part, ids in split.parts.items() if part != "test" for query_id in ids]

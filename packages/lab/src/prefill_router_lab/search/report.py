@@ -50,7 +50,7 @@ PLAN, WINNER, SPLIT, ROUTER = "plan.json", "winner.yaml", "split.json", "router"
 
 
 def plan_of(
-    space: Space, config: SearchConfig, dataset: RoutingDataset, drawn: Split
+    space: Space, config: SearchConfig, dataset: RoutingDataset, split: Split
 ) -> dict[str, Any]:
     """Plain values that identify a search."""
     return {
@@ -58,7 +58,7 @@ def plan_of(
         "space": space.to_dict(),
         "config": config.to_dict(),
         "data": dataset.fingerprint,
-        "split": drawn.to_dict()["parts"],
+        "split": split.to_dict()["parts"],
         "prices": priced(dataset),
     }
 
@@ -70,7 +70,7 @@ def begin(folder: Path, plan: Mapping[str, Any]) -> None:
         ConfigError: The folder holds something else, or another search.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        before = _read(folder)
+        before = _read_plan(folder)
         if before is None:
             raise ConfigError(
                 f"{folder} exists and is no search; name another folder, or remove it"
@@ -87,7 +87,7 @@ def begin(folder: Path, plan: Mapping[str, Any]) -> None:
     files.write_json(folder / PLAN, dict(plan))
 
 
-def _read(folder: Path) -> dict[str, Any] | None:
+def _read_plan(folder: Path) -> dict[str, Any] | None:
     try:
         value = json.loads((folder / PLAN).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -96,20 +96,20 @@ def _read(folder: Path) -> dict[str, Any] | None:
 
 
 def write(
-    verdict: SearchResult, drawn: Split, folder: Path, *, title: str, facts: Mapping[str, str]
+    verdict: SearchResult, split: Split, folder: Path, *, title: str, facts: Mapping[str, str]
 ) -> None:
     """Write the report, each file whole or not at all.
 
     Args:
         verdict: The reported search.
-        drawn: The winner's split.
+        split: The winner's split.
         folder: The folder to write.
         title: Title of the page.
         facts: Facts about the data, by name.
     """
     text = yaml.safe_dump(recipe_of(verdict), sort_keys=False, allow_unicode=True)
     files.write_text(folder / WINNER, text)
-    save_split(drawn, folder / SPLIT)
+    save_split(split, folder / SPLIT)
     report = Report(
         name="search",
         title=title,
@@ -117,27 +117,27 @@ def write(
         facts=facts,
         parts=page_parts(verdict),
         numbers=verdict.to_dict(),
-        tables={"ranking": _ranking(verdict)},
+        tables={"ranking": _list_ranking(verdict)},
     )
     write_report_files(report, folder)
 
 
-def _ranking(verdict: SearchResult) -> Rows:
+def _list_ranking(verdict: SearchResult) -> Rows:
     """One row for every configuration that was tried."""
     return [
         {
-            "rank": one.rank,
-            "configuration": one.key,
-            "features": one.features,
-            "predictor": one.predictor,
-            "calibration": one.calibration,
-            **{number: one.mean(number) for number in ("auc", "brier", "headroom")},
-            "folds": len(one.scores),
-            "state": one.state,
-            "trial": one.trial,
-            "recipe": json.dumps(one.recipe.to_dict()),
+            "rank": candidate.rank,
+            "configuration": candidate.key,
+            "features": candidate.features,
+            "predictor": candidate.predictor,
+            "calibration": candidate.calibration,
+            **{number: candidate.mean(number) for number in ("auc", "brier", "headroom")},
+            "folds": len(candidate.scores),
+            "state": candidate.state,
+            "trial": candidate.trial,
+            "recipe": json.dumps(candidate.recipe.to_dict()),
         }
-        for one in verdict.ranking
+        for candidate in verdict.ranking
     ]
 
 
@@ -171,20 +171,22 @@ def page_parts(verdict: SearchResult) -> list[Part]:
         "progress", draw_progress(verdict), progress_rows(verdict), _CAPTIONS["progress"]
     )
     pairs = ReportFigure("pairs", draw_pairs(verdict), pair_rows(verdict), _CAPTIONS["pairs"])
-    lost = {f"trial {one.number}": one.why for one in verdict.trials if one.state == "failed"}
+    failures = {
+        f"trial {trial.number}": trial.why for trial in verdict.trials if trial.state == "failed"
+    }
     recipe = yaml.safe_dump(recipe_of(verdict), sort_keys=False, allow_unicode=True)
-    took: list[Part] = [_times(verdict)]
-    if lost:
-        took += ["These could not be fitted:", lost]
+    times: list[Part] = [_tabulate_times(verdict)]
+    if failures:
+        times += ["These could not be fitted:", failures]
     intro = "The recipe for `prefill-router fit --recipe` (winner.yaml):"
     return [
         Section("The winner", [intro, Code(recipe)]),
-        Section("On the test part", _test(verdict)),
+        Section("On the test part", _describe_test(verdict)),
         Section("Progress of the search", [progress]),
         Section("Features and predictors", [pairs]),
-        Section("Top and bottom three", [_edges(verdict)]),
-        Section(f"The best {min(_SHOWN, len(verdict.ranking))}", [_best(verdict)]),
-        Section("Computing time", took),
+        Section("Top and bottom three", [_tabulate_edges(verdict)]),
+        Section(f"The best {min(_SHOWN, len(verdict.ranking))}", [_tabulate_best(verdict)]),
+        Section("Computing time", times),
     ]
 
 
@@ -192,7 +194,7 @@ def words(verdict: SearchResult) -> list[str]:
     """The result in a few sentences."""
     winner, config = verdict.winner, verdict.config
     stopped = sum(trial.state == "stopped" for trial in verdict.trials)
-    said = [
+    sentences = [
         f"{len(verdict.ranking):,} of {verdict.space.size:,} possible configurations were tried "
         f"(in {len(verdict.trials):,} trials, {stopped:,} of them stopped early), by "
         f"{config.folds}-fold cross-validation on the train part alone. The best by "
@@ -205,10 +207,10 @@ def words(verdict: SearchResult) -> list[str]:
         f"{winner.mean(config.objective):.4f}.",
     ]
     if verdict.evaluation is None:
-        return [*said, "The test part is still sealed."]
+        return [*sentences, "The test part is still sealed."]
     auc, brier = (verdict.evaluation.headline[n] for n in ("auc_mean", "brier_mean"))
     looks = len(verdict.openings)
-    said.append(
+    sentences.append(
         f"On the {verdict.evaluation.queries:,} test queries, which weren't used for any fit or "
         f"choice, its mean AUC is {auc.value:.4f} (95 %: {interval(auc, 'number')}) and its "
         f"Brier score {brier.value:.4f} ({interval(brier, 'number')}). The test part was opened "
@@ -218,30 +220,30 @@ def words(verdict: SearchResult) -> list[str]:
             else f"for {looks} configurations, so this number no longer comes from an unseen part."
         )
     )
-    return said
+    return sentences
 
 
 def recipe_of(verdict: SearchResult) -> dict[str, object]:
     """The winner's recipe as in its file: without unused options."""
-    made = verdict.winner.recipe.to_dict()
-    return {name: value for name, value in made.items() if value is not None}
+    values = verdict.winner.recipe.to_dict()
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def _test(verdict: SearchResult) -> list[Part]:
+def _describe_test(verdict: SearchResult) -> list[Part]:
     judged, winner = verdict.evaluation, verdict.winner
     if judged is None:
         return ["Not opened."]
-    said = {
+    scores = {
         "choice_auc": winner.mean("choice"),
         "auc_mean": winner.mean("auc"),
         "brier_mean": winner.mean("brier"),
     }
     if verdict.config.objective == "headroom":
-        said["headroom_captured"] = winner.mean("headroom")
+        scores["headroom_captured"] = winner.mean("headroom")
     rows: list[Row] = [
         [
             HEADLINE[name].label,
-            worded(said[name], HEADLINE[name].unit) if name in said else NOTHING,
+            worded(scores[name], HEADLINE[name].unit) if name in scores else NOTHING,
             estimate_cell(judged.headline[name], HEADLINE[name].unit),
         ]
         for name in _NUMBERS
@@ -251,9 +253,9 @@ def _test(verdict: SearchResult) -> list[Part]:
         for target, values in judged.per_target.items()
     ]
     looks = [
-        f"Opened {one['date']}: configuration {one['configuration']}"
-        + (", after it had been opened for another one." if one.get("again") else ".")
-        for one in verdict.openings
+        f"Opened {opening['date']}: configuration {opening['configuration']}"
+        + (", after it had been opened for another one." if opening.get("again") else ".")
+        for opening in verdict.openings
     ]
     return [
         Table(["Number", "cross-validation, train", "test"], rows),
@@ -262,51 +264,60 @@ def _test(verdict: SearchResult) -> list[Part]:
     ]
 
 
-def _edges(verdict: SearchResult) -> Table:
+def _tabulate_edges(verdict: SearchResult) -> Table:
     ranking = verdict.ranking
     few = len(ranking) <= 2 * _EDGE
     rows = []
-    for one in ranking if few else [*ranking[:_EDGE], *ranking[-_EDGE:]]:
-        aucs = np.array([score.aucs for score in one.scores]).mean(axis=0).tolist()
-        made = f"#{one.rank} {one.predictor} on {one.features}, {one.calibration}"
-        name = made if one.state == "finished" else f"{made} (stopped)"
-        rows.append([name, f"{one.mean('auc'):.4f}", *(worded(auc, "number") for auc in aucs)])
+    for candidate in ranking if few else [*ranking[:_EDGE], *ranking[-_EDGE:]]:
+        aucs = np.array([score.aucs for score in candidate.scores]).mean(axis=0).tolist()
+        label = f"#{candidate.rank} {candidate.predictor} on {candidate.features}"
+        label += f", {candidate.calibration}"
+        name = label if candidate.state == "finished" else f"{label} (stopped)"
+        rows.append(
+            [name, f"{candidate.mean('auc'):.4f}", *(worded(auc, "number") for auc in aucs)]
+        )
     targets = verdict.targets or [f"target {k + 1}" for k in range(len(ranking[0].scores[0].aucs))]
     return Table(["AUC on the train part ↑", "mean", *targets], rows)
 
 
-def _best(verdict: SearchResult) -> Table:
+def _tabulate_best(verdict: SearchResult) -> Table:
     rows: list[Row] = []
-    for one in verdict.ranking[:_SHOWN]:
-        recipe, error = one.recipe.to_dict(), _spread(one)
-        made = yaml.safe_dump(
+    for candidate in verdict.ranking[:_SHOWN]:
+        recipe, error = candidate.recipe.to_dict(), _standard_error(candidate)
+        options = yaml.safe_dump(
             {name: recipe[name] for name in ("features", "predictor")},
             sort_keys=False,
             default_flow_style=True,
             width=10_000,
         )
-        folds = f"{len(one.scores)} folds" if one.state == "finished" else "stopped"
+        folds = f"{len(candidate.scores)} folds" if candidate.state == "finished" else "stopped"
         rows.append(
             [
-                f"#{one.rank}",
-                *(Cell(c, words=True) for c in (one.features, one.predictor, one.calibration)),
-                Cell(f"{one.mean('auc'):.4f}", note=f"± {error:.4f}" if np.isfinite(error) else ""),
-                f"{one.mean('brier'):.4f}",
-                Cell(folds, note=f"trial {one.trial}"),
-                Cell("options", folded=made, words=True),
+                f"#{candidate.rank}",
+                *(
+                    Cell(c, words=True)
+                    for c in (candidate.features, candidate.predictor, candidate.calibration)
+                ),
+                Cell(
+                    f"{candidate.mean('auc'):.4f}",
+                    note=f"± {error:.4f}" if np.isfinite(error) else "",
+                ),
+                f"{candidate.mean('brier'):.4f}",
+                Cell(folds, note=f"trial {candidate.trial}"),
+                Cell("options", folded=options, words=True),
             ]
         )
     head = ["", "Features", "Predictor", "Calibration", "AUC ↑", "Brier ↓", "seen", ""]
     return Table(head, rows)
 
 
-def _spread(one: RankedCandidate) -> float:
+def _standard_error(candidate: RankedCandidate) -> float:
     """The standard error of a configuration's mean AUC over folds."""
-    values = [score.auc for score in one.scores]
+    values = [score.auc for score in candidate.scores]
     return float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
 
 
-def _times(verdict: SearchResult) -> Table:
+def _tabulate_times(verdict: SearchResult) -> Table:
     rows = [
         [name, f"{count:,}", f"{seconds:,.0f}"]
         for name, (count, seconds) in seconds_by_predictor(verdict.trials).items()
@@ -316,8 +327,8 @@ def _times(verdict: SearchResult) -> Table:
 
 def seconds_by_predictor(trials: tuple[SearchTrial, ...]) -> dict[str, tuple[int, float]]:
     """The number of trials of each predictor, and their total seconds."""
-    found: dict[str, tuple[int, float]] = {}
+    totals: dict[str, tuple[int, float]] = {}
     for trial in trials:
-        count, seconds = found.get(trial.candidate.predictor, (0, 0.0))
-        found[trial.candidate.predictor] = (count + 1, seconds + trial.seconds)
-    return found
+        count, seconds = totals.get(trial.candidate.predictor, (0, 0.0))
+        totals[trial.candidate.predictor] = (count + 1, seconds + trial.seconds)
+    return totals

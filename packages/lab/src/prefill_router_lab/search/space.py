@@ -68,10 +68,10 @@ class Branch:
 
     def at(self, places: Sequence[int]) -> list[dict[str, Any]]:
         """The kinds with their options, given an index on each axis."""
-        made = [dict(one) for one in self.fixed]
+        kinds = [dict(family) for family in self.fixed]
         for axis, place in zip(self.axes, places, strict=True):
-            made[axis.part][axis.option] = axis.values[place]
-        return made
+            kinds[axis.part][axis.option] = axis.values[place]
+        return kinds
 
     def all_places(self) -> Iterator[tuple[int, ...]]:
         """Every combination of indices."""
@@ -158,8 +158,10 @@ class Space:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, as the file has them."""
         return {
-            "features": {name: _plain(branch) for name, branch in self.features.items()},
-            "predictors": {name: _plain(branch)[0] for name, branch in self.predictors.items()},
+            "features": {name: _branch_to_list(branch) for name, branch in self.features.items()},
+            "predictors": {
+                name: _branch_to_list(branch)[0] for name, branch in self.predictors.items()
+            },
             "calibrations": list(self.calibrations),
         }
 
@@ -178,11 +180,11 @@ def read_space(name: str) -> Space:
     """
     if name == DEFAULT and not Path(name).exists():
         with as_file(files("prefill_router_lab.search") / "default.yaml") as path:
-            return _read(path)
-    return _read(Path(name))
+            return _read_file(path)
+    return _read_file(Path(name))
 
 
-def _read(path: Path) -> Space:
+def _read_file(path: Path) -> Space:
     try:
         return space_from_dict(read_yaml(path))
     except PrefillRouterError as error:
@@ -201,37 +203,40 @@ def space_from_dict(value: Any) -> Space:
     if not isinstance(kinds, list) or not kinds or len(set(map(str, kinds))) < len(kinds):
         raise ConfigError(f"calibrations are {kinds!r}; list at least one, each once")
     space = Space(
-        _branches(value.get("features"), "features"),
-        _branches(value.get("predictors"), "predictors"),
+        _read_branches(value.get("features"), "features"),
+        _read_branches(value.get("predictors"), "predictors"),
         tuple(find(str(kind)).kind for kind in kinds),
     )
-    _check(space)
+    _check_values(space)
     return space
 
 
-def _branches(value: Any, what: str) -> dict[str, Branch]:
+def _read_branches(value: Any, what: str) -> dict[str, Branch]:
     if not isinstance(value, Mapping) or not value:
         raise ConfigError(f"a space needs {what}, by name")
-    return {str(name): _branch(str(name), one) for name, one in value.items()}
+    return {str(name): _read_branch(str(name), entry) for name, entry in value.items()}
 
 
-def _branch(name: str, value: Any) -> Branch:
+def _read_branch(name: str, value: Any) -> Branch:
     fixed, axes = list[Options](), list[SearchAxis]()
-    for part, one in enumerate(value if isinstance(value, list) else [value]):
-        options = {"kind": one} if isinstance(one, str) else one
+    for part, entry in enumerate(value if isinstance(value, list) else [value]):
+        options = {"kind": entry} if isinstance(entry, str) else entry
         if not isinstance(options, Mapping) or "kind" not in options:
-            raise ConfigError(f"{name!r} needs a kind, or a mapping with one, not {one!r}")
-        tried = options.get("try", {})
-        if not isinstance(tried, Mapping):
+            raise ConfigError(f"{name!r} needs a kind, or a mapping with one, not {entry!r}")
+        values_by_option = options.get("try", {})
+        if not isinstance(values_by_option, Mapping):
             raise ConfigError(f"{name!r}: try is a mapping of options to lists of values")
-        axes += [_axis(name, part, str(option), values) for option, values in tried.items()]
+        axes += [
+            _read_axis(name, part, str(option), values)
+            for option, values in values_by_option.items()
+        ]
         fixed.append({k: v for k, v in options.items() if k != "try"})
     if not fixed:
         raise ConfigError(f"{name!r} is empty; name at least one kind")
     return Branch(name, tuple(fixed), tuple(axes))
 
 
-def _axis(name: str, part: int, option: str, values: Any) -> SearchAxis:
+def _read_axis(name: str, part: int, option: str, values: Any) -> SearchAxis:
     if not isinstance(values, list) or not values:
         raise ConfigError(f"{name!r}: try lists values of {option}, at least one, not {values!r}")
     try:
@@ -239,32 +244,32 @@ def _axis(name: str, part: int, option: str, values: Any) -> SearchAxis:
     except TypeError:
         raise ConfigError(f"{name!r}: try lists values of {option} that no option takes") from None
     if len(distinct) < len(values):
-        raise ConfigError(f"{name!r}: try lists a value of {option} twice")
+        raise ConfigError(f"{name!r}: try repeats a value of {option}")
     return SearchAxis(part, option, tuple(values))
 
 
-def _check(space: Space) -> None:
+def _check_values(space: Space) -> None:
     """Build each value of each option once, and check that no configuration has two names."""
     first, other = next(iter(space.features.values())), next(iter(space.predictors.values()))
-    seen: dict[str, str] = {}
+    names: dict[str, str] = {}
     for branch in (*space.features.values(), *space.predictors.values()):
         reads = branch.name in space.features and space.features[branch.name] is branch
         for places in branch.all_places():
-            made = branch.at(places)
+            kinds = branch.at(places)
             recipe = recipe_from_dict(
                 {
-                    "features": made if reads else first.at([0] * len(first.axes)),
-                    "predictor": other.at([0] * len(other.axes))[0] if reads else made[0],
+                    "features": kinds if reads else first.at([0] * len(first.axes)),
+                    "predictor": other.at([0] * len(other.axes))[0] if reads else kinds[0],
                 }
             )
             same = f"{reads} {key_of(recipe)}"
-            if same in seen:
-                raise ConfigError(f"{branch.name!r} repeats a configuration of {seen[same]!r}")
-            seen[same] = branch.name
+            if same in names:
+                raise ConfigError(f"{branch.name!r} repeats a configuration of {names[same]!r}")
+            names[same] = branch.name
 
 
-def _plain(branch: Branch) -> list[dict[str, Any]]:
-    made = [dict(one) for one in branch.fixed]
+def _branch_to_list(branch: Branch) -> list[dict[str, Any]]:
+    families = [dict(family) for family in branch.fixed]
     for axis in branch.axes:
-        made[axis.part].setdefault("try", {})[axis.option] = list(axis.values)
-    return made
+        families[axis.part].setdefault("try", {})[axis.option] = list(axis.values)
+    return families

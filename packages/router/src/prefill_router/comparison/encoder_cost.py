@@ -42,7 +42,7 @@ class Charge:
             )
 
     @property
-    def said(self) -> str:
+    def words(self) -> str:
         """The price in words."""
         if self.per_hour is not None:
             return f"${self.per_hour:g} per hour of routing, one request at a time"
