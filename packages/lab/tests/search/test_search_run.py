@@ -29,7 +29,7 @@ from prefill_router.fitting import FoldScore, FoldScorer
 from prefill_router.policy import Predictions
 from prefill_router_lab.search import SearchConfig, choose
 from prefill_router_lab.search.trial_loop import Proposer, chosen_on_other_folds
-from prefill_router_lab.search.trials import SearchTrial, ranked
+from prefill_router_lab.search.trials import SearchTrial, rank_candidates
 
 pytestmark = pytest.mark.slow
 
@@ -180,7 +180,7 @@ def test_equal_ones_go_by_the_brier_score() -> None:
     trial = SearchTrial(
         0, candidate, {"platt": (one, one), "isotonic": (better, one)}, 1.0, "finished"
     )
-    assert [r.calibration for r in ranked(space, [trial], "auc")] == ["isotonic", "platt"]
+    assert [r.calibration for r in rank_candidates(space, [trial], "auc")] == ["isotonic", "platt"]
 
 
 def test_the_choice_on_other_folds_by_hand() -> None:

@@ -20,8 +20,8 @@ from prefill_router_lab.studies.ratio import (
     RatioOptions,
     RatioOrder,
     RatioStudy,
+    find_strongest,
     routing_ratio,
-    strongest,
     summary,
 )
 
@@ -155,9 +155,9 @@ def test_two_targets_have_the_numbers_of_routellm() -> None:
 def test_the_strong_target_is_the_most_accurate_where_measured() -> None:
     correct = np.array([[1, 0, np.nan], [1, np.nan, np.nan], [0, 1, np.nan], [0, 1, np.nan]])
     few = RoutingDataset.of(ANSWERS.queries[:4], ANSWERS.pool, correct)
-    assert strongest(few) == "target-1"
+    assert find_strongest(few) == "target-1"
     with pytest.raises(DataError, match="no answer has a label"):
-        strongest(RoutingDataset.of(few.queries, few.pool, np.full((4, 3), np.nan)))
+        find_strongest(RoutingDataset.of(few.queries, few.pool, np.full((4, 3), np.nan)))
 
 
 def test_what_makes_no_sense_is_refused() -> None:

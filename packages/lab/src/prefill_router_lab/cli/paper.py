@@ -316,7 +316,7 @@ def ratio(
     Example: prefill-router study ratio routers.yaml --data answers --store states --out ratio
     """
     from prefill_router.reporting import ROUTERS
-    from prefill_router_lab.studies import routing_ratio, strongest
+    from prefill_router_lab.studies import find_strongest, routing_ratio
 
     one_of("--strong-by", strong_by, _BY)
 
@@ -335,7 +335,7 @@ def ratio(
         {name: router.predict(test, stores=opened.states) for name, router in routers.items()},
         test,
         options,
-        strong=strong or strongest(part),
+        strong=strong or find_strongest(part),
         progress=opened.bar,
     )
     how = "named" if strong else f"the most accurate on the {strong_by} part"

@@ -61,10 +61,10 @@ from prefill_router_lab.studies import (
     Shift,
     ShiftOptions,
     ablation_study,
+    find_strongest,
     routing_ratio,
     seed_study,
     shift_study,
-    strongest,
 )
 
 __all__ = ["PARTS", "PoolContext", "make_parts"]
@@ -196,7 +196,7 @@ def ratio_part(context: PoolContext) -> dict[str, Any]:
         systems,
         context.test,
         RatioOptions(resamples=context.options.resample_count, seed=context.options.seed),
-        strong=strongest(context.test),
+        strong=find_strongest(context.test),
         progress=context.progress,
     )
     curves = {
@@ -247,7 +247,7 @@ def end_to_end_part(context: PoolContext) -> dict[str, Any]:
     ]
     study = study_end_to_end(
         contenders,
-        strongest(context.train),
+        find_strongest(context.train),
         EndToEndOptions(resamples=context.options.resample_count, seed=context.options.seed),
         charges={TRUNK: context.charge.words, UNIFIED: "nothing"},
         progress=context.progress,

@@ -41,8 +41,8 @@ from prefill_router_lab.search.trials import (
     RankedCandidate,
     SearchTrial,
     TrialLedger,
-    ranked,
-    worth,
+    orient_score,
+    rank_candidates,
 )
 
 if TYPE_CHECKING:
@@ -73,18 +73,18 @@ class Proposer:
 
     def propose(self, trials: Sequence[SearchTrial]) -> Candidate | None:
         """A candidate that isn't among these trials; None when all have been tried."""
-        taken = {trial.candidate for trial in trials}
+        tried = {trial.candidate for trial in trials}
         for candidate in openers(self.space):
-            if candidate not in taken:
+            if candidate not in tried:
                 return candidate
-        if len(taken) >= self.space.candidates:
+        if len(tried) >= self.space.candidates:
             return None
         study = self._study(trials)
         for _ in range(_ATTEMPTS):
-            found = self._asked(study.ask())
-            if found not in taken:
-                return found
-        return self._drawn(taken, len(trials))
+            candidate = self._read_candidate(study.ask())
+            if candidate not in tried:
+                return candidate
+        return self._draw_untried(tried, len(trials))
 
     def _study(self, trials: Sequence[SearchTrial]) -> Any:
         optuna = load_optuna()
@@ -94,23 +94,23 @@ class Proposer:
         for trial in trials:
             value = trial.best(self.objective, trial.folds)
             if np.isfinite(value):
-                study.add_trial(self._told(optuna, trial, value))
+                study.add_trial(self._make_optuna_trial(optuna, trial, value))
         return study
 
-    def _told(self, optuna: Any, trial: SearchTrial, value: float) -> Any:
+    def _make_optuna_trial(self, optuna: Any, trial: SearchTrial, value: float) -> Any:
         ranges = self._ranges(trial.candidate)
         return optuna.trial.create_trial(
             params=self._params(trial.candidate), distributions=ranges, value=value
         )
 
-    def _asked(self, asked: Any) -> Candidate:
-        features = asked.suggest_categorical("features", list(self.space.features))
-        predictor = asked.suggest_categorical("predictor", list(self.space.predictors))
-        calibrated = asked.suggest_categorical("calibrated", list(self.space.held_out))
+    def _read_candidate(self, trial: Any) -> Candidate:
+        features = trial.suggest_categorical("features", list(self.space.features))
+        predictor = trial.suggest_categorical("predictor", list(self.space.predictors))
+        calibrated = trial.suggest_categorical("calibrated", list(self.space.held_out))
         places = tuple(
             tuple(
-                int(asked.suggest_categorical(name, list(range(size))))
-                for name, size in _axes(branch, what)
+                int(trial.suggest_categorical(name, list(range(size))))
+                for name, size in _name_axes(branch, what)
             )
             for branch, what in self._branches(features, predictor)
         )
@@ -130,7 +130,7 @@ class Proposer:
         }
         branches = self._branches(candidate.features, candidate.predictor)
         for (branch, what), places in zip(branches, candidate.places, strict=True):
-            names = [name for name, _ in _axes(branch, what)]
+            names = [name for name, _ in _name_axes(branch, what)]
             params |= dict(zip(names, places, strict=True))
         return params
 
@@ -143,15 +143,15 @@ class Proposer:
             "calibrated": CategoricalDistribution(list(self.space.held_out)),
         }
         for branch, what in self._branches(candidate.features, candidate.predictor):
-            for name, size in _axes(branch, what):
+            for name, size in _name_axes(branch, what):
                 ranges[name] = CategoricalDistribution(list(range(size)))
         return ranges
 
-    def _drawn(self, taken: set[Candidate], number: int) -> Candidate | None:
+    def _draw_untried(self, tried: set[Candidate], number: int) -> Candidate | None:
         """A random untried candidate, where the sampler only repeats itself."""
-        left = [c for c in islice(self.space.all_candidates(), _WALKED) if c not in taken]
+        untried = [c for c in islice(self.space.all_candidates(), _WALKED) if c not in tried]
         random = np.random.default_rng((self.seed, number))
-        return left[int(random.integers(len(left)))] if left else None
+        return untried[int(random.integers(len(untried)))] if untried else None
 
 
 def openers(space: Space) -> Iterator[Candidate]:
@@ -159,12 +159,14 @@ def openers(space: Space) -> Iterator[Candidate]:
 
     All with the first value of each option.
     """
-    held = space.held_out[0]
+    calibrated = space.held_out[0]
     features, predictors = list(space.features.values()), list(space.predictors.values())
-    pairs = [(features[0], one) for one in predictors] + [(f, predictors[0]) for f in features[1:]]
+    pairs = [(features[0], predictor) for predictor in predictors] + [
+        (f, predictors[0]) for f in features[1:]
+    ]
     for read, predictor in pairs:
         places = ((0,) * len(read.axes), (0,) * len(predictor.axes))
-        yield Candidate(read.name, predictor.name, places, held)
+        yield Candidate(read.name, predictor.name, places, calibrated)
 
 
 def load_optuna() -> Any:
@@ -179,7 +181,7 @@ def load_optuna() -> Any:
     return optuna
 
 
-def _axes(branch: Branch, what: str) -> list[tuple[str, int]]:
+def _name_axes(branch: Branch, what: str) -> list[tuple[str, int]]:
     """The name of each axis, unique among the branches, and its length."""
     return [
         (f"{what} {branch.name} {axis.part} {axis.option}", len(axis.values))
@@ -187,11 +189,11 @@ def _axes(branch: Branch, what: str) -> list[tuple[str, int]]:
     ]
 
 
-def _answer(
-    bench: FoldScorer, asked: tuple[Recipe, Sequence[CalibratorKind], int], progress: Progress
+def _score_fold(
+    bench: FoldScorer, job: tuple[Recipe, Sequence[CalibratorKind], int], progress: Progress
 ) -> Answer:
     del progress
-    return answer(bench, *asked)
+    return answer(bench, *job)
 
 
 def search(
@@ -222,14 +224,14 @@ def search(
         FitError: None of the candidates could be fitted.
         MissingExtraError: optuna isn't installed.
     """
-    config, shown = config or SearchConfig(), progress or SilentProgress()
+    config, bar = config or SearchConfig(), progress or SilentProgress()
     ledger = TrialLedger(None if folder is None else folder / "trials")
     cache = None if folder is None else folder / "cache"
     bench = FoldScorer(train, tuple(states), config.folds, config.seed, config.objective, cache)
     proposer = Proposer(space, config.objective, config.seed)
     trials = {trial.number: trial for trial in ledger.read()}
     with (
-        shown.task("trials", total=float(config.trials)) as advance,
+        bar.task("trials", total=float(config.trials)) as advance,
         (engine or LocalEngine(config.jobs)).pool(bench) as at,
     ):
         _SearchRun(space, config, ledger, proposer, trials, at, advance).run()
@@ -255,81 +257,85 @@ class _SearchRun:
 
     def run(self) -> None:
         waiting: dict[Future[Answer], SearchTrial] = {}
-        left = [trial for trial in self._by_number() if trial.state == "running"]
-        for _ in range(len(self.trials) - len(left)):
+        unfinished = [trial for trial in self._list_trials() if trial.state == "running"]
+        for _ in range(len(self.trials) - len(unfinished)):
             self.advance(note="kept")
         while True:
-            while len(waiting) < self.pool.size and (trial := self._next(left)) is not None:
-                waiting[self._begin(trial)] = trial
+            while (
+                len(waiting) < self.pool.size and (trial := self._take_next(unfinished)) is not None
+            ):
+                waiting[self._submit(trial)] = trial
             if not waiting:
                 return
-            done, _ = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in done:
+            completed, _ = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in completed:
                 trial = self._judge(waiting.pop(future), future.result())
-                if trial.state == "running" and not self._over():
-                    waiting[self._begin(trial)] = trial
+                if trial.state == "running" and not self._is_over():
+                    waiting[self._submit(trial)] = trial
                 elif trial.state != "running":
-                    self.advance(note=self._note())
+                    self.advance(note=self._write_note())
 
-    def _by_number(self) -> list[SearchTrial]:
+    def _list_trials(self) -> list[SearchTrial]:
         return [self.trials[number] for number in sorted(self.trials)]
 
-    def _over(self) -> bool:
+    def _is_over(self) -> bool:
         limit = self.config.minutes
         return limit is not None and time.monotonic() - self._began > 60 * limit
 
-    def _next(self, left: list[SearchTrial]) -> SearchTrial | None:
+    def _take_next(self, unfinished: list[SearchTrial]) -> SearchTrial | None:
         """An interrupted trial, or a new one; None when there are enough."""
-        if self._over():
+        if self._is_over():
             return None
-        if left:
-            return left.pop(0)
+        if unfinished:
+            return unfinished.pop(0)
         if len(self.trials) >= self.config.trials:
             return None
-        candidate = self.proposer.propose(self._by_number())
+        candidate = self.proposer.propose(self._list_trials())
         if candidate is None:
             return None
         number = max(self.trials, default=-1) + 1
-        return self._keep(SearchTrial(number, candidate, {}))
+        return self._save(SearchTrial(number, candidate, {}))
 
-    def _begin(self, trial: SearchTrial) -> Future[Answer]:
+    def _submit(self, trial: SearchTrial) -> Future[Answer]:
         recipe = self.space.recipe(trial.candidate)
         kinds = tuple(self.space.kinds(trial.candidate))
-        return self.pool.submit(_answer, (recipe, kinds, trial.folds))
+        return self.pool.submit(_score_fold, (recipe, kinds, trial.folds))
 
-    def _judge(self, trial: SearchTrial, found: Answer) -> SearchTrial:
-        scores, seconds, why = found
+    def _judge(self, trial: SearchTrial, answer: Answer) -> SearchTrial:
+        scores, seconds, why = answer
         if why:
-            return self._keep(replace(trial, state="failed", why=why))
-        joined = {kind: (*trial.scores.get(kind, ()), one) for kind, one in scores.items()}
+            return self._save(replace(trial, state="failed", why=why))
+        joined = {kind: (*trial.scores.get(kind, ()), score) for kind, score in scores.items()}
         trial = replace(trial, scores=joined, seconds=trial.seconds + seconds)
         if trial.folds >= self.config.folds:
-            return self._keep(replace(trial, state="finished"))
-        return self._keep(replace(trial, state="stopped" if self._hopeless(trial) else "running"))
+            return self._save(replace(trial, state="finished"))
+        return self._save(
+            replace(trial, state="stopped" if self._is_hopeless(trial) else "running")
+        )
 
-    def _hopeless(self, trial: SearchTrial) -> bool:
+    def _is_hopeless(self, trial: SearchTrial) -> bool:
         """Whether the trial is too far behind the best finished one on the same folds."""
-        best = self._best()
+        best = self._find_best()
         if best is None:
             return False
         objective, folds = self.config.objective, trial.folds
         behind = best.best(objective, folds) - trial.best(objective, folds)
         return bool(behind > self.config.stop_behind)
 
-    def _best(self) -> SearchTrial | None:
-        finished = [trial for trial in self._by_number() if trial.state == "finished"]
+    def _find_best(self) -> SearchTrial | None:
+        finished = [trial for trial in self._list_trials() if trial.state == "finished"]
         objective, folds = self.config.objective, self.config.folds
-        return max(finished, key=lambda one: one.best(objective, folds), default=None)
+        return max(finished, key=lambda trial: trial.best(objective, folds), default=None)
 
-    def _note(self) -> str:
-        best = self._best()
+    def _write_note(self) -> str:
+        best = self._find_best()
         if best is None:
             return ""
         value = best.best(self.config.objective, self.config.folds)
-        shown = abs(value) if self.config.objective == "brier" else value
-        return f"best {self.config.objective} {shown:.4f}"
+        magnitude = abs(value) if self.config.objective == "brier" else value
+        return f"best {self.config.objective} {magnitude:.4f}"
 
-    def _keep(self, trial: SearchTrial) -> SearchTrial:
+    def _save(self, trial: SearchTrial) -> SearchTrial:
         self.trials[trial.number] = trial
         self.ledger.write(trial)
         return trial
@@ -347,11 +353,11 @@ def chosen_on_other_folds(trials: Sequence[SearchTrial], objective: Objective, f
     """
     table = np.array(
         [
-            [worth(score, objective) for score in scores]
+            [orient_score(score, objective) for score in scores]
             for trial in trials
             if trial.state == "finished"
             for scores in trial.scores.values()
-            if np.isfinite([worth(score, objective) for score in scores]).all()
+            if np.isfinite([orient_score(score, objective) for score in scores]).all()
         ]
     )
     if not len(table):
@@ -405,11 +411,11 @@ class SearchResult:
                 state: sum(trial.state == state for trial in self.trials)
                 for state in ("finished", "stopped", "failed", "running")
             },
-            "winner": {**self.winner.to_dict(), "cross_validation": self._means()},
+            "winner": {**self.winner.to_dict(), "cross_validation": self._average_scores()},
             "chosen_on_other_folds": plain(self.honest),
             "test": None
             if judged is None
-            else {name: one.to_dict() for name, one in judged.headline.items()},
+            else {name: estimate.to_dict() for name, estimate in judged.headline.items()},
             "test_targets": None
             if judged is None
             else {
@@ -417,11 +423,11 @@ class SearchResult:
                 for target, values in judged.per_target.items()
             },
             "openings": list(self.openings),
-            "ranking": [one.to_dict() for one in self.ranking],
+            "ranking": [candidate.to_dict() for candidate in self.ranking],
             "failed": {str(t.number): t.why for t in self.trials if t.state == "failed"},
         }
 
-    def _means(self) -> dict[str, float | None]:
+    def _average_scores(self) -> dict[str, float | None]:
         return {
             "auc": plain(self.winner.mean("auc")),
             "brier": plain(self.winner.mean("brier")),
@@ -447,7 +453,7 @@ def choose(
     Raises:
         FitError: No trial went through all folds.
     """
-    ranking = ranked(space, trials, config.objective)
+    ranking = rank_candidates(space, trials, config.objective)
     if not ranking or ranking[0].state != "finished":
         raise FitError(
             f"none of {len(trials)} trials finished all {config.folds} folds; allow more time"
@@ -481,16 +487,16 @@ def conclude(
         ConfigError: It was opened for another configuration.
     """
     recipe, seed = verdict.winner.recipe, verdict.config.seed
-    drawn = sealed.split_for(recipe, seed=seed)
+    split = sealed.split_for(recipe, seed=seed)
     dataset = sealed.open(recipe, again=again)
-    fitted = fit_router(
+    fit = fit_router(
         dataset,
         states,
         config=FitConfig(recipe=recipe, resamples=verdict.config.resamples, seed=seed),
-        drawn=drawn,
+        drawn=split,
         sources=sources,
         progress=progress,
     )
-    opened = tuple(sealed.openings)
-    done = replace(verdict, evaluation=fitted.evaluation, openings=opened)
-    return done, fitted.router
+    openings = tuple(sealed.openings)
+    result = replace(verdict, evaluation=fit.evaluation, openings=openings)
+    return result, fit.router

@@ -49,11 +49,11 @@ class SearchTrial:
     def best(self, objective: Objective, folds: int) -> float:
         """Its best calibration's mean over the first folds, higher is better; -inf for none."""
         means = [
-            float(np.mean([worth(score, objective) for score in scores[:folds]]))
+            float(np.mean([orient_score(score, objective) for score in scores[:folds]]))
             for scores in self.scores.values()
             if scores
         ]
-        return max((one for one in means if np.isfinite(one)), default=-np.inf)
+        return max((mean for mean in means if np.isfinite(mean)), default=-np.inf)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -61,9 +61,9 @@ class SearchTrial:
             "number": self.number,
             "features": self.candidate.features,
             "predictor": self.candidate.predictor,
-            "places": [list(one) for one in self.candidate.places],
+            "places": [list(places) for places in self.candidate.places],
             "calibrated": self.candidate.calibrated,
-            "scores": {k: [one.to_dict() for one in v] for k, v in self.scores.items()},
+            "scores": {k: [score.to_dict() for score in v] for k, v in self.scores.items()},
             "seconds": self.seconds,
             "state": self.state,
             "why": self.why,
@@ -91,7 +91,7 @@ class SearchTrial:
         )
 
 
-def worth(score: FoldScore, objective: Objective) -> float:
+def orient_score(score: FoldScore, objective: Objective) -> float:
     """The objective as a number of which higher is better."""
     return -score.of(objective) if objective == "brier" else score.of(objective)
 
@@ -181,7 +181,7 @@ class RankedCandidate:
         }
 
 
-def ranked(
+def rank_candidates(
     space: Space, trials: Sequence[SearchTrial], objective: Objective
 ) -> list[RankedCandidate]:
     """All configurations that were tried, the best first; stopped ones come last.
@@ -189,13 +189,13 @@ def ranked(
     Ties (to 1e-6) are broken by the Brier score, which calibration changes even where it doesn't
     change the AUC.
     """
-    found = []
+    entries = []
     for trial in trials:
         for kind in space.kinds(trial.candidate):
             scores = trial.scores.get(kind, ())
-            if scores and np.isfinite(np.mean([worth(s, objective) for s in scores])):
-                found.append((trial, kind, scores))
-    found.sort(key=lambda one: _order(one[0], one[1], one[2], objective))
+            if scores and np.isfinite(np.mean([orient_score(s, objective) for s in scores])):
+                entries.append((trial, kind, scores))
+    entries.sort(key=lambda entry: _make_sort_key(entry[0], entry[1], entry[2], objective))
     return [
         RankedCandidate(
             place,
@@ -207,13 +207,13 @@ def ranked(
             scores,
             trial.state,
         )
-        for place, (trial, kind, scores) in enumerate(found, 1)
+        for place, (trial, kind, scores) in enumerate(entries, 1)
     ]
 
 
-def _order(
+def _make_sort_key(
     trial: SearchTrial, kind: str, scores: tuple[FoldScore, ...], objective: Objective
 ) -> tuple[Any, ...]:
-    value = float(np.mean([worth(score, objective) for score in scores]))
+    value = float(np.mean([orient_score(score, objective) for score in scores]))
     brier = float(np.mean([score.brier for score in scores]))
     return (trial.state != "finished", -round(value, 6), brier, trial.number, kind)

@@ -29,6 +29,6 @@ from .peers import (
     PeerStudy as PeerStudy,
     study_peers as study_peers,
 )
-from .ratio import routing_ratio as routing_ratio, strongest as strongest
+from .ratio import find_strongest as find_strongest, routing_ratio as routing_ratio
 from .seeds import seed_study as seed_study
 from .shift import Shift as Shift, arms as arms, shift_study as shift_study

@@ -130,7 +130,7 @@ class AblationStudy:
             "fisher_best": self.best,
             "rows": [
                 {
-                    **{name: _plain(value) for name, value in row.row().items()},
+                    **{name: _make_plain(value) for name, value in row.row().items()},
                     "targets": list(row.ways.targets),
                     "fisher_behind": row.behind,
                     "fisher_short_of_limit": row.short,
@@ -151,12 +151,14 @@ class AblationStudy:
             facts={**facts, "probes": components},
             parts=[
                 ReportFigure("layers", draw(self), rows, _CAPTION),
-                Section("Mean AUC by selection method", [Note(UNDERLINED), _table(self)]),
+                Section(
+                    "Mean AUC by selection method", [Note(UNDERLINED), _tabulate_methods(self)]
+                ),
                 Section("What the columns mean", [_MEANINGS]),
             ],
             numbers=self.to_dict(),
             tables={"layers": rows},
-            short=_short(self),
+            short=_tabulate_summary(self),
         )
 
 
@@ -183,11 +185,13 @@ def ablation_study(
     """
     options, labels = options or AblationOptions(), encoder_labels(stores)
     pairs = [(pool, label) for pool in pools for label in labels]
-    held = dict(zip(labels, stores, strict=True))
-    skipped = [(p, label) for p, label in pairs if held[label].missing(pools[p].prompt_keys)]
-    shared = _AblationInputs(pools, held, options)
+    stores_by_label = dict(zip(labels, stores, strict=True))
+    skipped = [
+        (p, label) for p, label in pairs if stores_by_label[label].missing(pools[p].prompt_keys)
+    ]
+    shared = _AblationInputs(pools, stores_by_label, options)
     rows = (engine or LocalEngine()).map(
-        _ablated,
+        _ablate,
         shared,
         [pair for pair in pairs if pair not in skipped],
         finish=lambda _pair, row: row,
@@ -211,18 +215,18 @@ class _AblationInputs:
     options: AblationOptions
 
 
-def _ablated(shared: _AblationInputs, pair: tuple[str, str], shown: Progress) -> EncoderAblation:
+def _ablate(shared: _AblationInputs, pair: tuple[str, str], progress: Progress) -> EncoderAblation:
     train, store, options = shared.pools[pair[0]], shared.stores[pair[1]], shared.options
     dim, poolings, seed = options.dim, options.poolings, options.seed
     sites = candidate_sites(store, poolings=poolings, all_layers=options.all_layers)
-    found = survey(store, train, sites=sites, dim=dim, progress=shown)
-    grid = search(store, train, sites=sites, dims=(dim,), seed=seed, progress=shown)
-    ways = ablation(found, grid, dim=dim, poolings=poolings)
-    blocks = _probed_blocks(store, train, ways, sites=sites, seed=seed, progress=shown)
+    geometry = survey(store, train, sites=sites, dim=dim, progress=progress)
+    grid = search(store, train, sites=sites, dims=(dim,), seed=seed, progress=progress)
+    ways = ablation(geometry, grid, dim=dim, poolings=poolings)
+    blocks = _probe_blocks(store, train, ways, sites=sites, seed=seed, progress=progress)
     return EncoderAblation(*pair, ways, blocks)
 
 
-def _probed_blocks(
+def _probe_blocks(
     store: Activations,
     train: RoutingDataset,
     ways: Ablation,
@@ -233,8 +237,8 @@ def _probed_blocks(
 ) -> dict[str, float]:
     """The mean AUC of probes on each of `BLOCKS`, on the folds and targets of the other methods."""
     encoder, folds = store.provenance.encoder, stratified_folds(train, count=FOLDS, seed=seed)
-    named = {encoder: tuple(site.name for site in sites)}
-    block = JointConfig(encoders=(encoder,), sites=named, dim=ways.dim)
+    sites_by_encoder = {encoder: tuple(site.name for site in sites)}
+    block = JointConfig(encoders=(encoder,), sites=sites_by_encoder, dim=ways.dim)
     near = NeighboursConfig(
         encoder=encoder,
         site=max(sites).name,
@@ -244,33 +248,35 @@ def _probed_blocks(
         smoothing=3.0,
     )
     judged = [train.pool.names.index(name) for name in ways.targets]
-    found = {}
+    aucs = {}
     with progress.task("several layers", total=len(BLOCKS) * FOLDS) as advance:
         for name, families in zip(BLOCKS, ((block,), (block, near)), strict=True):
             scores = np.full(train.correct.shape, np.nan, dtype=np.float32)
             for fold in range(FOLDS):
-                held = folds == fold
-                scores[held] = _held_scores(families, store, train, held)
+                is_held_out = folds == fold
+                scores[is_held_out] = _score_held_out(families, store, train, is_held_out)
                 advance()
-            found[name] = float(auc_over_folds(scores, train.correct, folds)[judged].mean())
-    return found
+            aucs[name] = float(auc_over_folds(scores, train.correct, folds)[judged].mean())
+    return aucs
 
 
-def _held_scores(
+def _score_held_out(
     families: Sequence[FamilyConfig],
     store: Activations,
     train: RoutingDataset,
-    held: NDArray[np.bool_],
+    is_held_out: NDArray[np.bool_],
 ) -> NDArray[np.float32]:
     """Scores [query, target] of one fold by probes on features, both fitted on the others."""
     ids = np.array(train.query_ids)
-    rest, part = (train.select(ids[held == side].tolist()) for side in (False, True))
+    rest, part = (train.select(ids[is_held_out == side].tolist()) for side in (False, True))
     features = FeatureSet(tuple(family.fit(rest, [store]) for family in families))
-    seen, unseen = (features.read(PromptStates.of_dataset(one, [store])) for one in (rest, part))
-    return Probes.fit(seen, rest.correct).scores(unseen)
+    learned_features, scored_features = (
+        features.read(PromptStates.of_dataset(rows, [store])) for rows in (rest, part)
+    )
+    return Probes.fit(learned_features, rest.correct).scores(scored_features)
 
 
-def _plain(value: Any) -> Any:
+def _make_plain(value: Any) -> Any:
     return plain(value) if isinstance(value, float) else value
 
 
@@ -308,7 +314,7 @@ def summary(study: AblationStudy) -> list[str]:
     return lines
 
 
-def _table(study: AblationStudy) -> Table:
+def _tabulate_methods(study: AblationStudy) -> Table:
     """The paper's table; the best practical method of each row is underlined."""
     rows: list[Row] = []
     for row in study.rows:
@@ -321,7 +327,7 @@ def _table(study: AblationStudy) -> Table:
     return Table(["Pool, encoder", *study.rows[0].auc], rows)
 
 
-def _short(study: AblationStudy) -> Table:
+def _tabulate_summary(study: AblationStudy) -> Table:
     rows = [
         [row.pool, row.encoder, *(f"{auc:.4f}" for auc in row.auc.values())] for row in study.rows
     ]

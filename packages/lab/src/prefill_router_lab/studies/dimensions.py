@@ -129,7 +129,7 @@ class DimensionStudy:
 
     def report(self, *, title: str, facts: Mapping[str, str]) -> Report:
         """The page, tables and figure of the study."""
-        ways = f"Methods of choosing the layer, at {_shown(self)} components"
+        ways = f"Methods of choosing the layer, at {_choose_dimension(self)} components"
         return Report(
             name="dimensions",
             title=title,
@@ -137,14 +137,17 @@ class DimensionStudy:
             facts=facts,
             parts=[
                 ReportFigure("dimensions", draw(self), self.rows(), _CAPTION),
-                Section("At the Fisher-chosen layers", [Note(UNDERLINED), _grid(self, "fisher")]),
-                Section("At the best layers", [Note(UNDERLINED), _grid(self, "best")]),
-                Section(ways, [_selectors(self)]),
+                Section(
+                    "At the Fisher-chosen layers",
+                    [Note(UNDERLINED), _tabulate_grid(self, "fisher")],
+                ),
+                Section("At the best layers", [Note(UNDERLINED), _tabulate_grid(self, "best")]),
+                Section(ways, [_tabulate_selectors(self)]),
                 Section("What the numbers mean", [_MEANINGS]),
             ],
             numbers=self.to_dict(),
             tables={"dimensions": self.rows()},
-            short=_grid(self, "fisher", first="states"),
+            short=_tabulate_grid(self, "fisher", first="states"),
         )
 
 
@@ -172,24 +175,24 @@ def dimension_study(
         raise ConfigError("there is no store of states; give one for each encoder")
     options = options or DimensionOptions()
     rising, poolings, seed = sorted(set(options.dims)), options.poolings, options.seed
-    shown, labels = progress or SilentProgress(), encoder_labels(stores)
+    bar, labels = progress or SilentProgress(), encoder_labels(stores)
     cells: list[DimensionCell] = []
     for label, store in zip(labels, stores, strict=True):
         sites = candidate_sites(store, poolings=poolings, all_layers=options.all_layers)
-        grid = search(store, train, sites=sites, dims=rising, seed=seed, progress=shown)
-        found = {d: survey(store, train, sites=sites, dim=d, progress=shown) for d in rising}
+        grid = search(store, train, sites=sites, dims=rising, seed=seed, progress=bar)
+        surveys = {d: survey(store, train, sites=sites, dim=d, progress=bar) for d in rising}
         cells += [
-            DimensionCell(label, kind, dim, ablation(found[dim], grid, dim=dim, poolings=kind))
-            for kind in _choices([site.pooling for site in sites])
+            DimensionCell(label, kind, dim, ablation(surveys[dim], grid, dim=dim, poolings=kind))
+            for kind in _list_choices([site.pooling for site in sites])
             for dim in rising
         ]
     widths = tuple((n, s.provenance.hidden_size) for n, s in zip(labels, stores, strict=True))
     return DimensionStudy(tuple(cells), widths, train.pool.names, len(train), seed)
 
 
-def _choices(held: Sequence[Pooling]) -> list[tuple[Pooling, ...]]:
+def _list_choices(poolings: Sequence[Pooling]) -> list[tuple[Pooling, ...]]:
     """Each pooling alone, and all of them where there are several."""
-    kinds = [pooling for pooling in POOLINGS if pooling in held]
+    kinds = [pooling for pooling in POOLINGS if pooling in poolings]
     return [(kind,) for kind in kinds] + ([tuple(kinds)] if len(kinds) > 1 else [])
 
 
@@ -217,9 +220,9 @@ def summary(study: DimensionStudy) -> list[str]:
     """The result in a few sentences."""
     top = study.top
     lines = [
-        f"At the layers that Fisher J chooses, probes are best on {_kind(top.poolings)} states of "
-        f"{top.encoder} with {top.dim} components: a mean AUC of {top.fisher:.4f} over "
-        f"{len(study.targets)} targets."
+        "At the layers that Fisher J chooses, probes are best on "
+        f"{_name_poolings(top.poolings)} states of {top.encoder} with {top.dim} components: a "
+        f"mean AUC of {top.fisher:.4f} over {len(study.targets)} targets."
     ]
     line = study.line(top.encoder, top.poolings)
     usual = next((cell for cell in line if cell.dim == USUAL), None)
@@ -238,22 +241,25 @@ def summary(study: DimensionStudy) -> list[str]:
     return lines
 
 
-def _grid(study: DimensionStudy, which: str, *, first: str = "States") -> Table:
+def _tabulate_grid(study: DimensionStudy, which: str, *, first: str = "States") -> Table:
     """A table of mean AUC by encoder and pooling, a column per dimension; row bests underlined."""
     rows: list[Row] = []
     for encoder, poolings in study.lines:
-        values = [_value(cell, which) for cell in study.line(encoder, poolings)]
+        values = [_read_value(cell, which) for cell in study.line(encoder, poolings)]
         top = max(values)
         cells = [Cell(f"{value:.4f}", best=value == top and top > CHANCE_AUC) for value in values]
-        rows.append([f"{encoder}, {_kind(poolings)}", *cells])
+        rows.append([f"{encoder}, {_name_poolings(poolings)}", *cells])
     return Table([first, *map(str, sorted({cell.dim for cell in study.cells}))], rows)
 
 
-def _selectors(study: DimensionStudy) -> Table:
+def _tabulate_selectors(study: DimensionStudy) -> Table:
     """The paper's ablation: mean AUC by selection method, for every encoder and pooling."""
-    cells = [cell for cell in study.cells if cell.dim == _shown(study)]
+    cells = [cell for cell in study.cells if cell.dim == _choose_dimension(study)]
     rows = [
-        [f"{cell.encoder}, {_kind(cell.poolings)}", *(f"{s.auc:.4f}" for s in cell.ways.selectors)]
+        [
+            f"{cell.encoder}, {_name_poolings(cell.poolings)}",
+            *(f"{s.auc:.4f}" for s in cell.ways.selectors),
+        ]
         for cell in cells
     ]
     note = f"Over {len(study.targets)} targets, on train rows."
@@ -269,9 +275,9 @@ def draw(study: DimensionStudy) -> Figure:
         for place, (encoder, poolings) in enumerate(study.lines):
             colour, line, marker = stroke(place)
             cells = study.line(encoder, poolings)
-            x, y = [cell.dim for cell in cells], [_value(cell, which) for cell in cells]
+            x, y = [cell.dim for cell in cells], [_read_value(cell, which) for cell in cells]
             how = {"color": colour, "ls": line, "marker": marker, "ms": 5}
-            axes.plot(x, y, label=f"{encoder}, {_kind(poolings)}", **how)
+            axes.plot(x, y, label=f"{encoder}, {_name_poolings(poolings)}", **how)
         style(axes, title=title, x="PCA components")
         axes.set_xticks(sorted({cell.dim for cell in study.cells}))
     panels[0].set_ylabel("mean AUC over targets")
@@ -279,15 +285,15 @@ def draw(study: DimensionStudy) -> Figure:
     return figure
 
 
-def _value(cell: DimensionCell, which: str) -> float:
+def _read_value(cell: DimensionCell, which: str) -> float:
     return cell.fisher if which == "fisher" else cell.best
 
 
-def _kind(poolings: Sequence[Pooling]) -> str:
+def _name_poolings(poolings: Sequence[Pooling]) -> str:
     return " and ".join(poolings)
 
 
-def _shown(study: DimensionStudy) -> int:
+def _choose_dimension(study: DimensionStudy) -> int:
     """The default dimension if it was studied, else the smallest."""
     dims = [cell.dim for cell in study.cells]
     return USUAL if USUAL in dims else min(dims)

@@ -256,7 +256,9 @@ class _EffortJudge:
         estimates = _PairedEstimates(labels, costs, data.conversations, options, progress)
         points = {key: estimates.point(key, settings.get(key)) for key in labels}
         routed = {
-            choices.name: tuple(points.get(_key(choices, place)) for place in range(len(SHARES)))
+            choices.name: tuple(
+                points.get(_name_point(choices, place)) for place in range(len(SHARES))
+            )
             for choices in sets
         }
         gains, rivals = _compare_kinds(sets, routed, estimates)
@@ -284,7 +286,7 @@ class _EffortJudge:
             if lam is not None:
                 chosen = trial.path.at(lam)
                 cost = data.observed_cost[rows, chosen]
-                routed.append((_key(choices, place), lam, data.correct[rows, chosen], cost))
+                routed.append((_name_point(choices, place), lam, data.correct[rows, chosen], cost))
         return routed
 
     def _curve(self, choices: ChoiceSet) -> Outcomes:
@@ -296,7 +298,7 @@ class _EffortJudge:
         return curve
 
 
-def _key(choices: ChoiceSet, place: int) -> str:
+def _name_point(choices: ChoiceSet, place: int) -> str:
     return f"{choices.name} at budget {place}"
 
 
@@ -342,8 +344,8 @@ class _PairedEstimates:
         bootstrap = Bootstrap(
             len(table), options.resamples, options.seed, len(table), groups=conversations
         )
-        drawn = bootstrap.resample(measure, {"mean": self._mean}, progress)
-        self._drawn = drawn["mean"]
+        means = bootstrap.resample(measure, {"mean": self._mean}, progress)
+        self._resampled = means["mean"]
 
     def point(self, key: str, lam: float | None) -> ObservedPoint:
         """The accuracy and cost of a choice."""
@@ -355,11 +357,12 @@ class _PairedEstimates:
         """The accuracy of a choice minus that of another."""
         a, b = self._place[key], self._place[other]
         return Estimate.of(
-            float(self._mean[0, a] - self._mean[0, b]), self._drawn[:, a] - self._drawn[:, b]
+            float(self._mean[0, a] - self._mean[0, b]),
+            self._resampled[:, a] - self._resampled[:, b],
         )
 
     def _estimate(self, column: int) -> Estimate:
-        return Estimate.of(float(self._mean[0, column]), self._drawn[:, column])
+        return Estimate.of(float(self._mean[0, column]), self._resampled[:, column])
 
 
 def _compare_kinds(
@@ -368,7 +371,7 @@ def _compare_kinds(
     estimates: _PairedEstimates,
 ) -> tuple[dict[ChoiceKind, tuple[Estimate | None, ...]], dict[ChoiceKind, tuple[str | None, ...]]]:
     """What all pairs gain over the best set of models and of efforts, at each budget."""
-    (both,) = (choices for choices in sets if choices.kind == "both")
+    (all_pairs,) = (choices for choices in sets if choices.kind == "both")
     gains: dict[ChoiceKind, tuple[Estimate | None, ...]] = {}
     rivals: dict[ChoiceKind, tuple[str | None, ...]] = {}
     for kind in ("models", "efforts"):
@@ -377,8 +380,8 @@ def _compare_kinds(
         rivals[kind] = tuple(None if choices is None else choices.name for choices in best)
         gains[kind] = tuple(
             None
-            if choices is None or points[both.name][place] is None
-            else estimates.gain(_key(both, place), _key(choices, place))
+            if choices is None or points[all_pairs.name][place] is None
+            else estimates.gain(_name_point(all_pairs, place), _name_point(choices, place))
             for place, choices in enumerate(best)
         )
     return gains, rivals

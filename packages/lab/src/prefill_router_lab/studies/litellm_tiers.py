@@ -40,7 +40,7 @@ def classify_prompts(prompts: Sequence[Prompt], classifier: Classifier) -> tuple
     router = ComplexityRouter("auto", RoutingContext(Router(model_list=[])), settings)
 
     async def classify_all() -> list[str]:
-        texts = [_read(prompt) for prompt in prompts]
+        texts = [_read_messages(prompt) for prompt in prompts]
         outcomes = [await router.aclassify(text, system) for text, system in texts]
         return [str(getattr(outcome.tier, "value", outcome.tier)) for outcome in outcomes]
 
@@ -51,7 +51,7 @@ def classify_prompts(prompts: Sequence[Prompt], classifier: Classifier) -> tuple
     return tuple(TIERS.index(name) for name in names)
 
 
-def _read(prompt: Prompt) -> tuple[str, str | None]:
+def _read_messages(prompt: Prompt) -> tuple[str, str | None]:
     """The last user message and the system's."""
     if isinstance(prompt, str):
         return prompt, None

@@ -113,7 +113,10 @@ class TierChoice:
             rows = tier == number
             corners = []
             if rows.any():
-                cost, right = _means(train.observed_cost[rows]), _means(train.correct[rows])
+                cost, right = (
+                    _average_columns(train.observed_cost[rows]),
+                    _average_columns(train.correct[rows]),
+                )
                 corners = envelope_targets(cost, right)
             targets.append(corners[0] if corners else 0)
             for before, after in pairwise(corners):
@@ -123,7 +126,7 @@ class TierChoice:
         for _, number, after in sorted(steps, key=lambda step: -step[0]):
             targets[number] = after
             assignments.append(tuple(targets))
-        costs = [_mean_cost(train, np.array(assignment)[tier]) for assignment in assignments]
+        costs = [_average_cost(train, np.array(assignment)[tier]) for assignment in assignments]
         return cls(tiers, tuple(assignments), tuple(costs))
 
     @classmethod
@@ -131,12 +134,12 @@ class TierChoice:
         cls, train: RoutingDataset, tiers: Mapping[str, int], words: Sequence[str]
     ) -> "TierChoice":
         """An assignment that an operator would write (`SETUPS`)."""
-        cost, right = _means(train.observed_cost), _means(train.correct)
+        cost, right = _average_columns(train.observed_cost), _average_columns(train.correct)
         corners = envelope_targets(cost, right)
         halfway = (cost[corners[0]] + cost[corners[-1]]) / 2
         middle = min(corners, key=lambda target: abs(cost[target] - halfway))
-        named = {"cheap": corners[0], "middle": middle, "best": corners[-1]}
-        return cls(tiers, (tuple(named[word] for word in words),), (np.nan,))
+        target_of_word = {"cheap": corners[0], "middle": middle, "best": corners[-1]}
+        return cls(tiers, (tuple(target_of_word[word] for word in words),), (np.nan,))
 
     def choose(self, trial: Trial) -> Iterator[Choice]:
         """The target of each query, at one corner after another."""
@@ -145,12 +148,12 @@ class TierChoice:
             yield np.array(corner, dtype=np.int64)[tier]
 
 
-def _means(table: Float[NDArray[np.float64], "query target"]) -> PerRow:
+def _average_columns(table: Float[NDArray[np.float64], "query target"]) -> PerRow:
     means: PerRow = known_mean(ones(len(table)), table)[0]
     return means
 
 
-def _mean_cost(train: RoutingDataset, choice: Choice) -> float:
+def _average_cost(train: RoutingDataset, choice: Choice) -> float:
     return float(np.nanmean(train.observed_cost[np.arange(len(train)), choice]))
 
 
@@ -224,13 +227,16 @@ class PeerStudy:
             facts={**facts, "best single target": self.best},
             parts=[
                 ReportFigure("peers", draw(self), _curve_rows(self), _CAPTION),
-                Section("Accuracy at equal cost", [Note(BOLD), _accuracies(self), _gains(self)]),
-                Section("Systems of one cost", [_setups(self)]),
+                Section(
+                    "Accuracy at equal cost",
+                    [Note(BOLD), _tabulate_accuracies(self), _tabulate_gains(self)],
+                ),
+                Section("Systems of one cost", [_tabulate_setup_points(self)]),
                 Section("How to read it", [_MEANINGS]),
             ],
             numbers=self.to_dict(),
             tables={"peers": _point_rows(self)},
-            short=_accuracies(self),
+            short=_tabulate_accuracies(self),
         )
 
 
@@ -262,7 +268,7 @@ def study_peers(
     compared = np.logical_and.reduce([table.is_known for table in tables])
     if not compared.any():
         raise DataError("no query has the outcomes of all systems; give more complete answers")
-    rows = _Rows(np.flatnonzero(compared), systems[MIX], systems[PRICE], single)
+    rows = _ComparedRows(np.flatnonzero(compared), systems[MIX], systems[PRICE], single)
     return PeerStudy(
         judged[0].trial.targets[judged[0].best],
         float(single.label[rows.rows, 0].mean()),
@@ -329,7 +335,7 @@ def _tabulate_router(parts: Sequence[JudgedPart]) -> ReferenceTable:
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Rows:
+class _ComparedRows:
     """The rows on which all systems are compared, and what they are compared with.
 
     Attributes:
@@ -351,12 +357,12 @@ class _Rows:
 
     def read(self, table: ReferenceTable, shares: Sequence[float]) -> tuple[PeerPoint, ...]:
         """A system at those of some shares that it can spend."""
-        paid = table.cost[self.rows].mean(axis=0)
+        costs = table.cost[self.rows].mean(axis=0)
         spends = [share * self.best_cost for share in shares]
         return tuple(
             self._compare(share, table.spend(self.rows, spend))
             for share, spend in zip(shares, spends, strict=True)
-            if paid.min() <= spend
+            if costs.min() <= spend
         )
 
     def measure_setup(self, table: ReferenceTable) -> PeerPoint:
@@ -421,14 +427,14 @@ def _word_gain(point: PeerPoint) -> str:
     return f"at {100 * point.share:.0f} % of its price {gain} points over the mix{sure}"
 
 
-def _shares(points: tuple[PeerPoint, ...]) -> dict[float, PeerPoint]:
+def _index_by_share(points: tuple[PeerPoint, ...]) -> dict[float, PeerPoint]:
     return {point.share: point for point in points}
 
 
-def _accuracies(study: PeerStudy) -> Table:
+def _tabulate_accuracies(study: PeerStudy) -> Table:
     rows: list[Row] = []
     for name, points in study.points.items():
-        at = _shares(points)
+        at = _index_by_share(points)
         cells = [worded(at[s].accuracy, "share") if s in at else "-" for s in SHARES]
         rows.append([name, *cells])
     return Table(["accuracy at", *_HEADS], rows, right_from=1, unbroken=True)
@@ -437,10 +443,10 @@ def _accuracies(study: PeerStudy) -> Table:
 _HEADS = tuple(f"{100 * share:.0f} % of the price" for share in SHARES)
 
 
-def _gains(study: PeerStudy) -> Table:
+def _tabulate_gains(study: PeerStudy) -> Table:
     rows: list[Row] = []
     for name, points in study.points.items():
-        at = _shares(points)
+        at = _index_by_share(points)
         if name == MIX:
             continue
         rows.append(
@@ -462,7 +468,7 @@ def _gains(study: PeerStudy) -> Table:
     return Table(["points over the mix at", *_HEADS], rows)
 
 
-def _setups(study: PeerStudy) -> Table:
+def _tabulate_setup_points(study: PeerStudy) -> Table:
     rows: list[Row] = []
     for name, point in study.setups.items():
         gains = [
@@ -506,14 +512,17 @@ def draw(study: PeerStudy) -> Figure:
 def _curve_rows(study: PeerStudy) -> Rows:
     return [
         {"system": name, "share": point.share, "accuracy": point.accuracy}
-        for each in (study.curves, {name: (one,) for name, one in study.setups.items()})
-        for name, points in each.items()
+        for points_by_system in (
+            study.curves,
+            {name: (point,) for name, point in study.setups.items()},
+        )
+        for name, points in points_by_system.items()
         for point in points
     ]
 
 
 def _point_rows(study: PeerStudy) -> Rows:
-    each = {**study.points, **{name: (one,) for name, one in study.setups.items()}}
+    points_by_system = {**study.points, **{name: (point,) for name, point in study.setups.items()}}
     return [
         {
             "system": name,
@@ -521,6 +530,6 @@ def _point_rows(study: PeerStudy) -> Rows:
             "accuracy": point.accuracy,
             **flat({"over_mix": point.over_mix, "over_price": point.over_price}),
         }
-        for name, points in each.items()
+        for name, points in points_by_system.items()
         for point in points
     ]

@@ -132,65 +132,65 @@ class RatioOrder:
     def points(self, weights: Weights) -> tuple[ShareTable, ShareTable, ShareTable]:
         """Running share, right and known after each query of the order, from none to all."""
         ordered = weights[:, self.order]
-        share = _running(ordered) / ordered.sum(axis=1, keepdims=True)
-        right, known = (
+        share = _sum_running(ordered) / ordered.sum(axis=1, keepdims=True)
+        right, labelled = (
             (ordered * self.free[i]).sum(axis=1, keepdims=True)
-            + _running(ordered * (self.forced[i] - self.free[i]))
+            + _sum_running(ordered * (self.forced[i] - self.free[i]))
             for i in range(2)
         )
-        return share, right, known
+        return share, right, labelled
 
     def read(self, weights: Weights) -> RatioReading:
         """The reported numbers in each resample."""
-        share, right, known = self.points(weights)
+        share, right, labelled = self.points(weights)
         grid = np.concatenate([np.linspace(0, 1, BAND + 1), RATIOS])
-        rows = zip(share, right, known, strict=True)
+        rows = zip(share, right, labelled, strict=True)
         read = [
-            np.interp(grid, x, up) / known_only(np.interp(grid, x, down)) for x, up, down in rows
+            np.interp(grid, x, up) / mask_zeros(np.interp(grid, x, down)) for x, up, down in rows
         ]
         table = np.stack(read)
-        accuracy = right / known_only(known)
-        mean = _area(share, accuracy)
+        accuracy = right / mask_zeros(labelled)
+        mean = _average_over_shares(share, accuracy)
         summary = {
             "mean_accuracy": mean,
             "lift": mean - (accuracy[:, 0] + accuracy[:, -1]) / 2,
         }
         if self.targets == 2:
-            summary |= _pair(share, accuracy)
+            summary |= _measure_pair(share, accuracy)
         return RatioReading(table[:, : BAND + 1], table[:, BAND + 1 :], summary)
 
 
-def _running(values: ShareTable) -> ShareTable:
+def _sum_running(values: ShareTable) -> ShareTable:
     total = np.zeros((len(values), values.shape[1] + 1))
     np.cumsum(values, axis=1, out=total[:, 1:])
     return total
 
 
-def known_only(known: NDArray[np.float64]) -> NDArray[np.float64]:
+def mask_zeros(counts: NDArray[np.float64]) -> NDArray[np.float64]:
     """Replace counts of 0 by NaN, so that quotients by them aren't defined."""
-    return np.where(known > SAME, known, np.nan)
+    return np.where(counts > SAME, counts, np.nan)
 
 
-def _area(share: ShareTable, accuracy: ShareTable) -> PerResample:
+def _average_over_shares(share: ShareTable, accuracy: ShareTable) -> PerResample:
     """The mean of the accuracy over all shares."""
     slices = np.diff(share, axis=1) * (accuracy[:, 1:] + accuracy[:, :-1]) / 2
     area: PerResample = slices.sum(axis=1)
     return area
 
 
-def _pair(share: ShareTable, accuracy: ShareTable) -> dict[str, PerResample]:
+def _measure_pair(share: ShareTable, accuracy: ShareTable) -> dict[str, PerResample]:
     """RouteLLM's APGR and CPT: the part of the gap that is closed, and the share that it takes."""
     weak, strong = accuracy[:, :1], accuracy[:, -1:]
     gap = np.where(strong - weak > SAME, strong - weak, np.nan)
     closed = (accuracy - weak) / gap
     rows = np.arange(len(share))
-    found = {"apgr": _area(share, closed)}
+    numbers = {"apgr": _average_over_shares(share, closed)}
     for name, part in CPT.items():
         after = np.maximum((closed >= part).argmax(axis=1), 1)
         x0, x1 = share[rows, after - 1], share[rows, after]
         y0, y1 = closed[rows, after - 1], closed[rows, after]
-        found[name] = np.where(np.isnan(y1), np.nan, x0 + divide(part - y0, y1 - y0) * (x1 - x0))
-    return found
+        numbers[name] = np.where(np.isnan(y1), np.nan, x0 + divide(part - y0, y1 - y0) * (x1 - x0))
+    return numbers
 
 
 PAIR = ("apgr", *CPT)
@@ -258,8 +258,8 @@ class RatioCurve:
             numbers = {"ratio": ratio, "accuracy": accuracy, "lower": lower, "upper": upper}
             return {"router": self.name, **numbers}
 
-        known = [row(r, np.nan, low, high) for r, low, high in band if np.isfinite(low)]
-        return [row(r, a, np.nan, np.nan) for r, a in exact] + known
+        band_rows = [row(r, np.nan, low, high) for r, low, high in band if np.isfinite(low)]
+        return [row(r, a, np.nan, np.nan) for r, a in exact] + band_rows
 
 
 @final
@@ -292,12 +292,12 @@ class RatioStudy:
             "resamples": self.resamples,
             "seed": self.seed,
             "ratios": list(RATIOS),
-            "routers": {one.name: one.to_dict() for one in self.curves},
+            "routers": {curve.name: curve.to_dict() for curve in self.curves},
         }
 
     def rows(self) -> list[dict[str, Any]]:
         """The points of all curves."""
-        return [row for one in self.curves for row in one.rows()]
+        return [row for curve in self.curves for row in curve.rows()]
 
     def report(
         self,
@@ -318,33 +318,36 @@ class RatioStudy:
             summary=summary(self),
             facts={**facts, "strong target": self.strong},
             parts=[
-                ReportFigure("ratio", draw(self), self.rows(), _caption(self)),
-                Section("Accuracy by share", [Note(intro), _shares(self)]),
-                Section(f"Differences from {self.curves[0].name}", [_differences(self)]),
-                Section("Over all shares", [_summaries(self)]),
+                ReportFigure("ratio", draw(self), self.rows(), _write_caption(self)),
+                Section("Accuracy by share", [Note(intro), _tabulate_shares(self)]),
+                Section(f"Differences from {self.curves[0].name}", [_tabulate_differences(self)]),
+                Section("Over all shares", [_tabulate_summaries(self)]),
                 Section("How to read it", [meanings]),
             ],
             numbers=self.to_dict(),
-            tables={"ratio": _rows(self)},
+            tables={"ratio": _list_rows(self)},
             short=Table(
                 ["router", *_HEADS],
-                [[one.name, *(f"{100 * at.value:.1f}" for at in one.at)] for one in self.curves],
+                [
+                    [curve.name, *(f"{100 * at.value:.1f}" for at in curve.at)]
+                    for curve in self.curves
+                ],
             ),
             warnings=warnings(failed),
         )
 
 
-def strongest(dataset: RoutingDataset) -> str:
+def find_strongest(dataset: RoutingDataset) -> str:
     """The target with the highest share of right answers where measured; the first of equals.
 
     Raises:
         DataError: Nothing was measured.
     """
-    known = ~np.isnan(dataset.correct)
-    if not known.any():
+    is_known = ~np.isnan(dataset.correct)
+    if not is_known.any():
         raise DataError("no answer has a label, so no target can be called the strong one")
-    right = np.where(known, dataset.correct, 0).sum(axis=0)
-    mean = np.where(known.any(axis=0), right / np.maximum(known.sum(axis=0), 1), -1)
+    right = np.where(is_known, dataset.correct, 0).sum(axis=0)
+    mean = np.where(is_known.any(axis=0), right / np.maximum(is_known.sum(axis=0), 1), -1)
     return dataset.pool.names[int(mean.argmax())]
 
 
@@ -383,61 +386,63 @@ def routing_ratio(
     if np.isnan(data.correct).all():
         raise DataError("none of these queries has a label; give scored answers")
     orders = [
-        RatioOrder.of(one.select(first.query_ids, targets=first.targets), data.correct, strong)
-        for one in systems.values()
+        RatioOrder.of(system.select(first.query_ids, targets=first.targets), data.correct, strong)
+        for system in systems.values()
     ]
     tables: list[list[RatioReading]] = [[] for _ in orders]
     with (progress or SilentProgress()).task("resamples", total=float(resamples)) as advance:
         for weights in chunks(len(data), count=resamples, seed=seed, width=4 * len(data)):
-            for found, order in zip(tables, orders, strict=True):
-                found.append(order.read(weights))
+            for readings, order in zip(tables, orders, strict=True):
+                readings.append(order.read(weights))
             advance(len(weights))
     curves: list[RatioCurve] = []
     point = [order.read(ones(len(data))) for order in orders]
-    drawn = (
+    resampled = (
         [RatioReading.together(parts) for parts in tables] if resamples else [None] * len(orders)
     )
     for i, name in enumerate(systems):
-        against = None if not i else (point[0], drawn[0])
-        curves.append(_curve(name, orders[i], point[i], drawn[i], against))
+        against = None if not i else (point[0], resampled[0])
+        curves.append(_make_curve(name, orders[i], point[i], resampled[i], against))
     end = float(curves[0].accuracy[-1])
     return RatioStudy(strong, end, tuple(curves), len(data), resamples, seed)
 
 
-def _curve(
+def _make_curve(
     name: str,
     order: RatioOrder,
     point: RatioReading,
-    drawn: RatioReading | None,
+    resampled: RatioReading | None,
     against: tuple[RatioReading, RatioReading | None] | None,
 ) -> RatioCurve:
-    share, right, known = order.points(ones(len(order.order)))
+    share, right, labelled = order.points(ones(len(order.order)))
     none = np.full((0, BAND + 1), np.nan)
-    band = Band.of(np.linspace(0, 1, BAND + 1), none if drawn is None else drawn.band)
+    band = Band.of(np.linspace(0, 1, BAND + 1), none if resampled is None else resampled.band)
     difference: tuple[Estimate, ...] = ()
     summary_difference = None
     if against is not None:
-        first, resampled = against
-        both = None if drawn is None or resampled is None else (drawn, resampled)
-        moved = None if both is None else both[0].at - both[1].at
-        difference = _estimates(point.at - first.at, moved)
+        first, first_resampled = against
+        pair = (
+            None if resampled is None or first_resampled is None else (resampled, first_resampled)
+        )
+        moved = None if pair is None else pair[0].at - pair[1].at
+        difference = _make_estimates(point.at - first.at, moved)
         summary_difference = {
-            n: _estimate(
+            n: _make_estimate(
                 float(value[0] - first.summary[n][0]),
-                None if both is None else both[0].summary[n] - both[1].summary[n],
+                None if pair is None else pair[0].summary[n] - pair[1].summary[n],
             )
             for n, value in point.summary.items()
         }
     return RatioCurve(
         name,
         share[0],
-        (right / known_only(known))[0],
+        (right / mask_zeros(labelled))[0],
         band.x,
         band.lower,
         band.upper,
-        _estimates(point.at, None if drawn is None else drawn.at),
+        _make_estimates(point.at, None if resampled is None else resampled.at),
         {
-            n: _estimate(float(value[0]), None if drawn is None else drawn.summary[n])
+            n: _make_estimate(float(value[0]), None if resampled is None else resampled.summary[n])
             for n, value in point.summary.items()
         },
         difference,
@@ -445,17 +450,18 @@ def _curve(
     )
 
 
-def _estimates(
-    value: NDArray[np.float64], drawn: NDArray[np.float64] | None
+def _make_estimates(
+    value: NDArray[np.float64], resampled: NDArray[np.float64] | None
 ) -> tuple[Estimate, ...]:
     columns = range(value.shape[1])
     return tuple(
-        _estimate(float(value[0, i]), None if drawn is None else drawn[:, i]) for i in columns
+        _make_estimate(float(value[0, i]), None if resampled is None else resampled[:, i])
+        for i in columns
     )
 
 
-def _estimate(value: float, drawn: NDArray[np.float64] | None) -> Estimate:
-    return Estimate.of(value, np.zeros(0) if drawn is None else drawn)
+def _make_estimate(value: float, resampled: NDArray[np.float64] | None) -> Estimate:
+    return Estimate.of(value, np.zeros(0) if resampled is None else resampled)
 
 
 _HEADS = tuple(f"{100 * ratio:g} %" for ratio in RATIOS)
@@ -484,8 +490,8 @@ _PAIR_MEANING = {
 
 def summary(study: RatioStudy) -> list[str]:
     """The result in a few sentences."""
-    best = max(study.curves, key=lambda one: one.summary["mean_accuracy"].value)
-    top = max(study.curves, key=lambda one: one.best[1])
+    best = max(study.curves, key=lambda curve: curve.summary["mean_accuracy"].value)
+    top = max(study.curves, key=lambda curve: curve.best[1])
     share, accuracy = top.best
     lines = [
         f"{study.strong} alone answers {worded(study.strong_accuracy, 'share')} "
@@ -498,7 +504,7 @@ def summary(study: RatioStudy) -> list[str]:
         f"Over all shares {best.name} is the most accurate "
         f"({worded(best.summary['mean_accuracy'].value, 'share')}).",
     ]
-    idle = [one.name for one in study.curves if not one.summary["lift"].lower > 0]
+    idle = [curve.name for curve in study.curves if not curve.summary["lift"].lower > 0]
     if idle and study.resamples:
         lines.append(
             f"Not significantly better than sending random queries: {', '.join(idle)}. Their order "
@@ -507,40 +513,41 @@ def summary(study: RatioStudy) -> list[str]:
     return lines
 
 
-def _shares(study: RatioStudy) -> Table:
+def _tabulate_shares(study: RatioStudy) -> Table:
     """A table of each router's accuracy at some shares."""
     rows: list[Row] = [
-        [one.name, *(estimate_cell(value, "share") for value in one.at)] for one in study.curves
+        [curve.name, *(estimate_cell(value, "share") for value in curve.at)]
+        for curve in study.curves
     ]
     return Table(["Router", *_HEADS], rows)
 
 
-def _differences(study: RatioStudy) -> Table:
+def _tabulate_differences(study: RatioStudy) -> Table:
     """A table of each router minus the first, at the same shares and on the same resamples."""
     rows: list[Row] = [
         [
-            one.name,
+            curve.name,
             *(
                 estimate_cell(d, "points", compared=significance(d, "higher"))
-                for d in one.difference
+                for d in curve.difference
             ),
         ]
-        for one in study.curves[1:]
+        for curve in study.curves[1:]
     ]
     return Table(["Router", *_HEADS], rows, note=BOLD, otherwise="There is no other router.")
 
 
-def _summaries(study: RatioStudy) -> Table:
+def _tabulate_summaries(study: RatioStudy) -> Table:
     """A table of means over all shares."""
     pair = [name for name in PAIR if name in study.curves[0].summary]
     head = ["Router", "mean accuracy", "above chance", *(_PAIR_LABELS[name] for name in pair)]
     rows: list[Row] = []
-    for one in study.curves:
-        found, lift = one.summary, one.summary["lift"]
-        cells = [estimate_cell(found[n], "number" if n == "apgr" else "share") for n in pair]
-        mean = estimate_cell(found["mean_accuracy"], "share")
+    for curve in study.curves:
+        numbers, lift = curve.summary, curve.summary["lift"]
+        cells = [estimate_cell(numbers[n], "number" if n == "apgr" else "share") for n in pair]
+        mean = estimate_cell(numbers["mean_accuracy"], "share")
         above = estimate_cell(lift, "points", compared=significance(lift, "higher"))
-        rows.append([one.name, mean, above, *cells])
+        rows.append([curve.name, mean, above, *cells])
     return Table(head, rows)
 
 
@@ -548,13 +555,13 @@ def draw(study: RatioStudy) -> Figure:
     """Draw all curves, the first with its band."""
     figure = new_figure(9.4, 5.6)
     axes = figure.add_subplot()
-    for place, one in enumerate(study.curves):
+    for place, curve in enumerate(study.curves):
         colour, line, _ = stroke(place)
-        x, y = 100 * one.ratio, 100 * one.accuracy
-        axes.plot(x, y, color=colour, ls=line, lw=1.7, label=one.name, zorder=3)
-        if place == 0 and np.isfinite(one.lower).any():
-            band = (100 * one.band_ratio, 100 * one.lower, 100 * one.upper)
-            label = f"{one.name}: 95 % of the resampled curves"
+        x, y = 100 * curve.ratio, 100 * curve.accuracy
+        axes.plot(x, y, color=colour, ls=line, lw=1.7, label=curve.name, zorder=3)
+        if place == 0 and np.isfinite(curve.lower).any():
+            band = (100 * curve.band_ratio, 100 * curve.lower, 100 * curve.upper)
+            label = f"{curve.name}: 95 % of the resampled curves"
             axes.fill_between(*band, color=colour, alpha=0.13, lw=0, label=label)
     end = 100 * study.strong_accuracy
     axes.axhline(end, color=QUIET, lw=0.9, ls=":", label=f"{study.strong} alone")
@@ -570,7 +577,7 @@ def draw(study: RatioStudy) -> Figure:
     return figure
 
 
-def _caption(study: RatioStudy) -> str:
+def _write_caption(study: RatioStudy) -> str:
     first = study.curves[0]
     spread = interval(first.summary["mean_accuracy"], "share")
     band = (
@@ -587,10 +594,10 @@ def _caption(study: RatioStudy) -> str:
     )
 
 
-def _rows(study: RatioStudy) -> Rows:
+def _list_rows(study: RatioStudy) -> Rows:
     rows = []
-    for one in study.curves:
-        named = {f"at_{ratio:g}": value for ratio, value in zip(RATIOS, one.at, strict=True)}
-        best = {"best_ratio": one.best[0], "best_accuracy": one.best[1]}
-        rows.append({"router": one.name, **flat({**named, **one.summary}), **best})
+    for curve in study.curves:
+        accuracies = {f"at_{ratio:g}": value for ratio, value in zip(RATIOS, curve.at, strict=True)}
+        best = {"best_ratio": curve.best[0], "best_accuracy": curve.best[1]}
+        rows.append({"router": curve.name, **flat({**accuracies, **curve.summary}), **best})
     return rows

@@ -136,38 +136,38 @@ class SeedStudy:
             "queries": self.queries,
             "seed": self.seed,
             "count": self.count,
-            "routers": {one.name: one.to_dict() for one in self.spreads},
-            "failed": {one.name: one.why for one in self.failed},
+            "routers": {spread.name: spread.to_dict() for spread in self.spreads},
+            "failed": {failure.name: failure.why for failure in self.failed},
         }
 
     def rows(self) -> list[dict[str, Any]]:
         """One row per recipe, seed and number."""
         return [
-            {"router": one.name, "seed": seed, "number": name, "value": value}
-            for one in self.spreads
+            {"router": spread.name, "seed": seed, "number": name, "value": value}
+            for spread in self.spreads
             for name in NUMBERS
-            for seed, value in zip(one.seeds, one.values[name], strict=True)
+            for seed, value in zip(spread.seeds, spread.values[name], strict=True)
         ]
 
     def table(self) -> list[dict[str, Any]]:
         """One row per recipe: the paper's table, with the extremes."""
         rows = []
-        for one in self.spreads:
+        for spread in self.spreads:
             row: dict[str, Any] = {
-                "router": one.name,
-                "fits": len(one.seeds),
-                "deterministic": one.deterministic,
+                "router": spread.name,
+                "fits": len(spread.seeds),
+                "deterministic": spread.deterministic,
             }
             for name in NUMBERS:
-                low, high = one.range(name)
-                row |= {name: one.mean(name), f"{name}_sd": one.sd(name)}
+                low, high = spread.range(name)
+                row |= {name: spread.mean(name), f"{name}_sd": spread.sd(name)}
                 row |= {f"{name}_lowest": low, f"{name}_highest": high}
             rows.append(row)
         return rows
 
     def report(self, *, title: str, facts: Mapping[str, str]) -> Report:
         """The page, tables and figure of the study."""
-        drawn = [ReportFigure("seeds", draw(self), self.rows(), _CAPTION)] if self.spreads else []
+        figures = [ReportFigure("seeds", draw(self), self.rows(), _CAPTION)] if self.spreads else []
         meanings = {HEADLINE[name].label: HEADLINE[name].meaning for name in NUMBERS}
         return Report(
             name="seeds",
@@ -175,14 +175,16 @@ class SeedStudy:
             summary=summary(self),
             facts=facts,
             parts=[
-                *drawn,
-                Section("Mean and standard deviation", [_means(self), *failures(self.failed)]),
-                Section("Lowest and highest", [Note(_EXTREMES), _extremes(self)]),
+                *figures,
+                Section(
+                    "Mean and standard deviation", [_tabulate_means(self), *failures(self.failed)]
+                ),
+                Section("Lowest and highest", [Note(_EXTREMES), _tabulate_extremes(self)]),
                 Section("What the numbers mean", [{**meanings, "standard deviation": _DEVIATION}]),
             ],
             numbers=self.to_dict(),
             tables={"seeds": self.table(), "fits": self.rows()},
-            short=_short(self),
+            short=_tabulate_summary(self),
             warnings=warnings(self.failed),
         )
 
@@ -191,7 +193,7 @@ def seed_study(
     dataset: RoutingDataset,
     recipes: Mapping[str, Recipe],
     states: Sequence[Activations],
-    drawn: Split,
+    split: Split,
     options: SeedOptions | None = None,
     *,
     calibrated: Split | None = None,
@@ -205,9 +207,9 @@ def seed_study(
         dataset: Scored answers.
         recipes: The recipes by name.
         states: Hidden states for their features, see `fitting.gather`.
-        drawn: The split that all recipes share.
+        split: The split that all recipes share.
         options: The number of seeds, and the first.
-        calibrated: The split of recipes with a calibration, with the same test part; `drawn` if not
+        calibrated: The split of recipes with a calibration, with the same test part; `split` if not
             given.
         folder: Keeps each router once it is fitted, so that interrupted work can resume.
         engine: Where the fits run; in this process if not given.
@@ -215,34 +217,35 @@ def seed_study(
     """
     options = options or SeedOptions()
     seed, count = options.seed, options.count
-    test, shown = dataset.select(drawn["test"]), progress or SilentProgress()
-    found: dict[str, list[_SeedFit | RecipeFailure]] = {name: [] for name in recipes}
+    test, bar = dataset.select(split["test"]), progress or SilentProgress()
+    fits_by_recipe: dict[str, list[_SeedFit | RecipeFailure]] = {name: [] for name in recipes}
     # The first seeds say which recipes are deterministic; only the others get all seeds.
     for seeds in (range(seed, seed + min(ENOUGH, count)), range(seed + ENOUGH, seed + count)):
-        wanted = [name for name in recipes if _varies(found[name])]
+        varying = [name for name in recipes if _varies(fits_by_recipe[name])]
         jobs = [
             FitJob(
                 name,
                 FitConfig(seed=number, recipe=recipes[name]),
-                drawn if recipes[name].calibration == "none" else calibrated or drawn,
+                split if recipes[name].calibration == "none" else calibrated or split,
                 None if folder is None else folder / f"seed-{number}",
             )
-            for name in wanted
+            for name in varying
             for number in seeds
         ]
-        judge = partial(_judged, test, states)
-        made = fit_jobs(dataset, states, jobs, finish=judge, engine=engine, progress=shown)
-        for job, one in zip(jobs, made, strict=True):
-            found[job.name].append(one)
-    lost = [
-        next((f for f in fits if isinstance(f, RecipeFailure)), None) for fits in found.values()
+        judge = partial(_judge_fit, test, states)
+        fits = fit_jobs(dataset, states, jobs, finish=judge, engine=engine, progress=bar)
+        for job, fit in zip(jobs, fits, strict=True):
+            fits_by_recipe[job.name].append(fit)
+    first_failures = [
+        next((f for f in fits if isinstance(f, RecipeFailure)), None)
+        for fits in fits_by_recipe.values()
     ]
     spreads = [
-        _spread(name, [fit for fit in fits if isinstance(fit, _SeedFit)])
-        for (name, fits), failed in zip(found.items(), lost, strict=True)
+        _make_spread(name, [fit for fit in fits if isinstance(fit, _SeedFit)])
+        for (name, fits), failed in zip(fits_by_recipe.items(), first_failures, strict=True)
         if failed is None
     ]
-    return SeedStudy(tuple(spreads), tuple(filter(None, lost)), len(test), seed, count)
+    return SeedStudy(tuple(spreads), tuple(filter(None, first_failures)), len(test), seed, count)
 
 
 @final
@@ -252,33 +255,33 @@ class _SeedFit:
 
     seed: int
     values: Mapping[Number, float]
-    predicted: bytes
+    digest: bytes
 
 
 def _varies(fits: Sequence[_SeedFit | RecipeFailure]) -> bool:
     """Whether the fits so far exist and differ, so that more seeds would add something."""
-    digests = {fit.predicted for fit in fits if isinstance(fit, _SeedFit)}
+    digests = {fit.digest for fit in fits if isinstance(fit, _SeedFit)}
     return not fits or (
         len(digests) > 1 and not any(isinstance(fit, RecipeFailure) for fit in fits)
     )
 
 
-def _judged(
-    test: RoutingDataset, states: Sequence[Activations], job: FitJob, made: Fitted
+def _judge_fit(
+    test: RoutingDataset, states: Sequence[Activations], job: FitJob, fit: Fitted
 ) -> _SeedFit | RecipeFailure:
-    if isinstance(made, RecipeFailure):
-        return made
-    predicted = made.router.predict(test, stores=states)
-    scorer = Scorer(Trial.join(predicted, test, policy=made.router.policy))
+    if isinstance(fit, RecipeFailure):
+        return fit
+    predictions = fit.router.predict(test, stores=states)
+    scorer = Scorer(Trial.join(predictions, test, policy=fit.router.policy))
     headline = scorer.score(ones(len(test))).headline
     values = {number: float(headline[number][0]) for number in NUMBERS}
-    digest = hashlib.sha256(predicted.correctness.tobytes()).digest()
+    digest = hashlib.sha256(predictions.correctness.tobytes()).digest()
     return _SeedFit(job.config.seed, values, digest)
 
 
-def _spread(name: str, fits: Sequence[_SeedFit]) -> Spread:
+def _make_spread(name: str, fits: Sequence[_SeedFit]) -> Spread:
     values = {number: tuple(fit.values[number] for fit in fits) for number in NUMBERS}
-    same = len({fit.predicted for fit in fits}) == 1
+    same = len({fit.digest for fit in fits}) == 1
     return Spread(name, values, tuple(fit.seed for fit in fits), same and len(fits) > 1)
 
 
@@ -301,11 +304,11 @@ _HEADS = tuple(heading(HEADLINE[name]) for name in NUMBERS)
 
 def summary(study: SeedStudy) -> list[str]:
     """The result in a few sentences."""
-    moving = [one for one in study.spreads if not one.deterministic]
-    still = [one.name for one in study.spreads if one.deterministic]
+    moving = [spread for spread in study.spreads if not spread.deterministic]
+    still = [spread.name for spread in study.spreads if spread.deterministic]
     lines = []
     if moving:
-        most = max(moving, key=lambda one: np.nan_to_num(one.sd("auc_mean"), nan=-1.0))
+        most = max(moving, key=lambda spread: np.nan_to_num(spread.sd("auc_mean"), nan=-1.0))
         count = "One router was" if len(moving) == 1 else f"{len(moving)} routers were"
         lines.append(
             f"{count} fitted {study.count} times on the same queries, each time "
@@ -318,48 +321,53 @@ def summary(study: SeedStudy) -> list[str]:
             f"Deterministic, bitwise equal for every seed: {', '.join(still)}. They have no "
             "deviation to report."
         )
-    lost = [n for n in NUMBERS if any(not np.isfinite(one.mean(n)) for one in study.spreads)]
-    if lost:
+    undefined = [
+        n for n in NUMBERS if any(not np.isfinite(spread.mean(n)) for spread in study.spreads)
+    ]
+    if undefined:
+        labels = ", ".join(HEADLINE[n].label for n in undefined)
         lines.append(
-            f"On these test queries a router has no {', '.join(HEADLINE[n].label for n in lost)}: "
+            f"On these test queries a router has no {labels}: "
             "the labels or costs that it needs are missing, or all labels are the same."
         )
     return lines or ["No router could be fitted."]
 
 
-def _means(study: SeedStudy) -> Table:
+def _tabulate_means(study: SeedStudy) -> Table:
     """The paper's table of means and sample standard deviations."""
 
-    def cell(one: Spread, name: Number) -> Cell:
-        still = "deterministic" if one.deterministic else NOTHING
-        note = still if one.still(name) else f"± {one.sd(name):.4f}"
-        return Cell(digits(one.mean(name), ".4f"), note=note)
+    def cell(spread: Spread, name: Number) -> Cell:
+        still = "deterministic" if spread.deterministic else NOTHING
+        note = still if spread.still(name) else f"± {spread.sd(name):.4f}"
+        return Cell(digits(spread.mean(name), ".4f"), note=note)
 
     rows: list[Row] = [
-        [one.name, *(cell(one, name) for name in NUMBERS), str(len(one.seeds))]
-        for one in study.spreads
+        [spread.name, *(cell(spread, name) for name in NUMBERS), str(len(spread.seeds))]
+        for spread in study.spreads
     ]
     return Table(["Router", *_HEADS, "fits"], rows)
 
 
-def _extremes(study: SeedStudy) -> Table:
+def _tabulate_extremes(study: SeedStudy) -> Table:
     """A table of means with the lowest and the highest value over the seeds."""
 
-    def cell(one: Spread, name: Number) -> Cell:
-        low, high = one.range(name)
-        note = "" if one.still(name) else f"[{low:.4f}, {high:.4f}]"
-        return Cell(digits(one.mean(name), ".4f"), note=note)
+    def cell(spread: Spread, name: Number) -> Cell:
+        low, high = spread.range(name)
+        note = "" if spread.still(name) else f"[{low:.4f}, {high:.4f}]"
+        return Cell(digits(spread.mean(name), ".4f"), note=note)
 
-    rows: list[Row] = [[one.name, *(cell(one, name) for name in NUMBERS)] for one in study.spreads]
+    rows: list[Row] = [
+        [spread.name, *(cell(spread, name) for name in NUMBERS)] for spread in study.spreads
+    ]
     return Table(["Router", *_HEADS], rows)
 
 
-def _short(study: SeedStudy) -> Table:
-    def cell(one: Spread, name: Number) -> str:
-        spread = "" if one.still(name) else f" ± {one.sd(name):.4f}"
-        return digits(one.mean(name), ".4f") + spread
+def _tabulate_summary(study: SeedStudy) -> Table:
+    def cell(spread: Spread, name: Number) -> str:
+        deviation = "" if spread.still(name) else f" ± {spread.sd(name):.4f}"
+        return digits(spread.mean(name), ".4f") + deviation
 
-    rows = [[one.name, *(cell(one, name) for name in NUMBERS)] for one in study.spreads]
+    rows = [[spread.name, *(cell(spread, name) for name in NUMBERS)] for spread in study.spreads]
     return Table(["router", "mean AUC", "Brier", "best lam", "P-AUCCC", "lam 1"], rows)
 
 
@@ -369,15 +377,15 @@ def draw(study: SeedStudy) -> Figure:
     figure = new_figure(11.0, 1.5 + 0.32 * len(ordered))
     panels = figure.subplots(1, len(NUMBERS), sharey=True, squeeze=False)[0]
     for axes, name, head in zip(panels, NUMBERS, _HEADS, strict=True):
-        for row, one in enumerate(ordered):
-            mean, sd = one.mean(name), one.sd(name)
-            if one.deterministic:
+        for row, spread in enumerate(ordered):
+            mean, sd = spread.mean(name), spread.sd(name)
+            if spread.deterministic:
                 axes.plot([mean], [row], "D", color=ORANGE, ms=6)
                 continue
             axes.plot([mean - sd, mean + sd], [row, row], color=BLUE, lw=6, alpha=0.3)
-            axes.plot(one.values[name], [row] * len(one.seeds), "o", color=BLUE, ms=3.5)
+            axes.plot(spread.values[name], [row] * len(spread.seeds), "o", color=BLUE, ms=3.5)
             axes.plot([mean], [row], "|", color=QUIET, ms=12)
         style(axes, title=head)
         axes.locator_params(axis="x", nbins=4)
-    name_rows(panels[0], [one.name for one in ordered])
+    name_rows(panels[0], [spread.name for spread in ordered])
     return figure

@@ -92,8 +92,8 @@ class Shift:
     test_on: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        both = sorted(set(self.train_on) & set(self.test_on))
-        if both or not self.train_on or not self.test_on:
+        shared = sorted(set(self.train_on) & set(self.test_on))
+        if shared or not self.train_on or not self.test_on:
             raise ConfigError(
                 f"train on {list(self.train_on)} and test on {list(self.test_on)}: name at least "
                 "one of each, and none in both"
@@ -111,23 +111,24 @@ class Shift:
         return cls(*PRESETS[name])
 
     @classmethod
-    def hold_out(cls, dataset: RoutingDataset, held: Sequence[str]) -> "Shift":
+    def hold_out(cls, dataset: RoutingDataset, held_out: Sequence[str]) -> "Shift":
         """Test on these benchmarks or domains and train on all others of the same kind.
 
         Raises:
             ConfigError: One is unknown, or nothing is left to train on.
         """
         for kind in ("benchmark", "domain"):
-            known = sorted({getattr(query, kind) for query in dataset.queries} - {""})
-            if set(held) <= set(known):
-                rest = tuple(name for name in known if name not in held)
+            names = sorted({getattr(query, kind) for query in dataset.queries} - {""})
+            if set(held_out) <= set(names):
+                rest = tuple(name for name in names if name not in held_out)
                 if not rest:
                     raise ConfigError(
-                        f"{list(held)} is every {kind} there is; nothing is left to train on"
+                        f"{list(held_out)} is every {kind} there is; nothing is left to train on"
                     )
-                return cls(rest, tuple(held))
+                return cls(rest, tuple(held_out))
         raise ConfigError(
-            f"{list(held)} are no benchmarks, and no domains, of the dataset; {_known(dataset)}"
+            f"{list(held_out)} are no benchmarks, and no domains, of the dataset; "
+            f"{_describe_kinds(dataset)}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -151,7 +152,7 @@ class ShiftArms:
     domains: Mapping[str, int]
 
 
-def arms(dataset: RoutingDataset, drawn: Split, shift: Shift, *, seed: int = 0) -> ShiftArms:
+def arms(dataset: RoutingDataset, split: Split, shift: Shift, *, seed: int = 0) -> ShiftArms:
     """The splits of the three arms.
 
     A name matches a query if it is its benchmark, its domain or `benchmark/domain`. Queries that
@@ -159,7 +160,7 @@ def arms(dataset: RoutingDataset, drawn: Split, shift: Shift, *, seed: int = 0) 
 
     Args:
         dataset: Scored answers.
-        drawn: The whole split; only queries of its test part are tested on.
+        split: The whole split; only queries of its test part are tested on.
         shift: The names trained on and tested on.
         seed: Random seed of the draw for the reference of equal size.
 
@@ -167,76 +168,79 @@ def arms(dataset: RoutingDataset, drawn: Split, shift: Shift, *, seed: int = 0) 
         ConfigError: A name is unknown.
         DataError: Too few queries are left to train on, or none to test on.
     """
-    test_on, train_on = (_members(dataset, names) for names in (shift.test_on, shift.train_on))
+    test_on, train_on = (_find_members(dataset, names) for names in (shift.test_on, shift.train_on))
     train_on -= test_on
-    test = tuple(i for i in drawn["test"] if i in test_on)
-    shifted = _only(drawn, train_on, test)
+    test = tuple(i for i in split["test"] if i in test_on)
+    shifted = _restrict(split, train_on, test)
     if not test or len(shifted["train"]) < _LEAST:
         raise DataError(
             f"{len(shifted['train'])} queries of the train part are left to train on and "
             f"{len(test)} of the test part to test on; name larger benchmarks or domains"
         )
     splits: dict[Arm, Split] = {
-        "reference": _only(drawn, set(dataset.query_ids), test),
+        "reference": _restrict(split, set(dataset.query_ids), test),
         "shifted": shifted,
-        "equal": _thinned(dataset, drawn, shifted, test, seed),
+        "equal": _draw_as_many(dataset, split, shifted, test, seed),
     }
-    named = Counter(_label(query, shift.test_on) for query in dataset.select(test).queries)
-    sizes = {arm: len(one["train"]) for arm, one in splits.items()}
-    return ShiftArms(splits, sizes, dict(sorted(named.items())))
+    counts = Counter(_choose_label(query, shift.test_on) for query in dataset.select(test).queries)
+    sizes = {arm: len(arm_split["train"]) for arm, arm_split in splits.items()}
+    return ShiftArms(splits, sizes, dict(sorted(counts.items())))
 
 
-def _only(drawn: Split, members: set[str], test: tuple[str, ...]) -> Split:
+def _restrict(split: Split, members: set[str], test: tuple[str, ...]) -> Split:
     parts: dict[Part, tuple[str, ...]] = {
-        part: tuple(i for i in ids if i in members) for part, ids in drawn.parts.items()
+        part: tuple(i for i in ids if i in members) for part, ids in split.parts.items()
     }
-    return Split({**parts, "test": test}, drawn.seed, drawn.merged)
+    return Split({**parts, "test": test}, split.seed, split.merged)
 
 
-def _thinned(
-    dataset: RoutingDataset, drawn: Split, like: Split, test: tuple[str, ...], seed: int
+def _draw_as_many(
+    dataset: RoutingDataset, split: Split, like: Split, test: tuple[str, ...], seed: int
 ) -> Split:
     """As many train and calibration queries as another split has, drawn from the whole parts."""
     parts: dict[Part, tuple[str, ...]] = {}
-    for part, ids in drawn.parts.items():
+    for part, ids in split.parts.items():
         share = len(like[part]) / max(len(ids), 1)
-        parts[part] = _some(dataset.select(ids), share, seed) if share < 1 else ids
-    return Split({**parts, "test": test}, drawn.seed, drawn.merged)
+        parts[part] = _draw_share(dataset.select(ids), share, seed) if share < 1 else ids
+    return Split({**parts, "test": test}, split.seed, split.merged)
 
 
-def _some(part: RoutingDataset, share: float, seed: int) -> tuple[str, ...]:
+def _draw_share(part: RoutingDataset, share: float, seed: int) -> tuple[str, ...]:
     """A stratified share of the queries; queries with the same prompt stay together."""
     if not share or math.isclose(share, 1):
         return part.query_ids if share else ()
     return split(part, seed=seed, fractions={"train": share, "test": 1 - share})["train"]
 
 
-def _members(dataset: RoutingDataset, names: Sequence[str]) -> set[str]:
-    found: dict[str, set[str]] = {name: set() for name in names}
+def _find_members(dataset: RoutingDataset, names: Sequence[str]) -> set[str]:
+    ids_by_name: dict[str, set[str]] = {name: set() for name in names}
     for query in dataset.queries:
-        for name in _names(query) & set(names):
-            found[name].add(query.id)
-    unknown = [name for name, members in found.items() if not members]
+        for name in _list_names(query) & set(names):
+            ids_by_name[name].add(query.id)
+    unknown = [name for name, members in ids_by_name.items() if not members]
     if unknown:
-        raise ConfigError(f"no query is of {unknown}; {_known(dataset)}")
-    return set().union(*found.values())
+        raise ConfigError(f"no query is of {unknown}; {_describe_kinds(dataset)}")
+    return set().union(*ids_by_name.values())
 
 
-def _names(query: Query) -> set[str]:
+def _list_names(query: Query) -> set[str]:
     return {query.benchmark, query.domain, f"{query.benchmark}/{query.domain}"} - {""}
 
 
-def _label(query: Query, wanted: Sequence[str]) -> str:
-    return next(name for name in wanted if name in _names(query))
+def _choose_label(query: Query, names: Sequence[str]) -> str:
+    return next(name for name in names if name in _list_names(query))
 
 
-def _known(dataset: RoutingDataset) -> str:
+def _describe_kinds(dataset: RoutingDataset) -> str:
     benchmarks = sorted({query.benchmark for query in dataset.queries} - {""})
     domains = sorted({query.domain for query in dataset.queries} - {""})
-    return f"it has the benchmarks {_few(benchmarks)} and the domains {_few(domains)}"
+    return (
+        f"it has the benchmarks {_shorten_list(benchmarks)} and the domains "
+        f"{_shorten_list(domains)}"
+    )
 
 
-def _few(names: Sequence[str]) -> str:
+def _shorten_list(names: Sequence[str]) -> str:
     return f"{list(names[:30])}" + (" and others" if len(names) > 30 else "")
 
 
@@ -307,19 +311,19 @@ class ShiftStudy:
             "queries": self.queries,
             "resamples": self.resamples,
             "seed": self.seed,
-            "routers": {one.name: one.to_dict() for one in self.routers},
-            "failed": {one.name: one.why for one in self.failed},
+            "routers": {result.name: result.to_dict() for result in self.routers},
+            "failed": {failure.name: failure.why for failure in self.failed},
         }
 
     def rows(self) -> list[dict[str, Any]]:
         """One row per router, arm or difference, and number."""
         rows = []
-        for one in self.routers:
-            groups = {str(arm): numbers for arm, numbers in one.numbers.items()}
-            groups["shifted minus reference"] = one.loss
-            groups["shifted minus equal"] = one.loss_of_shift
+        for result in self.routers:
+            groups = {str(arm): numbers for arm, numbers in result.numbers.items()}
+            groups["shifted minus reference"] = result.loss
+            groups["shifted minus equal"] = result.loss_of_shift
             rows += [
-                {"router": one.name, "what": what, "number": number, **ends(estimate)}
+                {"router": result.name, "what": what, "number": number, **ends(estimate)}
                 for what, numbers in groups.items()
                 for number, estimate in numbers.items()
             ]
@@ -327,23 +331,25 @@ class ShiftStudy:
 
     def report(self, *, title: str, facts: Mapping[str, str]) -> Report:
         """The page, tables and figure of the study."""
-        drawn = [ReportFigure("shift", draw(self), self.rows(), _CAPTION)] if self.routers else []
+        figures = [ReportFigure("shift", draw(self), self.rows(), _CAPTION)] if self.routers else []
         return Report(
             name="shift",
             title=title,
             summary=summary(self),
-            facts={**facts, **_kinds(self)},
+            facts={**facts, **_list_facts(self)},
             parts=[
-                *drawn,
+                *figures,
                 *(
-                    Section(head, [Note(f"{HEADLINE[n].meaning} {BOLD}"), _metric_table(self, n)])
+                    Section(
+                        head, [Note(f"{HEADLINE[n].meaning} {BOLD}"), _tabulate_metric(self, n)]
+                    )
                     for head, n in _SECTIONS.items()
                 ),
                 Section("What the columns mean", [_MEANINGS, *failures(self.failed)]),
             ],
             numbers=self.to_dict(),
             tables={"shift": self.rows(), "paper": paper_rows(self)},
-            short=_short(self),
+            short=_tabulate_summary(self),
             warnings=warnings(self.failed, end=","),
         )
 
@@ -352,7 +358,7 @@ def shift_study(
     dataset: RoutingDataset,
     recipes: Mapping[str, Recipe],
     states: Sequence[Activations],
-    drawn: Split,
+    split: Split,
     shift: Shift,
     options: ShiftOptions | None = None,
     *,
@@ -366,7 +372,7 @@ def shift_study(
         dataset: Scored answers.
         recipes: The recipes by name.
         states: Hidden states for their features, see `fitting.gather`.
-        drawn: The whole split; only queries of its test part are tested on.
+        split: The whole split; only queries of its test part are tested on.
         shift: The names trained on and tested on.
         options: The seed of the training, the draw of the equal reference and the resamples, which
             are the same for all arms.
@@ -380,11 +386,11 @@ def shift_study(
     """
     if not recipes:
         raise ConfigError("there is no router; name at least one")
-    options, shown = options or ShiftOptions(), progress or SilentProgress()
-    parts = arms(dataset, drawn, shift, seed=options.seed)
-    found, failed = list[ShiftResult](), list[RecipeFailure]()
+    options, bar = options or ShiftOptions(), progress or SilentProgress()
+    parts = arms(dataset, split, shift, seed=options.seed)
+    results, failed = list[ShiftResult](), list[RecipeFailure]()
     fitted: dict[Arm, dict[str, Router]] = {arm: {} for arm in ARMS}
-    asked = [(arm, name) for arm in ARMS for name in recipes]
+    pairs = [(arm, name) for arm in ARMS for name in recipes]
     jobs = [
         FitJob(
             name,
@@ -392,23 +398,23 @@ def shift_study(
             parts.splits[arm],
             None if folder is None else folder / arm,
         )
-        for arm, name in asked
+        for arm, name in pairs
     ]
-    made = fit_jobs(dataset, states, jobs, finish=lambda _, one: one, engine=engine, progress=shown)
-    for (arm, name), one in zip(asked, made, strict=True):
-        if isinstance(one, RecipeFailure):
-            failed.append(RecipeFailure(name, f"{arm}: {one.why}"))
+    fits = fit_jobs(dataset, states, jobs, finish=lambda _, fit: fit, engine=engine, progress=bar)
+    for (arm, name), fit in zip(pairs, fits, strict=True):
+        if isinstance(fit, RecipeFailure):
+            failed.append(RecipeFailure(name, f"{arm}: {fit.why}"))
         else:
-            fitted[arm][name] = one.router
+            fitted[arm][name] = fit.router
     test = dataset.select(parts.splits["reference"]["test"])
     for name in recipes:
         if all(name in fitted[arm] for arm in ARMS):
-            of_arms = {arm: fitted[arm][name] for arm in ARMS}
-            found.append(_judged(name, of_arms, test, states, options, shown))
-    return ShiftStudy(shift, parts, tuple(found), tuple(failed), options.resamples, options.seed)
+            routers_by_arm = {arm: fitted[arm][name] for arm in ARMS}
+            results.append(_compare_arms(name, routers_by_arm, test, states, options, bar))
+    return ShiftStudy(shift, parts, tuple(results), tuple(failed), options.resamples, options.seed)
 
 
-def _judged(
+def _compare_arms(
     name: str,
     routers: Mapping[Arm, Router],
     test: RoutingDataset,
@@ -420,7 +426,7 @@ def _judged(
         str(arm): (router.predict(test, stores=states), router.policy)
         for arm, router in routers.items()
     }
-    both = paired(
+    comparison = paired(
         systems,
         test,
         reference="shifted",
@@ -430,20 +436,22 @@ def _judged(
     )
     return ShiftResult(
         name,
-        {arm: _kept(both.headline[arm]) for arm in ARMS},
-        {number: _negated(both.difference["reference"][number]) for number in NUMBERS},
-        {number: _negated(both.difference["equal"][number]) for number in NUMBERS},
+        {arm: _select_numbers(comparison.headline[arm]) for arm in ARMS},
+        {number: _negate(comparison.difference["reference"][number]) for number in NUMBERS},
+        {number: _negate(comparison.difference["equal"][number]) for number in NUMBERS},
     )
 
 
-def _kept(numbers: Estimates) -> dict[Number, Estimate]:
+def _select_numbers(numbers: Estimates) -> dict[Number, Estimate]:
     return {number: numbers[number] for number in NUMBERS}
 
 
-def _negated(one: Estimate) -> Estimate:
+def _negate(estimate: Estimate) -> Estimate:
     """The difference with the opposite sign."""
-    value, lower, upper = (0.0 - end for end in (one.value, one.upper, one.lower))  # not -0.0
-    return Estimate(value, lower, upper, one.undefined, one.reason)
+    value, lower, upper = (
+        0.0 - end for end in (estimate.value, estimate.upper, estimate.lower)
+    )  # not -0.0
+    return Estimate(value, lower, upper, estimate.undefined, estimate.reason)
 
 
 ARM_NAMES: Mapping[Arm, str] = {
@@ -482,12 +490,12 @@ def summary(study: ShiftStudy) -> list[str]:
     """The result in a few sentences."""
     if not study.routers:
         return ["No router could be fitted in all three ways."]
-    ordered = sorted(study.routers, key=lambda one: -one.loss["argmax_accuracy"].value)
+    ordered = sorted(study.routers, key=lambda result: -result.loss["argmax_accuracy"].value)
     best, worst = ordered[0], ordered[-1]
     lines = [
-        f"Tested on {study.queries:,} queries of {_listed(study.shift.test_on)}. "
-        + _lost(best)
-        + ("" if best is worst else " " + _lost(worst))
+        f"Tested on {study.queries:,} queries of {_join_names(study.shift.test_on)}. "
+        + _word_loss(best)
+        + ("" if best is worst else " " + _word_loss(worst))
     ]
     hurt = [o.name for o in study.routers if o.loss_of_shift["argmax_accuracy"].upper < 0]
     if study.resamples:
@@ -504,7 +512,7 @@ def summary(study: ShiftStudy) -> list[str]:
     return lines
 
 
-def _metric_table(study: ShiftStudy, number: Number) -> Table:
+def _tabulate_metric(study: ShiftStudy, number: Number) -> Table:
     """A table of one metric in the three arms and their differences, a row per router."""
     entry = HEADLINE[number]
     unit = "points" if entry.unit == "share" else entry.unit
@@ -516,32 +524,32 @@ def _metric_table(study: ShiftStudy, number: Number) -> Table:
     ]
     rows: list[Row] = [
         [
-            one.name,
-            *(estimate_cell(one.numbers[arm][number], entry.unit) for arm in ARMS),
+            result.name,
+            *(estimate_cell(result.numbers[arm][number], entry.unit) for arm in ARMS),
             *(
                 estimate_cell(value, unit, signed=True, compared=significance(value, entry.better))
-                for value in (one.loss[number], one.loss_of_shift[number])
+                for value in (result.loss[number], result.loss_of_shift[number])
             ),
         ]
-        for one in study.routers
+        for result in study.routers
     ]
     return Table(head, rows)
 
 
-def _short(study: ShiftStudy) -> Table:
+def _tabulate_summary(study: ShiftStudy) -> Table:
     rows = []
-    for one in study.routers:
-        accuracy = {arm: 100 * v["argmax_accuracy"].value for arm, v in one.numbers.items()}
-        losses = [100 * d["argmax_accuracy"].value for d in (one.loss, one.loss_of_shift)]
+    for result in study.routers:
+        accuracy = {arm: 100 * v["argmax_accuracy"].value for arm, v in result.numbers.items()}
+        losses = [100 * d["argmax_accuracy"].value for d in (result.loss, result.loss_of_shift)]
         cells = [
             digits(accuracy["shifted"], ".2f"),
             digits(accuracy["reference"], ".2f"),
             digits(losses[0], "+.2f"),
             digits(accuracy["equal"], ".2f"),
             digits(losses[1], "+.2f"),
-            digits(one.numbers["shifted"]["auc_mean"].value, ".4f"),
+            digits(result.numbers["shifted"]["auc_mean"].value, ".4f"),
         ]
-        rows.append([one.name, *cells])
+        rows.append([result.name, *cells])
     head = ["router", "elsewhere", "on all", "diff.", "as few", "diff.", "macro AUC"]
     return Table(head, rows)
 
@@ -550,15 +558,15 @@ def paper_rows(study: ShiftStudy) -> list[dict[str, object]]:
     """The columns of the paper's two tables: percentages, and differences in points."""
     return [
         {
-            "router": one.name,
-            "shifted": 100 * one.numbers["shifted"]["argmax_accuracy"].value,
-            "iid": 100 * one.numbers["reference"]["argmax_accuracy"].value,
-            "delta": 100 * one.loss["argmax_accuracy"].value,
-            "delta_lower": 100 * one.loss["argmax_accuracy"].lower,
-            "delta_upper": 100 * one.loss["argmax_accuracy"].upper,
-            "shifted_macro_auc": one.numbers["shifted"]["auc_mean"].value,
+            "router": result.name,
+            "shifted": 100 * result.numbers["shifted"]["argmax_accuracy"].value,
+            "iid": 100 * result.numbers["reference"]["argmax_accuracy"].value,
+            "delta": 100 * result.loss["argmax_accuracy"].value,
+            "delta_lower": 100 * result.loss["argmax_accuracy"].lower,
+            "delta_upper": 100 * result.loss["argmax_accuracy"].upper,
+            "shifted_macro_auc": result.numbers["shifted"]["auc_mean"].value,
         }
-        for one in study.routers
+        for result in study.routers
     ]
 
 
@@ -569,13 +577,13 @@ def draw(study: ShiftStudy) -> Figure:
     panels = figure.subplots(1, len(_DRAWN), sharey=True, squeeze=False)[0]
     for axes, number in zip(panels, _DRAWN, strict=True):
         scale = 100 if HEADLINE[number].unit == "share" else 1
-        for row, one in enumerate(ordered):
+        for row, result in enumerate(ordered):
             for place, arm in enumerate(_ORDER):
                 colour, _, marker = STROKES[place]
                 draw_interval(
                     axes,
                     row + 0.2 * (1 - place),
-                    one.numbers[arm][number],
+                    result.numbers[arm][number],
                     colour,
                     scale=scale,
                     marker=marker,
@@ -584,35 +592,35 @@ def draw(study: ShiftStudy) -> Figure:
         unit = " (%)" if scale == 100 else ""
         style(axes, title=HEADLINE[number].label + unit)
     panels[1].axvline(0.5, color=QUIET, lw=0.9, ls=":")
-    name_rows(panels[0], [one.name for one in ordered])
+    name_rows(panels[0], [result.name for result in ordered])
     legend_below(figure, columns=3)
     return figure
 
 
-def _lost(one: ShiftResult) -> str:
-    loss = one.loss["argmax_accuracy"]
+def _word_loss(result: ShiftResult) -> str:
+    loss = result.loss["argmax_accuracy"]
     spread = interval(loss, "points")
     if not math.isfinite(loss.value):
-        why = one.numbers["shifted"]["argmax_accuracy"].reason or loss.reason
-        return f"The loss of {one.name} isn't known: {why or 'an accuracy is not defined'}."
+        why = result.numbers["shifted"]["argmax_accuracy"].reason or loss.reason
+        return f"The loss of {result.name} isn't known: {why or 'an accuracy is not defined'}."
     return (
-        f"{one.name} trained elsewhere answers "
-        f"{worded(one.numbers['shifted']['argmax_accuracy'].value, 'share')} of them correctly, "
+        f"{result.name} trained elsewhere answers "
+        f"{worded(result.numbers['shifted']['argmax_accuracy'].value, 'share')} of them correctly, "
         f"{worded(loss.value, 'points')} compared with training on all kinds"
         + (f" ({spread})." if spread else ".")
     )
 
 
-def _kinds(study: ShiftStudy) -> dict[str, str]:
+def _list_facts(study: ShiftStudy) -> dict[str, str]:
     sizes = study.arms.sizes
-    tested = ", ".join(f"{name} ({count:,})" for name, count in study.arms.domains.items())
+    tested_on = ", ".join(f"{name} ({count:,})" for name, count in study.arms.domains.items())
     return {
-        "trained elsewhere": f"{_listed(study.shift.train_on)}; {sizes['shifted']:,} queries",
-        "tested on": tested,
+        "trained elsewhere": f"{_join_names(study.shift.train_on)}; {sizes['shifted']:,} queries",
+        "tested on": tested_on,
         "references": f"{sizes['reference']:,} queries, and {sizes['equal']:,} drawn of them",
         "intervals": f"95 %, {study.resamples:,} bootstrap resamples of the test queries",
     }
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
