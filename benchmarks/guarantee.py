@@ -23,7 +23,7 @@ from benchmarks._system import machine, made_up
 from prefill_router import files
 from prefill_router.evaluation import Trial
 from prefill_router.guarantee import LAMS, best_single, guarantee
-from prefill_router.guarantee.losses import shuffled
+from prefill_router.guarantee.losses import order_ids
 from prefill_router.statistics import p_value
 
 RESULT = Path(__file__).parent / "results" / "guarantee.json"
@@ -131,7 +131,7 @@ def simulate(
 ) -> dict[str, Any]:
     """Draw again and again; how often each procedure breaks its word, and what it saves."""
     random, level = np.random.default_rng(seed), 1 - confidence
-    order = shuffled(tuple(map(str, range(queries))))
+    order = order_ids(tuple(map(str, range(queries))))
     truth = population.router.mean(axis=1) / population.alone.mean()
     saved = 1 - population.cost.mean(axis=1) / population.alone_cost.mean()
     found: dict[str, list[int]] = {}

@@ -30,7 +30,7 @@ from benchmarks.guarantee import (
 from prefill_router import files
 from prefill_router.evaluation import Trial
 from prefill_router.guarantee import guarantee
-from prefill_router.guarantee.losses import Losses, shuffled
+from prefill_router.guarantee.losses import Losses, order_ids
 
 RESULT = Path(__file__).parent / "results" / "guarantee_missing.json"
 Cells = NDArray[np.bool_]
@@ -77,7 +77,7 @@ WAYS: dict[str, Callable[[Population, Array], Cells]] = {
 
 def leaving_out(trial: Trial, best: int, keep: float) -> int:
     """The place in GRID that a test finds which leaves queries with missing labels out."""
-    order = shuffled(trial.query_ids)
+    order = order_ids(trial.query_ids)
 
     def measured(place: int) -> Array:
         losses = Losses.of(trial, trial.path.at(GRID[place]), best, keep)

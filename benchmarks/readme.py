@@ -146,7 +146,7 @@ def beyond_mix(
 
     On the test questions with all labels; the corners of the mix are of train questions.
     """
-    train, test = (dataset.select(plan.drawn[part]) for part in ("train", "test"))
+    train, test = (dataset.select(plan.split[part]) for part in ("train", "test"))
     judged = test.select([test.query_ids[place] for place in complete(test)])
     corners = np.array(FixedChoice.mix(train).corners)
     found = {}

@@ -278,7 +278,7 @@ def test_answers_take_ttft_and_their_output(tmp_path: Path) -> None:
         ("targets: {a: {ttft_seconds: -1, tokens_per_second: 1}}", "s.yaml", "0 or more"),
         ("a: [", "s.yaml", "isn't a file of speeds"),
         ("target,ttft_seconds\na,1\n", "s.csv", "lacks the columns"),
-        ("target,ttft_seconds,tokens_per_second\na,1,2\na,1,2\n", "s.csv", "twice"),
+        ("target,ttft_seconds,tokens_per_second\na,1,2\na,1,2\n", "s.csv", "repeated"),
         ("target,ttft_seconds,tokens_per_second\na,1\n", "s.csv", "'a'"),
         ("\xff", "s.csv", "lacks the columns"),
     ],

@@ -20,10 +20,10 @@ from prefill_router.comparison import (
     STUDY,
     ComparisonPlan,
     ComparisonResult,
+    count_tokens,
     list_left_out,
     recipes_of,
     run_plan,
-    tokens_read,
     write,
 )
 from prefill_router.comparison.comparison import CONSTANT, draw_for
@@ -79,7 +79,7 @@ def report(result: ComparisonResult, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def test_numbers_are_those_of_evaluate_and_compare(result: ComparisonResult) -> None:
-    test = ANSWERS.select(result.plan.drawn["test"])
+    test = ANSWERS.select(result.plan.split["test"])
     one, other = result.by_name["tolerant"], result.by_name["ours"]
     predicted = [r.fitted.router.predict(test, stores=[STATES]) for r in (one, other)]
     policies = (one.fitted.router.policy, other.fitted.router.policy)
@@ -156,7 +156,7 @@ def test_nothing_is_kept_of_other_prices_or_other_soft_labels(tmp_path: Path) ->
 
 
 def test_what_is_kept_loads_and_routes_alike(result: ComparisonResult, kept: Path) -> None:
-    test = ANSWERS.select(result.plan.drawn["test"])
+    test = ANSWERS.select(result.plan.split["test"])
     fitted = run_plan(plan(), ANSWERS, [STATES])  # and kept nowhere
     made = [one.fitted.router.predict(test, stores=[STATES]) for one in fitted.routers]
     folders = list(kept.glob("*/"))
@@ -360,9 +360,9 @@ def test_what_an_encoder_charges_is_in_the_cost_of_its_router_alone(
     result: ComparisonResult, tmp_path: Path
 ) -> None:
     priced = run_plan(plan(prices={"ours": 0.5}), ANSWERS, [STATES])
-    test = ANSWERS.select(result.plan.drawn["test"])
+    test = ANSWERS.select(result.plan.split["test"])
     router = result.by_name["ours"].fitted.router
-    read = tokens_read(
+    read = count_tokens(
         router, test, stores=[STATES], cache=tmp_path, progress=SilentProgress()
     ).mean()
     before, after = (

@@ -41,5 +41,5 @@ def test_without_overlap_the_doctor_cannot_tell_and_says_why() -> None:
     assert "t2 on" in found.because
     mix = next(one for one in found.findings if one.name == "mix")
     assert mix.sign == "unclear"
-    assert "lack overlap" in mix.said
+    assert "lack overlap" in mix.result
     assert any("lack overlap" in note for note in found.notes)

@@ -114,6 +114,6 @@ def test_labels_that_leave_little_to_compare_are_a_finding_and_no_error(
     assert (control.name, control.sign) == ("shuffled", "unclear")
     assert (found.shuffled is None) == (kept != "one query")
     if found.shuffled is None:
-        assert "can't be shuffled" in control.said
+        assert "can't be shuffled" in control.result
     drawn = (tmp_path / "out" / "figures" / "shuffled.svg").exists()
     assert drawn == (found.shuffled is not None)

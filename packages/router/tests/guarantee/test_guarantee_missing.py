@@ -21,7 +21,7 @@ from packages.router.tests.guarantee.guarantees import (
 from prefill_router.data import Query
 from prefill_router.evaluation import Trial
 from prefill_router.guarantee import Guarantee, best_single, guarantee
-from prefill_router.guarantee.losses import Losses, shuffled, unevenness
+from prefill_router.guarantee.losses import Losses, order_ids, unevenness
 from prefill_router.statistics import p_value
 
 pytestmark = pytest.mark.slow
@@ -79,7 +79,7 @@ def test_labels_missing_where_the_router_goes_wrong_certify_nothing(school: Worl
         (cell,) = found.missing.where
         assert (cell.target, cell.domain, cell.missing) == ("t1", "lab", found.missing.queries)
         assert cell.needed == sum(query.domain == "lab" for query in queries)
-        assert found.least < kept(trial, 1.0, "t2") < found.kept.value
+        assert found.least < kept(trial, 1.0, "t2") < found.kept_share.value
         assert f"{found.missing.queries:,} of 20,000 queries lack a label" in found.advice
 
 
@@ -114,9 +114,9 @@ def test_complete_labels_are_tested_as_they_are(assume) -> None:  # noqa: ANN001
     trial = drawn(Trial.join(*population()), np.arange(900))
     told = guarantee(trial, best="t2", keep=0.95, assume=assume, resamples=0)
     assert (told.missing.queries, told.missing.where) == (0, ())
-    assert told.least == pytest.approx(told.kept.value)
+    assert told.least == pytest.approx(told.kept_share.value)
     assert told.lam is not None
-    order, best = shuffled(trial.query_ids), trial.correct[:, 2]
+    order, best = order_ids(trial.query_ids), trial.correct[:, 2]
     for tested in told.sequence[::20]:
         router = trial.of_choice(trial.correct, trial.path.at(tested.lam))
         paired = ((0.95 * best - router + 1) / 1.95)[order]
@@ -138,7 +138,7 @@ def test_no_labels_make_a_loss_larger_or_a_share_smaller_than_the_bounds(
     assert (bounds.largest >= truth.largest - 1e-12).all()
     np.testing.assert_array_equal(bounds.largest[bounds.measured], truth.largest[bounds.measured])
     assert np.isnan(truth.least) or bounds.least <= truth.least + 1e-12
-    assert truth.least == pytest.approx(truth.kept, nan_ok=True)
+    assert truth.least == pytest.approx(truth.kept_share, nan_ok=True)
 
 
 def test_the_bounds_are_reached_by_some_labels() -> None:
@@ -149,7 +149,7 @@ def test_the_bounds_are_reached_by_some_labels() -> None:
     other = np.isnan(part.correct[:, 3]) & (choice != 3)
     worst[other, 3] = 1
     truth = Losses.of(replace(part, correct=worst), choice, 3, 0.9)
-    assert bounds.least == pytest.approx(truth.kept)
+    assert bounds.least == pytest.approx(truth.kept_share)
     np.testing.assert_allclose(bounds.largest, truth.largest)
 
 

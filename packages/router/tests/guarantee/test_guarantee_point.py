@@ -49,7 +49,7 @@ def test_enough_queries_find_nearly_all_that_can_be_saved(world: Trial) -> None:
     assert costs[1] <= costs[0] <= 1.25 * costs[1]
     assert found.savings.lower <= found.savings.value <= found.savings.upper
     assert found.savings.value == pytest.approx(1 - costs[0] / world.observed_cost[:, 2].mean())
-    assert found.kept.value == pytest.approx(kept(world, found.lam, "t2"))
+    assert found.kept_share.value == pytest.approx(kept(world, found.lam, "t2"))
     assert found.queries == len(world)
     assert (found.missing.queries, found.advice, found.needed) == (0, "", None)
 

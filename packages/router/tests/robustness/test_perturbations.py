@@ -7,12 +7,12 @@ import pytest
 
 from prefill_router.data import Message, Query
 from prefill_router.errors import DataError
-from prefill_router.robustness import paraphrased, perturbed, sampled
+from prefill_router.robustness import pair_paraphrases, perturb, sample_queries
 from prefill_router.robustness.perturbations import (
     _REWORDED,
-    reworded,
-    with_options_moved,
-    with_typos,
+    add_typos,
+    move_options,
+    reword,
 )
 from prefill_router.testing import make_routing_dataset
 
@@ -33,7 +33,7 @@ def random(seed: int = 0) -> np.random.Generator:
 
 def test_typos_are_one_mistake_behind_the_first_letter_in_a_share_of_the_words() -> None:
     before = PROSE.split()
-    after = with_typos(PROSE, random(), rate=0.1).split()
+    after = add_typos(PROSE, random(), rate=0.1).split()
     changed = [(one, other) for one, other in zip(before, after, strict=True) if one != other]
     longer = sum(len(word) >= 4 and word.isalpha() for word in before)
     assert len(changed) == round(0.1 * longer)
@@ -49,19 +49,19 @@ def test_typos_are_one_mistake_behind_the_first_letter_in_a_share_of_the_words()
 
 def test_numbers_short_words_and_latex_have_no_typos() -> None:
     for text in ("is it so, or 12345 or x_word_1?", r"\frac{\alpha}{1}", ""):
-        assert with_typos(text, random()) == text
-    assert with_typos(r"\frac{1}{2} apples", random()).startswith(r"\frac{1}{2} a")
-    assert with_typos("only", random(), rate=0.001) != "only"  # at least one
+        assert add_typos(text, random()) == text
+    assert add_typos(r"\frac{1}{2} apples", random()).startswith(r"\frac{1}{2} a")
+    assert add_typos("only", random(), rate=0.001) != "only"  # at least one
 
 
 def test_every_typo_is_a_change() -> None:
     for seed in range(200):
-        assert with_typos("oooo", random(seed)) != "oooo"
-        assert with_typos("Überaus", random(seed)) != "Überaus"
+        assert add_typos("oooo", random(seed)) != "oooo"
+        assert add_typos("Überaus", random(seed)) != "Überaus"
 
 
 def test_options_move_under_their_letters_and_all_else_stays() -> None:
-    moved = with_options_moved(CHOICE, random())
+    moved = move_options(CHOICE, random())
     assert moved != CHOICE
     head, tail = "Which of the following is it? A. is no line of its own.\n\nA. ", "\n\nAnswer"
     assert moved.startswith(head)
@@ -74,7 +74,7 @@ def test_options_move_under_their_letters_and_all_else_stays() -> None:
 def test_options_are_known_by_any_usual_letter(form: str) -> None:
     text = "Why?\n" + "\n".join(form.format(x) + word for x, word in zip("AB", "yn", strict=True))
     expected = "Why?\n" + "\n".join(form.format(x) + w for x, w in zip("AB", "ny", strict=True))
-    assert with_options_moved(text, random()) == expected
+    assert move_options(text, random()) == expected
 
 
 @pytest.mark.parametrize(
@@ -91,51 +91,51 @@ def test_options_are_known_by_any_usual_letter(form: str) -> None:
 )
 def test_what_has_no_options_that_may_move_stays(text: str) -> None:
     for seed in range(5):
-        assert with_options_moved(text, random(seed)) == text
+        assert move_options(text, random(seed)) == text
 
 
 def test_wording_replaces_phrases_and_keeps_capitals() -> None:
-    assert reworded("What is it? Find which\nof the following do not.", random()) == (
+    assert reword("What is it? Find which\nof the following do not.", random()) == (
         "What's it? Give which one of these don't."
     )
-    assert reworded("refind whatever", random()) == "refind whatever"
+    assert reword("refind whatever", random()) == "refind whatever"
     for phrase, other in _REWORDED.items():
         assert phrase != other
-        assert reworded(f"x {phrase} y", random()) == f"x {other} y"
+        assert reword(f"x {phrase} y", random()) == f"x {other} y"
 
 
 def test_a_prompt_is_changed_in_the_same_way_whatever_the_others_are() -> None:
     queries = [Query(f"q{i}", f"Question number {i}, {PROSE[:90]}") for i in range(6)]
-    whole = perturbed(queries, "typos", seed=1)
-    assert perturbed(queries[3:4], "typos", seed=1) == whole[3:4]
-    assert perturbed(queries, "typos", seed=2) != whole
-    assert perturbed(queries, "typos", seed=1, typos=1.0) != whole
+    whole = perturb(queries, "typos", seed=1)
+    assert perturb(queries[3:4], "typos", seed=1) == whole[3:4]
+    assert perturb(queries, "typos", seed=2) != whole
+    assert perturb(queries, "typos", seed=1, typos=1.0) != whole
     assert [query.id for query in whole] == [query.id for query in queries]
-    assert perturbed(queries, "options") == []
+    assert perturb(queries, "options") == []
 
 
 def test_in_a_chat_the_latest_message_of_the_user_is_changed() -> None:
     turns = [("system", "Kindly"), ("user", "older"), ("user", "What is it?"), ("assistant", "Hm")]
-    [found] = perturbed([Query("q", tuple(Message(*turn) for turn in turns))], "wording")
+    [found] = perturb([Query("q", tuple(Message(*turn) for turn in turns))], "wording")
     assert [turn.content for turn in found.prompt] == ["Kindly", "older", "What's it?", "Hm"]
-    [alone] = perturbed([Query("q", (Message("system", "What is it?"),))], "wording")
+    [alone] = perturb([Query("q", (Message("system", "What is it?"),))], "wording")
     assert alone.prompt == (Message("system", "What's it?"),)
 
 
 def test_paraphrases_are_matched_by_id() -> None:
     queries = [Query("a", "one", "b", "d"), Query("b", "two"), Query("c", "three")]
     others = [Query("b", "two"), Query("a", "uno"), Query("z", "x")]
-    assert paraphrased(queries, others) == [Query("a", "uno", "b", "d")]
+    assert pair_paraphrases(queries, others) == [Query("a", "uno", "b", "d")]
     with pytest.raises(DataError, match="none of the 1 paraphrases"):
-        paraphrased(queries, [Query("b", "two")])
+        pair_paraphrases(queries, [Query("b", "two")])
 
 
 def test_a_sample_is_a_part_in_order() -> None:
     whole = make_routing_dataset(queries=30)
-    some = sampled(whole, 10, seed=3)
+    some = sample_queries(whole, 10, seed=3)
     rows = [int(i[1:]) for i in some.query_ids]
     assert len(rows) == 10
     assert rows == sorted(rows)
     assert rows != list(range(10))
-    assert sampled(whole, 30) is whole
-    assert sampled(whole, None) is whole
+    assert sample_queries(whole, 30) is whole
+    assert sample_queries(whole, None) is whole

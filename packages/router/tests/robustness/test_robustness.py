@@ -18,7 +18,7 @@ from prefill_router.policy import Cascade
 from prefill_router.reporting.report_files import render
 from prefill_router.robustness import (
     RobustnessStudy,
-    perturbed,
+    perturb,
     report_of,
     robustness_study,
 )
@@ -70,7 +70,7 @@ def test_numbers_are_plain_sums_over_single_decisions(
     ]
     same = [one == other for one, other in pairs]
     assert 0 < sum(same) < len(same) == found.queries == 40
-    assert found.kept.value == pytest.approx(np.mean(same))
+    assert found.kept_share.value == pytest.approx(np.mean(same))
     shares = [[np.mean([p[side] == k for p in pairs]) for k in range(3)] for side in (0, 1)]
     assert found.by_chance == pytest.approx(np.dot(*shares))
     moved = [
@@ -94,7 +94,7 @@ def test_numbers_are_plain_sums_over_single_decisions(
 @pytest.mark.slow
 def test_the_same_prompts_are_decided_the_same(router: Router, judged: RoutingDataset) -> None:
     [found] = studied(router, judged, judged.queries).kinds
-    assert (found.kept.value, found.kept.lower, found.moved.value) == (1, 1, 0)
+    assert (found.kept_share.value, found.kept_share.lower, found.moved.value) == (1, 1, 0)
     assert (found.accuracy.value, found.cost.value) == (0, 0)
     assert found.by_chance < 1
 
@@ -104,18 +104,18 @@ def test_a_constant_router_keeps_all_and_would_by_chance(
 ) -> None:
     study = studied(router, judged, harder(judged), lam=0)
     [found] = study.kinds
-    assert (found.kept.value, found.by_chance) == (1, 1)
+    assert (found.kept_share.value, found.by_chance) == (1, 1)
     assert study.shares == {"target-0": 1.0}
 
 
 def test_only_prompts_that_change_count_and_kinds_that_change_none_are_told(
     router: Router, judged: RoutingDataset
 ) -> None:
-    versions = {"options": [], "typos": perturbed(judged.queries, "typos")}
+    versions = {"options": [], "typos": perturb(judged.queries, "typos")}
     study = robustness_study(router, judged, versions, lam=LAM, resamples=0)
     assert study.unchanged == ("options",)
     assert [(one.kind, one.queries) for one in study.kinds] == [("typos", 60)]
-    assert math.isnan(study.kinds[0].kept.lower)
+    assert math.isnan(study.kinds[0].kept_share.lower)
     with pytest.raises(DataError, match="no prompt is changed by options"):
         robustness_study(router, judged, {"options": []}, lam=LAM)
 
@@ -125,7 +125,7 @@ def test_what_the_dataset_knows_of_tokens_decides_nothing(
 ) -> None:
     longer = dataclasses.replace(judged, input_tokens=1000 * judged.input_tokens)
     one, other = (studied(router, data, harder(judged)) for data in (judged, longer))
-    assert one.kinds[0].kept == other.kinds[0].kept
+    assert one.kinds[0].kept_share == other.kinds[0].kept_share
     assert one.shares == other.shares
 
 
@@ -135,12 +135,12 @@ def test_without_labels_the_flips_are_counted_all_the_same(
     bare = RoutingDataset.of(judged.queries, judged.pool, np.full((60, 3), np.nan))
     study = studied(router, bare, harder(judged))
     [found] = study.kinds
-    assert found.kept == studied(router, judged, harder(judged)).kinds[0].kept
+    assert found.kept_share == studied(router, judged, harder(judged)).kinds[0].kept_share
     assert math.isnan(found.accuracy.value)
     assert found.labelled == 0
     assert "labels of both choices" in found.accuracy.reason
     assert "what flips cost isn't known" in report_of(study, title="T", facts={}).summary[1]
-    assert "accuracy" not in flip_finding(study).said
+    assert "accuracy" not in flip_finding(study).result
 
 
 def test_labels_that_had_no_chance_to_be_observed_tell_nothing(
@@ -167,9 +167,9 @@ def test_a_seed_repeats_a_study_and_plain_values_have_all_of_it(
 def test_the_page_says_what_stays_and_draws_it(router: Router, judged: RoutingDataset) -> None:
     study = studied(router, judged, harder(judged))
     shown = report_of(study, title="T", facts={"data": "d"})
-    kept = f"{100 * study.kinds[0].kept.value:.1f} % of the decisions stay"
+    kept = f"{100 * study.kinds[0].kept_share.value:.1f} % of the decisions stay"
     assert kept in shown.summary[1]
-    assert shown.tables["robustness"][0]["kept"] == study.kinds[0].kept.value
+    assert shown.tables["robustness"][0]["kept"] == study.kinds[0].kept_share.value
     drawn = shown.figures["robustness"].rows
     assert [row["number"] for row in drawn] == ["kept", "by_chance", "accuracy"]
     assert drawn[1]["value"] == study.kinds[0].by_chance
@@ -198,7 +198,7 @@ def test_the_doctor_fails_flips_only_where_they_lose_accuracy(
     assert found(-0.2, -0.1) == "bad"
     assert found(-0.2, 0.1) == found(0.1, 0.2) == "note"
     told = flip_finding(study)
-    assert f"{100 * (1 - one.kept.value):.1f} % of 40 flip" in told.said
+    assert f"{100 * (1 - one.kept_share.value):.1f} % of 40 flip" in told.result
     assert told.numbers == study.to_dict()
 
 
@@ -210,6 +210,6 @@ def test_the_turns_of_one_conversation_tell_no_interval(
     one = dataclasses.replace(judged, queries=rows)
     [together] = studied(router, one, harder(one)).kinds
     [alone] = studied(router, judged, harder(judged)).kinds
-    assert together.kept.value == alone.kept.value
-    assert math.isnan(together.kept.lower)
-    assert alone.kept.lower < alone.kept.upper
+    assert together.kept_share.value == alone.kept_share.value
+    assert math.isnan(together.kept_share.lower)
+    assert alone.kept_share.lower < alone.kept_share.upper

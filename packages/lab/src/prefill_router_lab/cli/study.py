@@ -359,12 +359,12 @@ def robustness(options: RobustnessOptions, inputs: RouterInputs) -> None:
     Example: prefill-router study robustness router --data answers --out robustness
     """
     from prefill_router.reporting import mark
-    from prefill_router.robustness import NAME, report_of, robustness_study, sampled
+    from prefill_router.robustness import NAME, report_of, robustness_study, sample_queries
 
     queries = begin_judged(NAME, inputs)
     router, folder, seed = queries.router, str(inputs.folder), options.seed
     lam = opt.own_lam(router, options.given_lam)
-    judged = sampled(queries.judged, options.sample, seed=seed)
+    judged = sample_queries(queries.judged, options.sample, seed=seed)
     others = None if options.paraphrases is None else opt.read_questions(options.paraphrases)
     versions = _change_prompts(judged.queries, others, options.typos, seed)
     settings = {"router": folder, "part": queries.part, "lam": lam, "typos": options.typos}
@@ -393,9 +393,13 @@ def robustness(options: RobustnessOptions, inputs: RouterInputs) -> None:
 def _change_prompts(
     queries: "Sequence[Query]", others: "Sequence[Query] | None", typos: float, seed: int
 ) -> "dict[Kind, Sequence[Query]]":
-    from prefill_router.robustness import CHANGES, paraphrased, perturbed
+    from prefill_router.robustness import CHANGES, pair_paraphrases, perturb
 
     versions: dict[Kind, Sequence[Query]] = {
-        kind: perturbed(queries, kind, seed=seed, typos=typos) for kind in CHANGES
+        kind: perturb(queries, kind, seed=seed, typos=typos) for kind in CHANGES
     }
-    return versions if others is None else {**versions, "paraphrases": paraphrased(queries, others)}
+    return (
+        versions
+        if others is None
+        else {**versions, "paraphrases": pair_paraphrases(queries, others)}
+    )

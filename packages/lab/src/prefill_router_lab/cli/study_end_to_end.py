@@ -200,7 +200,7 @@ class _ContenderInputs:
         seconds: "PerCell",
     ) -> "Contender":
         """A router with its predictions, its latency and its encoder's cost."""
-        from prefill_router.comparison import tokens_read
+        from prefill_router.comparison import count_tokens
         from prefill_router.evaluation import Trial
         from prefill_router_lab.end_to_end import Contender
 
@@ -208,7 +208,7 @@ class _ContenderInputs:
         queries = JudgedQueries(router, self.part, self.judged, None)
         predictions = queries.predict(self.stores, self.bar)
         trial = Trial.join(predictions, self.judged, policy=router.policy)
-        tokens = tokens_read(
+        tokens = count_tokens(
             router, self.judged, stores=self.stores, cache=cache, progress=self.bar
         )
         mean = None if latency is None else latency.mean

@@ -20,7 +20,7 @@ import numpy as np
 
 from prefill_router import __version__, files
 from prefill_router.activations import Activations
-from prefill_router.comparison import Charge, ComparisonPlan, priced, run_plan, tokens_read
+from prefill_router.comparison import Charge, ComparisonPlan, count_tokens, digest_prices, run_plan
 from prefill_router.data import WITH_CALIBRATION, RoutingDataset, binary, split
 from prefill_router.engines import Engine
 from prefill_router.errors import ConfigError, DataError, MissingExtraError, PrefillRouterError
@@ -262,7 +262,7 @@ def _make_contender(
     trial = Trial.join(router.predict(test, stores=context.states), test, policy=router.policy)
     cost = np.zeros(len(test))
     if name == TRUNK:
-        tokens = tokens_read(
+        tokens = count_tokens(
             router, test, stores=context.states, cache=default_cache(), progress=context.progress
         )
         cost = context.charge.dollars(tokens, None if latency is None else latency.mean)
@@ -338,7 +338,7 @@ def _digest_inputs(context: PoolContext) -> str:
     inputs = {
         "package": __version__,
         "data": context.paper_pool.dataset.fingerprint,
-        "prices": priced(context.paper_pool.dataset),
+        "prices": digest_prices(context.paper_pool.dataset),
         "split": context.split.to_dict(),
         "options": context.options.to_dict(),
         "encoders": list(context.encoders),

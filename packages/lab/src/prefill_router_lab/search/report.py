@@ -21,7 +21,7 @@ import numpy as np
 import yaml
 
 from prefill_router import files
-from prefill_router.comparison import priced
+from prefill_router.comparison import digest_prices
 from prefill_router.data import RoutingDataset, Split, save_split
 from prefill_router.errors import ConfigError
 from prefill_router.evaluation import HEADLINE, NOTHING, interval, worded
@@ -59,7 +59,7 @@ def plan_of(
         "config": config.to_dict(),
         "data": dataset.fingerprint,
         "split": split.to_dict()["parts"],
-        "prices": priced(dataset),
+        "prices": digest_prices(dataset),
     }
 
 

@@ -219,12 +219,12 @@ def _flips(
     seed: int,
     bar: BarProgress,
 ) -> "tuple[RobustnessStudy | None, str]":
-    from prefill_router.robustness import CHANGES, perturbed, robustness_study, sampled
+    from prefill_router.robustness import CHANGES, perturb, robustness_study, sample_queries
 
     if not count:
         return None, "it was left out"
-    some = sampled(judged, count, seed=seed)
-    versions = {kind: perturbed(some.queries, kind, seed=seed) for kind in CHANGES}
+    some = sample_queries(judged, count, seed=seed)
+    versions = {kind: perturb(some.queries, kind, seed=seed) for kind in CHANGES}
     cache = files.default_cache()
     try:
         return robustness_study(
@@ -241,7 +241,7 @@ def _show(found: "Checkup", to: Path | None) -> None:
 
     table = Table(box=None, pad_edge=False, show_header=False)
     for finding in found.findings:
-        table.add_row(SIGNS[finding.sign], finding.title, finding.said)
+        table.add_row(SIGNS[finding.sign], finding.title, finding.result)
     out.print(table)
     out.print(", ".join(f"{mark} {sign}" for sign, mark in SIGNS.items()), style="dim")
     for note in found.notes:

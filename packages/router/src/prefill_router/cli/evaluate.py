@@ -280,11 +280,11 @@ def _encoder_prices(given: list[str]) -> dict[str, float]:
 
 
 def _compare_facts(plan: "ComparisonPlan", data: PathOrUrl) -> dict[str, str]:
-    sizes = ", ".join(f"{len(ids):,} {part}" for part, ids in plan.drawn.parts.items())
+    sizes = ", ".join(f"{len(ids):,} {part}" for part, ids in plan.split.parts.items())
     return {
         "dataset": str(data),
         "queries": sizes,
-        "split": f"seed {plan.drawn.seed}; fitted on train alone, calibrated on calibration",
+        "split": f"seed {plan.split.seed}; fitted on train alone, calibrated on calibration",
         "intervals": f"95 %, {plan.resamples:,} bootstrap resamples of the test part",
         "reference": plan.reference,
         **({} if not plan.prices else {"encoders charge": _charged(plan)}),

@@ -125,7 +125,7 @@ def _show_guarantee(found: "Guarantee") -> None:
     if found.lam is None:
         first, last = f"none: no lam can be guaranteed to keep {promise}", found.advice
     else:
-        kept, saved = _worded(found.kept), _savings(found.savings)
+        kept, saved = _worded(found.kept_share), _savings(found.savings)
         first = f"lam = {found.lam:g} keeps at least {promise}"
         last = f"expected{_where(found)}: {kept} of that accuracy, {saved}"
     for line in (first, f"tested on {found.queries:,} queries", *_missing_labels(found), last):
@@ -134,7 +134,7 @@ def _show_guarantee(found: "Guarantee") -> None:
 
 def _missing_labels(found: "Guarantee") -> list[str]:
     """Lines on missing labels: how many, where, whether at random, and how they count."""
-    from prefill_router.guarantee import places
+    from prefill_router.guarantee import word_places
 
     missing = found.missing
     if not missing.queries:
@@ -145,7 +145,7 @@ def _missing_labels(found: "Guarantee") -> list[str]:
         else "these queries are left out, as --assume missing-at-random says; the promise holds "
         "only if that is so"
     )
-    told = [f"{missing.queries:,} queries lack a label ({places(missing)}): {handled}"]
+    told = [f"{missing.queries:,} queries lack a label ({word_places(missing)}): {handled}"]
     if missing.signs:
         signs = ", ".join(f"by {name} (p = {p:.2g})" for name, p in missing.signs.items())
         aside = "; --assume is set aside" if found.assume != "nothing" else ""

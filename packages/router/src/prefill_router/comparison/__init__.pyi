@@ -13,17 +13,17 @@ from .duration import (
     describe_minutes as describe_minutes,
     estimate_minutes as estimate_minutes,
 )
-from .encoder_cost import Charge as Charge, tokens_read as tokens_read
+from .encoder_cost import Charge as Charge, count_tokens as count_tokens
 from .recipe_fits import (
     FitJob as FitJob,
     Fitted as Fitted,
     RecipeFailure as RecipeFailure,
     RecipeFit as RecipeFit,
+    digest_prices as digest_prices,
     failures as failures,
     fit_all as fit_all,
     fit_jobs as fit_jobs,
     list_left_out as list_left_out,
-    priced as priced,
     warnings as warnings,
 )
 from .report import (

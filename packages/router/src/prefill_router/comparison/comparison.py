@@ -6,6 +6,7 @@ queries.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, TypedDict, final
@@ -13,7 +14,7 @@ from typing import Any, TypedDict, final
 import numpy as np
 
 from prefill_router.activations import Activations
-from prefill_router.comparison.encoder_cost import Charge, tokens_read
+from prefill_router.comparison.encoder_cost import Charge, count_tokens
 from prefill_router.comparison.recipe_fits import RecipeFailure, RecipeFit, fit_all
 from prefill_router.data import FRACTIONS, WITH_CALIBRATION, RoutingDataset, Split, split
 from prefill_router.engines import Engine
@@ -42,10 +43,10 @@ class ComparisonPlan:
     Attributes:
         recipes: The recipes by name.
         reference: The name of the router that the others are compared with.
-        drawn: The split that all routers share.
+        split: The split that all routers share.
         resamples: Bootstrap resamples of the test queries.
         seed: Random seed of fits and resamples.
-        calibrated: The split of routers with a calibration, with the same test part; `drawn` if not
+        calibrated: The split of routers with a calibration, with the same test part; `split` if not
             given.
         prices: What the encoders of a router charge, by its name, US dollars per million tokens;
             part of what the router pays. The others pay their targets alone.
@@ -54,7 +55,7 @@ class ComparisonPlan:
 
     recipes: Mapping[str, Recipe]
     reference: str
-    drawn: Split
+    split: Split
     resamples: int = 1000
     seed: int = 0
     calibrated: Split | None = None
@@ -62,7 +63,7 @@ class ComparisonPlan:
     left_out: tuple[RecipeFailure, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.calibrated is not None and self.calibrated["test"] != self.drawn["test"]:
+        if self.calibrated is not None and self.calibrated["test"] != self.split["test"]:
             raise ConfigError(
                 "the split of calibrated routers has another test part; draw both with one seed"
             )
@@ -98,7 +99,7 @@ class ComparisonPlan:
         return {
             "recipes": {name: recipe.to_dict() for name, recipe in self.recipes.items()},
             "reference": self.reference,
-            "split": self.drawn.to_dict(),
+            "split": self.split.to_dict(),
             "resamples": self.resamples,
             "seed": self.seed,
             **({} if self.calibrated is None else {"calibrated": self.calibrated.to_dict()}),
@@ -185,7 +186,7 @@ class ComparisonResult:
     @property
     def by_name(self) -> dict[str, ComparedRouter]:
         """The routers by name."""
-        return {one.name: one for one in self.routers}
+        return {router.name: router for router in self.routers}
 
     @property
     def left_out(self) -> list[RecipeFailure]:
@@ -200,7 +201,7 @@ class ComparisonResult:
     @property
     def beaten_by_constant(self) -> list[str]:
         """The routers that aren't significantly better than the constant predictor."""
-        return [one.name for one in self.routers if not beats(one.over_constant)]
+        return [router.name for router in self.routers if not beats(router.over_constant)]
 
 
 def beats(over: Estimates) -> bool:
@@ -230,26 +231,26 @@ def run_plan(
     Raises:
         FitError: The reference can't be fitted.
     """
-    shown = progress or SilentProgress()
+    bar = progress or SilentProgress()
     fitted, failed = fit_all(
         dataset,
         plan.recipes,
         states,
-        plan.drawn,
+        plan.split,
         calibrated=plan.calibrated,
         config=FitConfig(seed=plan.seed),
         folder=folder,
         engine=engine,
-        progress=shown,
+        progress=bar,
     )
-    lost = [one.why for one in failed if one.name == plan.reference]
-    if lost:
-        raise FitError(f"the reference {plan.reference!r} can't be fitted: {lost[0]}")
-    judged = _judged(plan, fitted, dataset, states, shown)
+    reasons = [failure.why for failure in failed if failure.name == plan.reference]
+    if reasons:
+        raise FitError(f"the reference {plan.reference!r} can't be fitted: {reasons[0]}")
+    judged = _judge_routers(plan, fitted, dataset, states, bar)
     return ComparisonResult(plan, judged, (*plan.left_out, *failed))
 
 
-def _judged(
+def _judge_routers(
     plan: ComparisonPlan,
     fitted: Sequence[RecipeFit],
     dataset: RoutingDataset,
@@ -257,78 +258,75 @@ def _judged(
     progress: Progress,
 ) -> tuple[ComparedRouter, ...]:
     """The evaluation of every router on the test part."""
-    test = dataset.select(plan.drawn["test"])
+    test = dataset.select(plan.split["test"])
     systems = {
-        one.name: (one.router.predict(test, stores=states), one.router.policy) for one in fitted
+        fit.name: (fit.router.predict(test, stores=states), fit.router.policy) for fit in fitted
     }
-    train = dataset.select(plan.drawn["train"])
-    chosen = {one.name: one.router.record.chosen for one in fitted}
-    constant = _constant(train, systems[plan.reference][0])
+    train = dataset.select(plan.split["train"])
+    chosen = {fit.name: fit.router.record.chosen for fit in fitted}
+    constant = _predict_constant(train, systems[plan.reference][0])
     fees = {
-        one.name: _fees(plan.prices[one.name], one, test, states, progress)
-        for one in fitted
-        if one.name in plan.prices
+        fit.name: _charge_encoders(plan.prices[fit.name], fit, test, states, progress)
+        for fit in fitted
+        if fit.name in plan.prices
     }
-    together, over = (
-        paired(
-            among,
-            test,
-            reference=against,
-            chosen=chosen,
-            fees=fees,
-            progress=progress,
-            **_drawing(plan),
-        )
-        for among, against in (
-            (systems, plan.reference),
-            ({**systems, CONSTANT: (constant, Lambda())}, CONSTANT),
-        )
+    compare = partial(
+        paired,
+        dataset=test,
+        chosen=chosen,
+        fees=fees,
+        progress=progress,
+        **_resampling(plan),
     )
+    together = compare(systems, reference=plan.reference)
+    over = compare({**systems, CONSTANT: (constant, Lambda())}, reference=CONSTANT)
     judged = []
     with progress.task("judging", total=float(len(fitted))) as advance:
-        for one in fitted:
-            predictions, policy = systems[one.name]
+        for fit in fitted:
+            predictions, policy = systems[fit.name]
             alone = evaluate(
                 predictions,
                 test,
                 policy=policy,
-                chosen=chosen[one.name],
-                references=one.router.references,
-                fee=fees.get(one.name),
-                **_drawing(plan),
+                chosen=chosen[fit.name],
+                references=fit.router.references,
+                fee=fees.get(fit.name),
+                **_resampling(plan),
             )
-            against = together.difference.get(one.name, {})
-            numbers = together.headline[one.name]
+            against = together.difference.get(fit.name, {})
+            numbers = together.headline[fit.name]
             judged.append(
-                ComparedRouter(one.name, one, alone, numbers, against, over.difference[one.name])
+                ComparedRouter(fit.name, fit, alone, numbers, against, over.difference[fit.name])
             )
-            advance(note=one.name)
+            advance(note=fit.name)
     return tuple(judged)
 
 
-def _fees(
+def _charge_encoders(
     price: float,
-    one: RecipeFit,
+    fit: RecipeFit,
     dataset: RoutingDataset,
     states: Sequence[Activations],
     progress: Progress,
 ) -> dict[str, float]:
     """The cost of encoding by query id, US dollars."""
-    read = tokens_read(one.router, dataset, stores=states, cache=default_cache(), progress=progress)
-    dollars = Charge(per_million_tokens=price).dollars(read)
+    tokens = count_tokens(
+        fit.router, dataset, stores=states, cache=default_cache(), progress=progress
+    )
+    dollars = Charge(per_million_tokens=price).dollars(tokens)
     return dict(zip(dataset.query_ids, dollars.tolist(), strict=True))
 
 
-class _Drawing(TypedDict):
+class _Resampling(TypedDict):
     resamples: int
     seed: int
 
 
-def _drawing(plan: ComparisonPlan) -> _Drawing:
+def _resampling(plan: ComparisonPlan) -> _Resampling:
     return {"resamples": plan.resamples, "seed": plan.seed}
 
 
-def _constant(train: RoutingDataset, like: Predictions) -> Predictions:
+def _predict_constant(train: RoutingDataset, like: Predictions) -> Predictions:
     """Predict each target's train accuracy for every query, at the same estimated costs."""
     rates = Examples(
         np.zeros((len(train), 1), dtype=np.float32),
@@ -342,8 +340,8 @@ def _constant(train: RoutingDataset, like: Predictions) -> Predictions:
 def by_number(routers: Sequence[ComparedRouter], name: str) -> list[ComparedRouter]:
     """The routers from the best to the worst by one headline number."""
     sign = 1 if HEADLINE[name].better == "lower" else -1
-    return sorted(routers, key=lambda one: _last(sign * one.headline[name].value))
+    return sorted(routers, key=lambda router: _sort_last(sign * router.headline[name].value))
 
 
-def _last(value: float) -> float:
+def _sort_last(value: float) -> float:
     return value if np.isfinite(value) else np.inf

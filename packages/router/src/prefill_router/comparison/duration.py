@@ -11,17 +11,17 @@ _LOW, _HIGH = 0.4, 1.2
 
 
 def estimate_minutes(
-    fits: float, dataset: RoutingDataset, drawn: Split, *, share: float = 1.0
+    fits: float, dataset: RoutingDataset, split: Split, *, share: float = 1.0
 ) -> tuple[float, float]:
     """The least and the most minutes that fits are likely to take, without encoding.
 
     Args:
         fits: How many routers are fitted; one that needs less work counts in part.
         dataset: Scored answers.
-        drawn: The split.
+        split: The split.
         share: The share of the usual training that each gets.
     """
-    labels = len(drawn["train"]) * len(dataset.pool)
+    labels = len(split["train"]) * len(dataset.pool)
     seconds = fits * share * (_SECONDS_PER_FIT + _SECONDS_PER_THOUSAND * labels / 1000)
     return _LOW * seconds / 60, _HIGH * seconds / 60
 

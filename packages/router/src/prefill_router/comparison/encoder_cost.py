@@ -34,8 +34,8 @@ class Charge:
     per_hour: float | None = None
 
     def __post_init__(self) -> None:
-        given = [p for p in (self.per_million_tokens, self.per_hour) if p is not None]
-        if len(given) != 1 or not (np.isfinite(given[0]) and given[0] >= 0):
+        prices = [p for p in (self.per_million_tokens, self.per_hour) if p is not None]
+        if len(prices) != 1 or not (np.isfinite(prices[0]) and prices[0] >= 0):
             raise ConfigError(
                 "the encoder needs one price, 0 or more: US dollars per million input tokens, or "
                 "US dollars per hour of the machine that it runs on"
@@ -65,7 +65,7 @@ class Charge:
         return np.full(len(tokens), seconds * (self.per_hour or 0.0) / _HOUR)
 
 
-def tokens_read(
+def count_tokens(
     router: Router,
     dataset: RoutingDataset,
     *,
@@ -87,7 +87,7 @@ def tokens_read(
     total = np.zeros(len(dataset))
     for source in router.features.sources:
         sites = router.features.sites_of(source.provenance)
-        held = finished_store(
+        store = finished_store(
             stores, source.provenance, sites, source.rounding, dataset.prompt_keys
         ) or cached_states(
             dataset,
@@ -97,5 +97,5 @@ def tokens_read(
             rounding=source.rounding,
             progress=progress,
         )
-        total += np.minimum(held.tokens(dataset.prompt_keys), source.provenance.max_tokens)
+        total += np.minimum(store.tokens(dataset.prompt_keys), source.provenance.max_tokens)
     return total

@@ -26,30 +26,32 @@ SHOWN = ("auc_mean", "choice_auc", "brier_mean", "argmax_accuracy", "p_auccc")
 """The metrics whose intervals are drawn."""
 
 
-def highlighted(result: ComparisonResult) -> list[ComparedRouter]:
+def choose_highlighted(result: ComparisonResult) -> list[ComparedRouter]:
     """The routers whose curves are coloured: the reference, and those with the largest P-AUCCC."""
     reference = result.by_name[result.plan.reference]
-    others = [one for one in result.routers if one is not reference]
-    others.sort(key=lambda one: -_finite(one.headline["p_auccc"].value))
+    others = [router for router in result.routers if router is not reference]
+    others.sort(key=lambda router: -_sort_finite(router.headline["p_auccc"].value))
     return [reference, *others[: len(CURVES) - 1]]
 
 
 def curves(result: ComparisonResult) -> ReportFigure:
     """All accuracy-cost curves; the best have colours, the others are grey."""
-    shown = {one.name: drawing(one.evaluation, "raw") for one in result.routers}
-    chosen = [one.name for one in highlighted(result)]
-    others = [name for name in shown if name not in chosen]
+    drawings = {router.name: drawing(router.evaluation, "raw") for router in result.routers}
+    chosen = [router.name for router in choose_highlighted(result)]
+    others = [name for name in drawings if name not in chosen]
     lines = [
-        CurveLine(shown[name], "" if place else "the other routers", PALE, "-", 0.8)
+        CurveLine(drawings[name], "" if place else "the other routers", PALE, "-", 0.8)
         for place, name in enumerate(others)
     ]
-    lines += [CurveLine(shown[name], name, *how) for name, how in zip(chosen, CURVES, strict=False)]
+    lines += [
+        CurveLine(drawings[name], name, *how) for name, how in zip(chosen, CURVES, strict=False)
+    ]
     figure = draw_lines(
         lines,
-        shown[chosen[0]],
+        drawings[chosen[0]],
         title="Accuracy against cost, all routers",
         size=(9.6, 6.4),
-        named=[shown[name] for name in chosen],
+        named=[drawings[name] for name in chosen],
     )
     caption = (
         "Each curve is one router from its cheapest to its most accurate setting; up and to the "
@@ -70,10 +72,10 @@ def curve_rows(result: ComparisonResult) -> list[dict[str, Any]]:
         return {**names, "lam_to": lam, "mean_cost": cost, "accuracy": right}
 
     rows = []
-    for one in result.routers:
-        curve = one.evaluation.curve
+    for router in result.routers:
+        curve = router.evaluation.curve
         columns = (curve.lam_to.tolist(), curve.mean_cost.tolist(), curve.accuracy.tolist())
-        rows += [row(one.name, "", *point) for point in zip(*columns, strict=True)]
+        rows += [row(router.name, "", *point) for point in zip(*columns, strict=True)]
     reference = result.by_name[result.plan.reference]
     for point in reference.evaluation.price_alone:
         rows.append(row("(price alone)", "", None, point.mean_cost, point.accuracy))
@@ -88,13 +90,13 @@ def intervals(result: ComparisonResult) -> ReportFigure:
     figure = new_figure(11.0, 1.4 + 0.27 * len(ordered))
     panels = figure.subplots(1, len(SHOWN), sharey=True, squeeze=False)[0]
     for axes, name in zip(panels, SHOWN, strict=True):
-        for row, one in enumerate(ordered):
-            colour = PINK if one.name == result.plan.reference else BLUE
-            draw_interval(axes, row, one.headline[name], colour, size=4.5)
+        for row, router in enumerate(ordered):
+            colour = PINK if router.name == result.plan.reference else BLUE
+            draw_interval(axes, row, router.headline[name], colour, size=4.5)
         reference = result.by_name[result.plan.reference].headline[name].value
         axes.axvline(reference, color=PINK, lw=0.8, ls=":")
         style(axes, title=heading(HEADLINE[name]), size=9, bars=True)
-    panels[0].set_yticks(range(len(ordered)), [one.name for one in ordered])
+    panels[0].set_yticks(range(len(ordered)), [router.name for router in ordered])
     caption = (
         "Dots are the metrics on the test queries, each line is the 95 % interval of its dot "
         "alone; the dotted line is the reference. Overlapping intervals don't mean that two "
@@ -102,12 +104,12 @@ def intervals(result: ComparisonResult) -> ReportFigure:
         "routers are judged on the same queries."
     )
     rows = [
-        {"router": one.name, "number": name, **ends(one.headline[name])}
-        for one in result.routers
+        {"router": router.name, "number": name, **ends(router.headline[name])}
+        for router in result.routers
         for name in SHOWN
     ]
     return ReportFigure("intervals", figure, rows, caption)
 
 
-def _finite(value: float) -> float:
+def _sort_finite(value: float) -> float:
     return value if np.isfinite(value) else -np.inf

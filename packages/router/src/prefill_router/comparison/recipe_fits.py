@@ -21,7 +21,7 @@ from prefill_router.progress import Progress, SilentProgress
 from prefill_router.reporting import Part
 from prefill_router.router import Router
 
-Kept = TypeVar("Kept")
+Result = TypeVar("Result")
 _TIMES = ".times.json"
 """Suffix of the file beside a router's folder: the duration of the fit, which isn't reproducible,
 and a digest of its inputs."""
@@ -62,15 +62,15 @@ class RecipeFailure:
 
 
 def failures(
-    failed: Sequence[RecipeFailure], *, said: str = "These could not be fitted:"
+    failed: Sequence[RecipeFailure], *, intro: str = "These could not be fitted:"
 ) -> list[Part]:
     """The failed recipes and the reasons, as parts of a page; empty without failures."""
-    return [said, {one.name: one.why for one in failed}] if failed else []
+    return [intro, {failure.name: failure.why for failure in failed}] if failed else []
 
 
 def warnings(failed: Sequence[RecipeFailure], *, end: str = ":") -> list[str]:
     """The failed recipes and the reasons, as lines for the terminal."""
-    return [f"{one.name} could not be fitted{end} {one.why}" for one in failed]
+    return [f"{failure.name} could not be fitted{end} {failure.why}" for failure in failed]
 
 
 def list_left_out(left_out: Sequence[RecipeFailure]) -> list[str]:
@@ -94,26 +94,26 @@ class FitJob:
     Attributes:
         name: The recipe's name.
         config: The options of the fit, the recipe among them.
-        drawn: The split.
+        split: The split.
         folder: Keeps the router once it is fitted, under its recipe's name; None keeps nothing.
     """
 
     name: str
     config: FitConfig
-    drawn: Split
+    split: Split
     folder: Path | None = None
 
     @property
     def place(self) -> Path | None:
         """The router's folder."""
-        return None if self.folder is None else self.folder / _file_name(self.name)
+        return None if self.folder is None else self.folder / _make_file_name(self.name)
 
 
 def fit_all(
     dataset: RoutingDataset,
     recipes: Mapping[str, Recipe],
     states: Sequence[Activations],
-    drawn: Split,
+    split: Split,
     *,
     calibrated: Split | None = None,
     config: FitConfig | None = None,
@@ -127,8 +127,8 @@ def fit_all(
         dataset: Scored answers.
         recipes: The recipes by name.
         states: Hidden states for their features, see `fitting.gather`.
-        drawn: The split.
-        calibrated: The split of the recipes with a calibration; `drawn` if not given.
+        split: The split.
+        calibrated: The split of the recipes with a calibration; `split` if not given.
         config: The options of the fits other than the recipe.
         folder: Keeps each router once it is fitted, and reuses kept routers of the same recipe,
             data, prices, states and split; nothing is kept if not given.
@@ -142,16 +142,16 @@ def fit_all(
         FitJob(
             name,
             replace(config or FitConfig(), recipe=recipe),
-            drawn if recipe.calibration == "none" else calibrated or drawn,
+            split if recipe.calibration == "none" else calibrated or split,
             folder,
         )
         for name, recipe in recipes.items()
     ]
-    made = fit_jobs(
-        dataset, states, jobs, finish=lambda _, one: one, engine=engine, progress=progress
+    results = fit_jobs(
+        dataset, states, jobs, finish=lambda _, result: result, engine=engine, progress=progress
     )
-    fitted = [one for one in made if isinstance(one, RecipeFit)]
-    return fitted, [one for one in made if isinstance(one, RecipeFailure)]
+    fitted = [result for result in results if isinstance(result, RecipeFit)]
+    return fitted, [result for result in results if isinstance(result, RecipeFailure)]
 
 
 def fit_jobs(
@@ -159,10 +159,10 @@ def fit_jobs(
     states: Sequence[Activations],
     jobs: Sequence[FitJob],
     *,
-    finish: Callable[[FitJob, Fitted], Kept],
+    finish: Callable[[FitJob, Fitted], Result],
     engine: Engine | None = None,
     progress: Progress | None = None,
-) -> list[Kept]:
+) -> list[Result]:
     """Run the fits of a study.
 
     Args:
@@ -179,27 +179,27 @@ def fit_jobs(
     """
     with (progress or SilentProgress()).task("routers", total=float(len(jobs))) as advance:
 
-        def finished(job: FitJob, made: Fitted) -> Kept:
-            kept = finish(job, made)
+        def finish_fit(job: FitJob, fit: Fitted) -> Result:
+            result = finish(job, fit)
             advance(note=job.name)
-            return kept
+            return result
 
         shared = (dataset, tuple(states))
         return (engine or LocalEngine()).map(
-            _fit,
+            _fit_job,
             shared,
             jobs,
-            held=partial(_kept, shared),
-            keep=partial(_keep, shared),
-            finish=finished,
+            held=partial(_load_fit, shared),
+            keep=partial(_save_fit, shared),
+            finish=finish_fit,
         )
 
 
-def _fit(shared: Inputs, job: FitJob, progress: Progress) -> Fitted:
+def _fit_job(shared: Inputs, job: FitJob, progress: Progress) -> Fitted:
     del progress
     began = time.monotonic()
     try:
-        router = learn(*shared, job.drawn, config=job.config)
+        router = learn(*shared, job.split, config=job.config)
     except MissingExtraError as error:
         return RecipeFailure(job.name, str(error), error.requirement)
     except FitError as error:
@@ -207,45 +207,45 @@ def _fit(shared: Inputs, job: FitJob, progress: Progress) -> Fitted:
     return RecipeFit(job.name, job.config.recipe, router, time.monotonic() - began)
 
 
-def _kept(shared: Inputs, job: FitJob) -> RecipeFit | None:
+def _load_fit(shared: Inputs, job: FitJob) -> RecipeFit | None:
     if job.place is None:
         return None
-    told = _told(job.place)
-    if told.get("made") != _made_of(*shared, job.config.recipe):
+    record = _read_record(job.place)
+    if record.get("made") != _digest_inputs(*shared, job.config.recipe):
         return None
-    held = _held(job.place, shared[0], job.drawn, job.config)
-    if held is None:
+    router = _load_router(job.place, shared[0], job.split, job.config)
+    if router is None:
         return None
-    return RecipeFit(job.name, job.config.recipe, held, told["seconds"])
+    return RecipeFit(job.name, job.config.recipe, router, record["seconds"])
 
 
-def _keep(shared: Inputs, job: FitJob, fit: Fitted) -> None:
+def _save_fit(shared: Inputs, job: FitJob, fit: Fitted) -> None:
     if job.place is None or isinstance(fit, RecipeFailure):
         return
     # The file about an earlier router in this folder must not outlive that router.
     job.place.with_suffix(_TIMES).unlink(missing_ok=True)
     fit.router.save(job.place)
-    made = _made_of(*shared, job.config.recipe)
-    files.write_json(job.place.with_suffix(_TIMES), {"seconds": fit.seconds, "made": made})
+    digest = _digest_inputs(*shared, job.config.recipe)
+    files.write_json(job.place.with_suffix(_TIMES), {"seconds": fit.seconds, "made": digest})
 
 
-def _made_of(dataset: RoutingDataset, states: Sequence[Activations], recipe: Recipe) -> str:
+def _digest_inputs(dataset: RoutingDataset, states: Sequence[Activations], recipe: Recipe) -> str:
     """A digest of the inputs of a fit that a router's record doesn't contain."""
     soft = recipe.soft_labels
     try:
-        judged = "" if soft is None else files.file_digest(soft.file)
+        labels = "" if soft is None else files.file_digest(soft.file)
     except OSError:  # the fit reports the error
-        judged = "unreadable"
-    told = {
+        labels = "unreadable"
+    inputs = {
         "package": __version__,
-        "prices": priced(dataset),
+        "prices": digest_prices(dataset),
         "states": sorted({json.dumps(s.provenance.to_dict(), sort_keys=True) for s in states}),
-        "soft_labels": judged,
+        "soft_labels": labels,
     }
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
 
-def priced(dataset: RoutingDataset) -> str:
+def digest_prices(dataset: RoutingDataset) -> str:
     """A digest of all inputs of costs, independent of the order of queries and targets."""
     rows, columns = np.argsort(dataset.query_ids), np.argsort(dataset.pool.names)
     digest = hashlib.sha256(repr(sorted(repr(target) for target in dataset.pool)).encode())
@@ -254,7 +254,9 @@ def priced(dataset: RoutingDataset) -> str:
     return digest.hexdigest()
 
 
-def _held(place: Path, dataset: RoutingDataset, drawn: Split, config: FitConfig) -> Router | None:
+def _load_router(
+    place: Path, dataset: RoutingDataset, split: Split, config: FitConfig
+) -> Router | None:
     """The kept router, if its recipe, data and split are the same."""
     try:
         router = Router.load(place)
@@ -263,12 +265,12 @@ def _held(place: Path, dataset: RoutingDataset, drawn: Split, config: FitConfig)
     same = (
         router.record.options == config.to_dict()
         and router.record.trained_on.fingerprint == dataset.fingerprint
-        and router.split == drawn
+        and router.split == split
     )
     return router if same else None
 
 
-def _told(place: Path) -> dict[str, Any]:
+def _read_record(place: Path) -> dict[str, Any]:
     """The content of the file beside a router; empty where it can't be read."""
     try:
         value = json.loads(place.with_suffix(_TIMES).read_text(encoding="utf-8"))
@@ -277,6 +279,6 @@ def _told(place: Path) -> dict[str, Any]:
         return {}
 
 
-def _file_name(name: str) -> str:
+def _make_file_name(name: str) -> str:
     """A folder name for a router; distinct names stay distinct."""
     return "".join(c if c.isalnum() or c in "-_" else f"%{ord(c):x}" for c in name) or "%"

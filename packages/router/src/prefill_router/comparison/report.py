@@ -88,7 +88,7 @@ def to_dict(result: ComparisonResult) -> dict[str, Any]:
         "reference": result.plan.reference,
         "seed": result.plan.seed,
         "encoder_prices": dict(result.plan.prices),
-        "routers": {one.name: _one(one) for one in result.routers},
+        "routers": {router.name: _router_to_dict(router) for router in result.routers},
         "failed": {failure.name: failure.why for failure in result.not_fitted},
         "left_out": {
             failure.name: f"pip install {failure.requirement}" for failure in result.left_out
@@ -96,29 +96,34 @@ def to_dict(result: ComparisonResult) -> dict[str, Any]:
     }
 
 
-def _one(one: ComparedRouter) -> dict[str, Any]:
+def _router_to_dict(router: ComparedRouter) -> dict[str, Any]:
     return {
-        "recipe": one.fitted.recipe.to_dict(),
-        "seconds": plain(one.fitted.seconds),
-        "notes": list(one.fitted.router.record.notes),
-        "evaluation": {**one.evaluation.to_dict(), **estimates_to_dict(one.headline)},
-        "minus_reference": estimates_to_dict(one.against),
-        "minus_constant": estimates_to_dict(one.over_constant),
+        "recipe": router.fitted.recipe.to_dict(),
+        "seconds": plain(router.fitted.seconds),
+        "notes": list(router.fitted.router.record.notes),
+        "evaluation": {**router.evaluation.to_dict(), **estimates_to_dict(router.headline)},
+        "minus_reference": estimates_to_dict(router.against),
+        "minus_constant": estimates_to_dict(router.over_constant),
     }
 
 
 def tables(result: ComparisonResult) -> dict[str, Rows]:
     """The rows of the report's tables by name."""
     routers, paired, targets = [], [], []
-    for one in result.routers:
-        own = {"router": one.name}
-        gains = {f"gain_over_{rule}": gain for rule, gain in gains_of(one).items()}
-        routers.append({**own, "seconds": one.fitted.seconds, **flat(one.headline), **flat(gains)})
-        for minus, differences in (("reference", one.against), ("constant", one.over_constant)):
-            for name, found in differences.items():
-                row = {**own, "minus": minus, "number": name, **ends(found, name="difference")}
-                paired.append({**row, "significant": found.lower > 0 or found.upper < 0})
-        for target, values in one.evaluation.per_target.items():
+    for router in result.routers:
+        own = {"router": router.name}
+        gains = {f"gain_over_{rule}": gain for rule, gain in gains_of(router).items()}
+        routers.append(
+            {**own, "seconds": router.fitted.seconds, **flat(router.headline), **flat(gains)}
+        )
+        for minus, differences in (
+            ("reference", router.against),
+            ("constant", router.over_constant),
+        ):
+            for name, difference in differences.items():
+                row = {**own, "minus": minus, "number": name, **ends(difference, name="difference")}
+                paired.append({**row, "significant": difference.lower > 0 or difference.upper < 0})
+        for target, values in router.evaluation.per_target.items():
             for name in ("auc", "brier"):
                 row = {**own, "target": target, "number": name}
                 targets.append({**row, **ends(values[name])})
@@ -176,7 +181,7 @@ def page_parts(result: ComparisonResult) -> list[Part]:
     # Here and not above: matplotlib takes longer to import than most commands to run.
     from prefill_router.comparison.figures import curves, intervals
 
-    others = [n for n in HEADLINE if n not in (*MAIN, *SAME_FOR_ALL) and _defined(result, n)]
+    others = [n for n in HEADLINE if n not in (*MAIN, *SAME_FOR_ALL) and _is_defined(result, n)]
     reference = result.plan.reference
     reading = (
         "↑ higher is better, ↓ lower is better. The small print is the 95 % interval over "
@@ -184,22 +189,24 @@ def page_parts(result: ComparisonResult) -> list[Part]:
     )
     definitions = result.routers[0].evaluation.definitions
     return [
-        Section("The routers", [Note(reading), _numbers(result, MAIN)]),
+        Section("The routers", [Note(reading), _tabulate_numbers(result, MAIN)]),
         Section("Accuracy and cost", [curves(result)]),
-        Section("Beside rules that read no request", [Note(_RULES), _gains(result)]),
+        Section("Beside rules that read no request", [Note(_RULES), _tabulate_gains(result)]),
         Section("Uncertainty", [intervals(result)]),
-        Section(f"Differences from {reference}", [_differences(result)]),
-        Section("Better than constant predictions?", _over_constant(result)),
-        Section("Each target: AUC ↑", _per_target(result, "auc")),
-        Section("Each target: Brier score ↓", _per_target(result, "brier")),
-        Section("Best and worst", [_extremes(result, n) for n in ("auc_mean", "brier_mean")]),
-        Section("Metrics of other benchmarks", [_numbers(result, others)]),
-        Section("The targets themselves", [_targets(result)]),
+        Section(f"Differences from {reference}", [_tabulate_differences(result)]),
+        Section("Better than constant predictions?", _describe_over_constant(result)),
+        Section("Each target: AUC ↑", _describe_per_target(result, "auc")),
+        Section("Each target: Brier score ↓", _describe_per_target(result, "brier")),
+        Section(
+            "Best and worst", [_tabulate_extremes(result, n) for n in ("auc_mean", "brier_mean")]
+        ),
+        Section("Metrics of other benchmarks", [_tabulate_numbers(result, others)]),
+        Section("The targets themselves", [_tabulate_targets(result)]),
         Section(
             "How each router is made",
             [
                 Note(_BASELINES),
-                _recipes(result),
+                _tabulate_recipes(result),
                 *failures(result.not_fitted),
                 *(f"{line[0].upper()}{line[1:]}." for line in list_left_out(result.left_out)),
             ],
@@ -222,17 +229,17 @@ def verdict(result: ComparisonResult) -> list[str]:
     chooser = by_number(result.routers, "choice_auc")[0]
     shared = result.routers[0].headline
     auc, choice = (
-        worded(one.headline[name].value, "number")
-        for one, name in ((best, "auc_mean"), (chooser, "choice_auc"))
+        worded(router.headline[name].value, "number")
+        for router, name in ((best, "auc_mean"), (chooser, "choice_auc"))
     )
     single, oracle = (
         worded(shared[name].value, "share") for name in ("best_single_accuracy", "oracle_accuracy")
     )
     sentences = [
-        *_worth(result),
+        *_word_verdicts(result),
         f"{len(result.routers)} routers were fitted on the same queries and judged on "
         f"{first.queries:,} others. "
-        + _sentence(
+        + _choose_sentence(
             best.headline["auc_mean"],
             f"{best.name} best predicts whether a target will be right (mean AUC {auc})."
             if best.headline["auc_mean"].value > CHANCE_AUC
@@ -241,7 +248,7 @@ def verdict(result: ComparisonResult) -> list[str]:
             "The best predictor isn't known",
         )
         + " "
-        + _sentence(
+        + _choose_sentence(
             chooser.headline["choice_auc"],
             f"{chooser.name} best predicts which of two targets will be (choice AUC {choice})."
             if chooser.headline["choice_auc"].value > CHANCE_AUC
@@ -250,14 +257,16 @@ def verdict(result: ComparisonResult) -> list[str]:
             "The best at choosing between two targets isn't known",
         )
         + " "
-        + _sentence(
+        + _choose_sentence(
             shared["best_single_accuracy"],
             f"The best single target has an accuracy of {single}, a perfect router of {oracle}.",
             "The accuracy of the best single target isn't known",
         ),
     ]
     better = [
-        one.name for one in result.routers if significance_of(one.against, "auc_mean") == "better"
+        router.name
+        for router in result.routers
+        if significance_of(router.against, "auc_mean") == "better"
     ]
     return [
         *sentences,
@@ -266,22 +275,22 @@ def verdict(result: ComparisonResult) -> list[str]:
     ]
 
 
-def _sentence(one: Estimate, text: str, otherwise: str) -> str:
+def _choose_sentence(estimate: Estimate, text: str, otherwise: str) -> str:
     """The sentence `text`, or `otherwise` with the reason where its number isn't defined."""
-    return text if one.reason == "" else f"{otherwise}: {one.reason}."
+    return text if estimate.reason == "" else f"{otherwise}: {estimate.reason}."
 
 
-def _worth(result: ComparisonResult) -> list[str]:
+def _word_verdicts(result: ComparisonResult) -> list[str]:
     """The routers by their verdicts."""
-    said: dict[str, list[str]] = {}
-    for one in result.routers:
-        if one.evaluation.verdict is not None:
-            said.setdefault(one.evaluation.verdict.word, []).append(one.name)
+    names: dict[str, list[str]] = {}
+    for router in result.routers:
+        if router.evaluation.verdict is not None:
+            names.setdefault(router.evaluation.verdict.word, []).append(router.name)
     return [
         f"{word.capitalize()}, against the best fixed mix of targets at equal cost: "
-        f"{', '.join(said[word])}."
+        f"{', '.join(names[word])}."
         for word in ("worth it", "can't tell", "not worth it")
-        if word in said
+        if word in names
     ]
 
 
@@ -290,26 +299,28 @@ def significance_of(against: Estimates, name: str) -> Significance:
     return significance(against[name], HEADLINE[name].better) if name in against else ""
 
 
-def _numbers(result: ComparisonResult, names: Sequence[str]) -> Table:
+def _tabulate_numbers(result: ComparisonResult, names: Sequence[str]) -> Table:
     """A table of headline metrics, a row per router, the best AUC first."""
     rows: list[Row] = [
         [
-            one.name,
+            router.name,
             *(
                 estimate_cell(
-                    one.headline[n], HEADLINE[n].unit, compared=significance_of(one.against, n)
+                    router.headline[n],
+                    HEADLINE[n].unit,
+                    compared=significance_of(router.against, n),
                 )
                 for n in names
             ),
         ]
-        for one in by_number(result.routers, "auc_mean")
+        for router in by_number(result.routers, "auc_mean")
     ]
-    return Table(["Router", *(_heading(HEADLINE[name]) for name in names)], rows)
+    return Table(["Router", *(_make_heading(HEADLINE[name]) for name in names)], rows)
 
 
-def gains_of(one: ComparedRouter) -> dict[str, Estimate]:
+def gains_of(router: ComparedRouter) -> dict[str, Estimate]:
     """A router's gains at its setting over the best fixed mix and over price alone."""
-    ruling = one.evaluation.verdict
+    ruling = router.evaluation.verdict
     nothing = Estimate(np.nan, np.nan, np.nan, reason="the router has no references")
     if ruling is None:
         return {"mix": nothing, "price": nothing}
@@ -318,17 +329,20 @@ def gains_of(one: ComparedRouter) -> dict[str, Estimate]:
     return {"mix": point.mix.gain, "price": free if point.price is None else point.price.gain}
 
 
-def _gains(result: ComparisonResult) -> Table:
+def _tabulate_gains(result: ComparisonResult) -> Table:
     """A table of the gains over both references, the best AUC first."""
     rows: list[Row] = []
-    for one in by_number(result.routers, "auc_mean"):
-        ruling = one.evaluation.verdict
+    for router in by_number(result.routers, "auc_mean"):
+        ruling = router.evaluation.verdict
         budgets = {} if ruling is None else ruling.budgets
-        gains = [*gains_of(one).values(), *(budgets[n].gain for n in _RULE_NAMES if n in budgets)]
+        gains = [
+            *gains_of(router).values(),
+            *(budgets[n].gain for n in _RULE_NAMES if n in budgets),
+        ]
         cells = [estimate_cell(gain, "points", signed=True) for gain in gains]
         cells += [Cell("")] * (2 * len(_RULE_NAMES) - len(cells))
         word = "" if ruling is None else f"{ruling.word}, at lam {ruling.lam:.3g}"
-        rows.append([Cell(one.name, note=word), *cells])
+        rows.append([Cell(router.name, note=word), *cells])
     head = [
         f"{where}, over {rule}" for where in ("Setting", "Budgets") for rule in _RULE_NAMES.values()
     ]
@@ -338,7 +352,7 @@ def _gains(result: ComparisonResult) -> Table:
 _RULE_NAMES = {"mix": "the best mix", "price": "price alone"}
 
 
-def _differences(result: ComparisonResult) -> Table:
+def _tabulate_differences(result: ComparisonResult) -> Table:
     """A table of the paired differences to the reference."""
 
     def cell(against: Estimates, name: str) -> Cell:
@@ -348,88 +362,88 @@ def _differences(result: ComparisonResult) -> Table:
         )
 
     rows: list[Row] = [
-        [one.name, *(cell(one.against, name) for name in MAIN)]
-        for one in by_number(result.routers, "auc_mean")
-        if one.name != result.plan.reference
+        [router.name, *(cell(router.against, name) for name in MAIN)]
+        for router in by_number(result.routers, "auc_mean")
+        if router.name != result.plan.reference
     ]
-    head = ["Router", *(_heading(HEADLINE[name]) for name in MAIN)]
+    head = ["Router", *(_make_heading(HEADLINE[name]) for name in MAIN)]
     return Table(head, rows, otherwise="There is no other router.")
 
 
-def _over_constant(result: ComparisonResult) -> list[Part]:
-    lost = result.beaten_by_constant
-    said = (
+def _describe_over_constant(result: ComparisonResult) -> list[Part]:
+    names = result.beaten_by_constant
+    text = (
         "Every router's AUC and Brier score are better than those of always predicting each "
         f"target's share of right answers, with intervals that exclude 0 ({ONE_BY_ONE})."
-        if not lost
+        if not names
         else "Not significantly better than always predicting each target's share of right "
-        f"answers, in AUC or in Brier score ({ONE_BY_ONE}): {', '.join(lost)}."
+        f"answers, in AUC or in Brier score ({ONE_BY_ONE}): {', '.join(names)}."
     )
     rows = [
         [
-            one.name,
-            estimate_cell(one.over_constant["auc_mean"], "number", signed=True),
-            estimate_cell(one.over_constant["brier_mean"], "number", signed=True),
-            "yes" if beats(one.over_constant) else "no",
+            router.name,
+            estimate_cell(router.over_constant["auc_mean"], "number", signed=True),
+            estimate_cell(router.over_constant["brier_mean"], "number", signed=True),
+            "yes" if beats(router.over_constant) else "no",
         ]
-        for one in by_number(result.routers, "auc_mean")
+        for router in by_number(result.routers, "auc_mean")
     ]
     head = ["Router", "AUC over 0.5", "Brier score minus the constant's", "significantly better"]
-    return [said, Table(head, rows)]
+    return [text, Table(head, rows)]
 
 
-def _per_target(result: ComparisonResult, name: str) -> list[Part]:
+def _describe_per_target(result: ComparisonResult, name: str) -> list[Part]:
     """A table of one metric of every target, a column per router."""
     ordered = by_number(result.routers, "auc_mean")
     better = max if TARGET[name].better == "higher" else min
     rows: list[Row] = []
     for target in ordered[0].evaluation.targets:
-        values = [one.evaluation.per_target[target][name].value for one in ordered]
+        values = [router.evaluation.per_target[target][name].value for router in ordered]
         above = [v for v in values if not np.isnan(v) and (name != "auc" or v > CHANCE_AUC)]
         best = better(above, default=float("nan"))
         rows.append([target, *(Cell(worded(v, "number"), best=v == best) for v in values)])
-    table = Table(["Target", *(one.name for one in ordered)], rows)
+    table = Table(["Target", *(router.name for router in ordered)], rows)
     return [Note(f"{TARGET[name].meaning} {UNDERLINED}"), table]
 
 
-def _extremes(result: ComparisonResult, name: str) -> Table:
+def _tabulate_extremes(result: ComparisonResult, name: str) -> Table:
     """The first and last three routers by one metric, with its value for every target."""
     ordered, key = by_number(result.routers, name), name.removesuffix("_mean")
     places = list(enumerate(ordered, start=1))
     targets = ordered[0].evaluation.targets
     rows: list[Row] = []
-    for place, one in places if len(places) <= 2 * _EDGE else places[:_EDGE] + places[-_EDGE:]:
-        values = (one.evaluation.per_target[target][key].value for target in targets)
-        mean = estimate_cell(one.headline[name], "number")
-        rows.append([f"#{place} {one.name}", mean, *(worded(v, "number") for v in values)])
-    return Table([_heading(HEADLINE[name]), "Mean", *targets], rows)
+    for place, router in places if len(places) <= 2 * _EDGE else places[:_EDGE] + places[-_EDGE:]:
+        values = (router.evaluation.per_target[target][key].value for target in targets)
+        mean = estimate_cell(router.headline[name], "number")
+        rows.append([f"#{place} {router.name}", mean, *(worded(v, "number") for v in values)])
+    return Table([_make_heading(HEADLINE[name]), "Mean", *targets], rows)
 
 
-def _targets(result: ComparisonResult) -> Table:
+def _tabulate_targets(result: ComparisonResult) -> Table:
     names = ("accuracy", "mean_cost")
     rows: list[Row] = [
         [target, *(estimate_cell(values[n], TARGET[n].unit) for n in names)]
         for target, values in result.routers[0].evaluation.per_target.items()
     ]
-    return Table(["Target", *(_heading(TARGET[name]) for name in names)], rows)
+    return Table(["Target", *(_make_heading(TARGET[name]) for name in names)], rows)
 
 
-def _recipes(result: ComparisonResult) -> Table:
+def _tabulate_recipes(result: ComparisonResult) -> Table:
     rows: list[Row] = []
-    for one in result.routers:
-        made = one.fitted.recipe.to_dict()
-        entry = PREDICTORS.find(made["predictor"]["kind"])
-        reads = ", ".join(family["kind"] for family in made["features"])
-        cells = [reads, entry.label, entry.source, made["calibration"], made["policy"]["kind"]]
-        name = Cell(one.name, note="; ".join(one.fitted.router.record.notes))
-        rows.append([name, *(Cell(c, words=True) for c in cells), f"{one.fitted.seconds:,.1f}"])
+    for router in result.routers:
+        recipe = router.fitted.recipe.to_dict()
+        entry = PREDICTORS.find(recipe["predictor"]["kind"])
+        reads = ", ".join(family["kind"] for family in recipe["features"])
+        cells = [reads, entry.label, entry.source, recipe["calibration"], recipe["policy"]["kind"]]
+        name = Cell(router.name, note="; ".join(router.fitted.router.record.notes))
+        rows.append([name, *(Cell(c, words=True) for c in cells), f"{router.fitted.seconds:,.1f}"])
     head = ["Router", "reads", "predictor", "after", "calibration", "policy", "fit, s"]
     return Table(head, rows)
 
 
-def _defined(result: ComparisonResult, name: str) -> bool:
-    return any(one.headline[name].reason == "" for one in result.routers)
+def _is_defined(result: ComparisonResult, name: str) -> bool:
+    return any(router.headline[name].reason == "" for router in result.routers)
 
 
-def _heading(entry: MetricEntry) -> str:
+def _make_heading(entry: MetricEntry) -> str:
     return heading(entry, unit=", $ per {}")

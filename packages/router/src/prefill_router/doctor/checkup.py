@@ -31,51 +31,51 @@ from prefill_router.robustness import RobustnessStudy
 from prefill_router.short_repr import short_repr
 
 
-def flip_finding(found: RobustnessStudy) -> Finding:
+def flip_finding(study: RobustnessStudy) -> Finding:
     """The finding about the share of decisions that flip.
 
     It fails a router only if the decisions that flip are significantly less accurate: that some
     flip is no fault where targets are about equally good.
     """
-    sign: Sign = "bad" if any(one.accuracy.upper < 0 for one in found.kinds) else "note"
-    told = [
-        f"{one.kind}: {percent(1 - one.kept.value)} of {one.queries:,} flip (stay: "
-        f"{interval(one.kept, 'share')}; by chance {percent(one.by_chance)})"
-        for one in found.kinds
+    sign: Sign = "bad" if any(kind.accuracy.upper < 0 for kind in study.kinds) else "note"
+    lines = [
+        f"{kind.kind}: {percent(1 - kind.kept_share.value)} of {kind.queries:,} flip (stay: "
+        f"{interval(kind.kept_share, 'share')}; by chance {percent(kind.by_chance)})"
+        for kind in study.kinds
     ]
-    known = [one for one in found.kinds if not one.accuracy.reason]
-    if known:
-        worst = min(known, key=lambda one: one.accuracy.value)
-        told.append(f"accuracy after {worst.kind}: {points_with_interval(worst.accuracy)}")
+    labelled = [kind for kind in study.kinds if not kind.accuracy.reason]
+    if labelled:
+        worst = min(labelled, key=lambda kind: kind.accuracy.value)
+        lines.append(f"accuracy after {worst.kind}: {points_with_interval(worst.accuracy)}")
     title = "Do decisions flip if prompts are perturbed"
-    return Finding("robustness", title, sign, "; ".join(told), found.to_dict())
+    return Finding("robustness", title, sign, "; ".join(lines), study.to_dict())
 
 
-def reference_findings(found: Verdict) -> list[Finding]:
+def reference_findings(verdict: Verdict) -> list[Finding]:
     """The findings of the comparisons at equal cost, at the router's setting."""
-    point = found.setting
-    told = (
+    point = verdict.setting
+    references = (
         ("mix", "Against the best fixed mix at equal cost", "the best fixed mix", point.mix),
         ("price", "Against price alone at equal cost", "price alone", point.price),
         ("domains", "Against price and domain at equal cost", "price and domain", point.domains),
     )
     return [
-        _reference_finding(name, title, who, found, one)
-        for name, title, who, one in told
-        if one is not None
+        _make_reference_finding(name, title, who, verdict, gain)
+        for name, title, who, gain in references
+        if gain is not None
     ]
 
 
-def _reference_finding(
-    name: str, title: str, who: str, found: Verdict, against: ReferenceGain
+def _make_reference_finding(
+    name: str, title: str, who: str, verdict: Verdict, against: ReferenceGain
 ) -> Finding:
     sign: Sign = "good" if against.exceeds(0) else "bad" if against.excludes(WORTH) else "unclear"
-    cost = "where no cost is known" if found.setting.price is None else "for the same money"
-    said = against.gain.reason or (
+    cost = "where no cost is known" if verdict.setting.price is None else "for the same money"
+    result = against.gain.reason or (
         f"{who} answers {100 * against.accuracy:.1f} % correctly {cost}; the router answers "
-        f"{points(against.gain)} more, on {found.compared:,} queries"
+        f"{points(against.gain)} more, on {verdict.compared:,} queries"
     )
-    return Finding(name, title, sign, said, {**against.to_dict(), "worth": WORTH})
+    return Finding(name, title, sign, result, {**against.to_dict(), "worth": WORTH})
 
 
 FORMAT = "prefill-router doctor 1"
@@ -125,7 +125,7 @@ class Checkup:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; None where a number isn't defined."""
-        findings = {found.name: found.to_dict() for found in self.findings}
+        findings = {finding.name: finding.to_dict() for finding in self.findings}
         return {
             "format": FORMAT,
             "verdict": self.verdict,
@@ -168,26 +168,26 @@ def examine(
     """
     _check_counts(resamples, shuffles, seed)
     with (progress or SilentProgress()).task("checks", total=6.0) as advance:
-        dealt = fixed_choice.shuffle(subject, count=shuffles, seed=seed)
+        control = fixed_choice.shuffle(subject, count=shuffles, seed=seed)
         advance(1)
         ruling = judge(subject.parts, lam=subject.lam, resamples=resamples, seed=seed)
         advance(1)
         lifts = fixed_choice.lifts(subject, resamples=resamples, seed=seed)
         advance(1)
-        switched = fixed_choice.switching(subject)
+        switching = fixed_choice.switching(subject)
         advance(1)
-        judged = confidence.probabilities(subject, resamples=resamples, seed=seed)
+        probabilities = confidence.probabilities(subject, resamples=resamples, seed=seed)
         advance(1)
         regions: tuple[Region, ...] = ()
         if distances is not None:
             regions = confidence.regions(subject, distances, resamples=resamples, seed=seed)
         advance(1)
     findings = [
-        fixed_choice.shuffled_finding(dealt),
+        fixed_choice.shuffled_finding(control),
         *reference_findings(ruling),
         fixed_choice.lift_finding(lifts, subject),
-        fixed_choice.switching_finding(switched),
-        confidence.probability_finding(judged),
+        fixed_choice.switching_finding(switching),
+        confidence.probability_finding(probabilities),
         *([confidence.distance_finding(regions)] if regions else []),
         *([confidence.nonsense_finding(probe, subject)] if probe else []),
         *([flip_finding(flips)] if flips else []),
@@ -196,10 +196,10 @@ def examine(
         subject=subject,
         ruling=ruling,
         findings=tuple(findings),
-        shuffled=dealt,
+        shuffled=control,
         lifts=lifts,
-        switching=switched,
-        probabilities=judged,
+        switching=switching,
+        probabilities=probabilities,
         regions=regions,
         probe=probe,
         flips=flips,

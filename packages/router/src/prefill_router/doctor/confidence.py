@@ -67,10 +67,10 @@ def probabilities(subject: Subject, *, resamples: int, seed: int) -> Probabiliti
     """Judge the probabilities of all targets, and those of the chosen ones."""
     trial = subject.trial
     base = known_mean(ones(len(subject.train)), subject.train.correct)
-    lost = trial.squared_error(trial.correctness)
-    usual = trial.squared_error(np.broadcast_to(base, lost.shape))
-    lost = np.where(np.isnan(usual), np.nan, lost)
-    cells = np.stack([np.nansum(lost, axis=1), np.nansum(usual, axis=1)], axis=1)
+    errors = trial.squared_error(trial.correctness)
+    base_errors = trial.squared_error(np.broadcast_to(base, errors.shape))
+    errors = np.where(np.isnan(base_errors), np.nan, errors)
+    cells = np.stack([np.nansum(errors, axis=1), np.nansum(base_errors, axis=1)], axis=1)
 
     def skill(weights: Weights) -> PerResample:
         ours, theirs = (weights @ cells).T
@@ -85,44 +85,46 @@ def probabilities(subject: Subject, *, resamples: int, seed: int) -> Probabiliti
     def error(weights: Weights) -> PerResample:
         return calibration_error(bins.sums(weights))[:, -1]
 
-    judged = {
+    estimates = {
         "error": subject.estimate(error, resamples=resamples, seed=seed),
         "chance": Estimate(float(chance), np.nan, np.nan),
     }
-    count = int((~np.isnan(usual)).sum())
+    count = int((~np.isnan(base_errors)).sum())
     return Probabilities(
         brier=float(cells[:, 0].sum()) / max(count, 1),
         base_brier=float(cells[:, 1].sum()) / max(count, 1),
         skill=subject.estimate(skill, resamples=resamples, seed=seed),
-        calibration_error=with_chance(judged, "error", "chance")["error"],
+        calibration_error=with_chance(estimates, "error", "chance")["error"],
         by_chance=float(chance),
         overconfidence=subject.estimate(overconfidence, resamples=resamples, seed=seed),
     )
 
 
-def probability_finding(found: Probabilities) -> Finding:
+def probability_finding(quality: Probabilities) -> Finding:
     """The finding about the probabilities."""
-    off = found.calibration_error
+    off = quality.calibration_error
     holds = off.lower == 0 or off.value <= TOLERATED_ERROR
-    sign: Sign = "good" if holds and found.skill.lower > 0 else "bad"
-    if np.isnan(found.skill.lower) or (holds and found.skill.lower <= 0 < found.skill.upper):
+    sign: Sign = "good" if holds and quality.skill.lower > 0 else "bad"
+    if np.isnan(quality.skill.lower) or (holds and quality.skill.lower <= 0 < quality.skill.upper):
         sign = "unclear"
-    skill, error = (interval(one, "number") or "no interval" for one in (found.skill, off))
-    said = (
-        f"Brier score {found.brier:.3f}, {found.base_brier:.3f} for each target's average (skill "
-        f"{found.skill.value:+.3f}, {skill}); calibration error {off.value:.3f} ({error}), "
-        f"{found.by_chance:.3f} by chance; predicted minus "
-        f"right, of the chosen targets: {points_with_interval(found.overconfidence)}"
+    skill, error = (
+        interval(estimate, "number") or "no interval" for estimate in (quality.skill, off)
+    )
+    result = (
+        f"Brier score {quality.brier:.3f}, {quality.base_brier:.3f} for each target's average "
+        f"(skill {quality.skill.value:+.3f}, {skill}); calibration error {off.value:.3f} "
+        f"({error}), {quality.by_chance:.3f} by chance; predicted minus "
+        f"right, of the chosen targets: {points_with_interval(quality.overconfidence)}"
     )
     numbers = {
-        "brier": found.brier,
-        "base_rate_brier": found.base_brier,
-        "skill": found.skill.to_dict(),
+        "brier": quality.brier,
+        "base_rate_brier": quality.base_brier,
+        "skill": quality.skill.to_dict(),
         "calibration_error": off.to_dict(),
-        "calibration_error_by_chance": found.by_chance,
-        "overconfidence_of_the_chosen": found.overconfidence.to_dict(),
+        "calibration_error_by_chance": quality.by_chance,
+        "overconfidence_of_the_chosen": quality.overconfidence.to_dict(),
     }
-    return Finding("calibration", "Are the probabilities calibrated", sign, said, numbers)
+    return Finding("calibration", "Are the probabilities calibrated", sign, result, numbers)
 
 
 NEIGHBOURS = 10
@@ -175,8 +177,8 @@ def distances(train: Features, examined: Features, *, seed: int = 0) -> PerQuery
     if not len(train):
         raise DataError("there are no train rows to measure the distance to")
     if len(train) > _MOST:
-        kept = np.random.default_rng(seed).choice(len(train), _MOST, replace=False)
-        train = train[np.sort(kept)]
+        sample = np.random.default_rng(seed).choice(len(train), _MOST, replace=False)
+        train = train[np.sort(sample)]
     spread = train.std(axis=0, dtype=np.float64)
     scale = 1 / np.where(spread > 0, spread, 1)
     near, far = (part.astype(np.float64) * scale for part in (train, examined))
@@ -206,41 +208,45 @@ def regions(
     order = np.argsort(np.argsort(distance, kind="stable"), kind="stable")
     place = order * count // len(subject)
     names = ["nearest", *(f"{i + 1} of {count}" for i in range(1, count - 1)), "farthest"]
-    found = [
-        _region(subject, name, place == i, resamples, seed)
+    parts = [
+        _measure_region(subject, name, place == i, resamples, seed)
         for i, name in enumerate(names[-count:] if count > 1 else ["all"])
     ]
-    known = {(query.benchmark, query.domain) for query in subject.train.queries}
-    new = np.array([(q.benchmark, q.domain) not in known for q in subject.queries])
+    trained_kinds = {(query.benchmark, query.domain) for query in subject.train.queries}
+    new = np.array([(q.benchmark, q.domain) not in trained_kinds for q in subject.queries])
     if new.any():
-        found.append(
-            _region(subject, "benchmarks and domains not trained on", new, resamples, seed)
+        parts.append(
+            _measure_region(subject, "benchmarks and domains not trained on", new, resamples, seed)
         )
-    return tuple(found)
+    return tuple(parts)
 
 
-def distance_finding(found: tuple[Region, ...]) -> Finding:
+def distance_finding(regions: tuple[Region, ...]) -> Finding:
     """The finding whether confidence exceeds accuracy far from the training queries."""
-    far = [one for one in found if one.name not in ("nearest",) and " of " not in one.name]
-    signs: list[Sign] = [_sign(one.gap) for one in far]
-    sign: Sign = "bad" if "bad" in signs else "unclear" if "unclear" in signs else "good"
-    told = [
-        f"{one.name}: predicted {percent(one.confidence)}, right {percent(one.accuracy)}, "
-        f"{points_with_interval(one.gap)}"
-        for one in dict.fromkeys((found[0], *far))
+    far = [
+        region
+        for region in regions
+        if region.name not in ("nearest",) and " of " not in region.name
     ]
-    numbers = {"regions": [one.to_dict() for one in found], "tolerated": TOLERATED_GAP}
+    signs: list[Sign] = [_judge_gap(region.gap) for region in far]
+    sign: Sign = "bad" if "bad" in signs else "unclear" if "unclear" in signs else "good"
+    lines = [
+        f"{region.name}: predicted {percent(region.confidence)}, right {percent(region.accuracy)}, "
+        f"{points_with_interval(region.gap)}"
+        for region in dict.fromkeys((regions[0], *far))
+    ]
+    numbers = {"regions": [region.to_dict() for region in regions], "tolerated": TOLERATED_GAP}
     title = "Overconfidence far from the training queries"
-    return Finding("distance", title, sign, "; ".join(told), numbers)
+    return Finding("distance", title, sign, "; ".join(lines), numbers)
 
 
-def _sign(gap: Estimate) -> Sign:
+def _judge_gap(gap: Estimate) -> Sign:
     if gap.lower > TOLERATED_GAP:
         return "bad"
     return "good" if gap.upper <= TOLERATED_GAP else "unclear"
 
 
-def _region(
+def _measure_region(
     subject: Subject, name: str, member: NDArray[np.bool_], resamples: int, seed: int
 ) -> Region:
     table = np.stack([subject.confidence, subject.label], axis=1)
@@ -319,28 +325,28 @@ def probe(highest: Routes, *, seed: int = 0) -> Probe:
         highest: Gives the highest probability of each prompt.
         seed: Random seed of the prompts.
     """
-    asked = prompts(seed=seed)
-    every = highest([prompt for kind in asked.values() for prompt in kind])
-    ends = np.cumsum([len(kind) for kind in asked.values()])
-    return Probe(dict(zip(asked, np.split(every, ends[:-1]), strict=True)))
+    prompts_by_kind = prompts(seed=seed)
+    every = highest([prompt for kind in prompts_by_kind.values() for prompt in kind])
+    ends = np.cumsum([len(kind) for kind in prompts_by_kind.values()])
+    return Probe(dict(zip(prompts_by_kind, np.split(every, ends[:-1]), strict=True)))
 
 
-def nonsense_finding(found: Probe, subject: Subject) -> Finding:
+def nonsense_finding(probe: Probe, subject: Subject) -> Finding:
     """The finding whether nonsense gets high probabilities."""
     usual = subject.trial.correctness.max(axis=1)
     middle = float(np.median(usual))
-    above = float((found.all > middle).mean())
+    above = float((probe.all > middle).mean())
     sign: Sign = "bad" if above > 0.5 else "good" if above <= 0.25 else "unclear"
-    kinds = ", ".join(f"{kind} {percent(float(p.mean()))}" for kind, p in found.highest.items())
-    said = (
-        f"on nonsense the most probable target gets {percent(float(found.all.mean()))} on average, "
+    kinds = ", ".join(f"{kind} {percent(float(p.mean()))}" for kind, p in probe.highest.items())
+    result = (
+        f"on nonsense the most probable target gets {percent(float(probe.all.mean()))} on average, "
         f"on these queries {percent(float(usual.mean()))}; {percent(above)} of the nonsense gets "
         f"more than the median query ({kinds})"
     )
     numbers = {
-        "mean_highest": float(found.all.mean()),
+        "mean_highest": float(probe.all.mean()),
         "mean_highest_of_the_queries": float(usual.mean()),
         "share_above_the_middle_query": above,
-        "kinds": {kind: p.tolist() for kind, p in found.highest.items()},
+        "kinds": {kind: p.tolist() for kind, p in probe.highest.items()},
     }
-    return Finding("nonsense", "Confidence on nonsense", sign, said, numbers)
+    return Finding("nonsense", "Confidence on nonsense", sign, result, numbers)

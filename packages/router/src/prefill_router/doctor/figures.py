@@ -50,37 +50,37 @@ _CAPTIONS = {
 }
 
 
-def figures(checkup: Checkup) -> list[ReportFigure]:
+def make_figures(checkup: Checkup) -> list[ReportFigure]:
     """Every figure that can be drawn, with its data."""
-    made = {"plane": plane(checkup)}
+    drawings = {"plane": draw_plane(checkup)}
     if checkup.shuffled is not None:
-        made["shuffled"] = shuffled(checkup.shuffled)
-    made["lift"] = lift(checkup)
+        drawings["shuffled"] = draw_shuffled(checkup.shuffled)
+    drawings["lift"] = draw_lift(checkup)
     if checkup.regions:
-        made["confidence"] = confidence(checkup)
-    return [ReportFigure(name, *drawn, _CAPTIONS[name]) for name, drawn in made.items()]
+        drawings["confidence"] = draw_confidence(checkup)
+    return [ReportFigure(name, *drawing, _CAPTIONS[name]) for name, drawing in drawings.items()]
 
 
-def plane(checkup: Checkup) -> tuple[Figure, list[Row]]:
+def draw_plane(checkup: Checkup) -> tuple[Figure, list[Row]]:
     """Accuracy against cost: the router, the single targets, the best fixed mixes."""
-    subject, trial, dealt = checkup.subject, checkup.subject.trial, checkup.shuffled
-    one = ones(len(trial))
-    curve, same = LambdaSweep.of(trial).points(one), one * trial.compared
+    subject, trial, control = checkup.subject, checkup.subject.trial, checkup.shuffled
+    weights = ones(len(trial))
+    curve, same = LambdaSweep.of(trial).points(weights), weights * trial.compared
     step = max(1, curve.cost.shape[1] // _MOST)
     cost, accuracy = (known_mean(same, t)[0] for t in (trial.single_cost, trial.single_label))
     own = [float(mean_over(same, values)[0]) for values in (subject.cost, subject.label)]
     corners = list(subject.parts[0].references.mix.corners)
-    mixed = _mixed(cost[corners], accuracy[corners])
-    rows = _rows("router", curve.cost[0, ::step], curve.accuracy[0, ::step])
-    rows += _rows("router at this lam", [own[0]], [own[1]])
-    if dealt is not None:
-        rows += _rows("shuffled control", [dealt.cost], [dealt.anywhere.mean()])
-    rows += _rows("best fixed mix", *mixed)
+    mixes = _interpolate_mixes(cost[corners], accuracy[corners])
+    rows = _make_rows("router", curve.cost[0, ::step], curve.accuracy[0, ::step])
+    rows += _make_rows("router at this lam", [own[0]], [own[1]])
+    if control is not None:
+        rows += _make_rows("shuffled control", [control.cost], [control.anywhere.mean()])
+    rows += _make_rows("best fixed mix", *mixes)
     price = trace_price(subject.parts)
-    costs, rights = [one.mean_cost for one in price], [one.accuracy for one in price]
-    rows += _rows("price alone", costs, rights)
-    rows += _rows("single target", cost, accuracy, trial.targets)
-    figure, axes = _frame("Accuracy against cost", (9.4, 5.4))
+    costs, rights = [point.mean_cost for point in price], [point.accuracy for point in price]
+    rows += _make_rows("price alone", costs, rights)
+    rows += _make_rows("single target", cost, accuracy, trial.targets)
+    figure, axes = _make_frame("Accuracy against cost", (9.4, 5.4))
     if np.isnan(own).any() or np.isnan(cost[corners]).any():
         axes.text(0.5, 0.5, "no cost is known, so there is nothing to draw", ha="center", color=INK)
         axes.set_axis_off()
@@ -96,7 +96,7 @@ def plane(checkup: Checkup) -> tuple[Figure, list[Row]]:
         x, y = np.array(at).T
         fill = "none" if series == "single target" else colour  # as on the other pages
         axes.plot(PER * x, 100 * y, shape, color=colour, label=series, ms=7, lw=1.6, mfc=fill)
-    draw_mix(axes, *(scale * side for scale, side in zip((PER, 100), mixed, strict=True)))
+    draw_mix(axes, *(scale * side for scale, side in zip((PER, 100), mixes, strict=True)))
     if price:
         draw_price(axes, PER * np.array(costs), 100 * np.array(rights))
     if is_wide(np.where(cost > 0, cost, np.nan)):
@@ -105,22 +105,25 @@ def plane(checkup: Checkup) -> tuple[Figure, list[Row]]:
     axes.set_ylabel("accuracy (%)", color=INK)
     axes.margins(x=0.08, y=0.08)
     legend_below(figure, columns=6)
-    shown = [i for i in range(len(cost)) if np.isfinite(cost[i]) and np.isfinite(accuracy[i])]
-    places = [(PER * float(cost[i]), 100 * float(accuracy[i])) for i in shown]
-    line = [(PER * float(a), 100 * float(b)) for a, b in zip(*mixed, strict=True)][::8]
+    drawable = [i for i in range(len(cost)) if np.isfinite(cost[i]) and np.isfinite(accuracy[i])]
+    places = [(PER * float(cost[i]), 100 * float(accuracy[i])) for i in drawable]
+    line = [(PER * float(a), 100 * float(b)) for a, b in zip(*mixes, strict=True)][::8]
     line += [(PER * row["x"], 100 * row["y"]) for row in rows if row["series"] == "router"][::40]
-    place_labels(axes, places, [trial.targets[i] for i in shown], avoid=line, colour=INK)
+    place_labels(axes, places, [trial.targets[i] for i in drawable], avoid=line, colour=INK)
     return figure, rows
 
 
-def shuffled(found: ShuffledControl) -> tuple[Figure, list[Row]]:
+def draw_shuffled(control: ShuffledControl) -> tuple[Figure, list[Row]]:
     """Histograms of the control's accuracies, and the router's accuracy."""
-    series = {"dealt out anywhere": found.anywhere, "within benchmarks and domains": found.within}
-    figure, axes = _frame("The same choices, shuffled among the queries", (9.4, 3.6))
-    bins = np.linspace(*_range([*found.anywhere, *found.within]), 41)
+    series = {
+        "dealt out anywhere": control.anywhere,
+        "within benchmarks and domains": control.within,
+    }
+    figure, axes = _make_frame("The same choices, shuffled among the queries", (9.4, 3.6))
+    bins = np.linspace(*_find_range([*control.anywhere, *control.within]), 41)
     for (name, values), colour in zip(series.items(), (PINK, ORANGE), strict=True):
         axes.hist(100 * values, bins=bins.tolist(), color=colour, alpha=0.55, label=name)
-    axes.axvline(100 * found.accuracy, color=BLUE, lw=2, label="the router")
+    axes.axvline(100 * control.accuracy, color=BLUE, lw=2, label="the router")
     axes.set_xlabel("accuracy (%)", color=INK)
     axes.set_ylabel("shuffles", color=INK)
     legend_below(figure, columns=3)
@@ -129,47 +132,49 @@ def shuffled(found: ShuffledControl) -> tuple[Figure, list[Row]]:
         for name, values in series.items()
         for i, value in enumerate(values.tolist())
     ]
-    return figure, [*rows, {"series": "router", "shuffle": None, "accuracy": found.accuracy}]
+    return figure, [*rows, {"series": "router", "shuffle": None, "accuracy": control.accuracy}]
 
 
-def lift(checkup: Checkup) -> tuple[Figure, list[Row]]:
+def draw_lift(checkup: Checkup) -> tuple[Figure, list[Row]]:
     """The lift over the best single target, with intervals."""
-    found = list(checkup.lifts)[::-1]
+    lifts = list(checkup.lifts)[::-1]
     best = checkup.subject.trial.targets[checkup.subject.best]
-    figure, axes = _frame(f"Accuracy beyond {best} alone", (9.4, 1.3 + 0.27 * len(found)))
-    for place, one in enumerate(found):
-        colour = {1: GREEN, 0: QUIET, -1: ORANGE}[one.sure]
-        draw_interval(axes, place, one.lift, colour, scale=100, size=6, width=2)
-    labels = [f"{one.name} ({one.queries:,})" for one in found]
-    axes.set_yticks(range(len(found)), labels, color=INK, fontsize=8)
+    figure, axes = _make_frame(f"Accuracy beyond {best} alone", (9.4, 1.3 + 0.27 * len(lifts)))
+    for place, row_lift in enumerate(lifts):
+        colour = {1: GREEN, 0: QUIET, -1: ORANGE}[row_lift.sure]
+        draw_interval(axes, place, row_lift.lift, colour, scale=100, size=6, width=2)
+    labels = [f"{row_lift.name} ({row_lift.queries:,})" for row_lift in lifts]
+    axes.set_yticks(range(len(lifts)), labels, color=INK, fontsize=8)
     axes.axvline(0, color=INK, lw=0.8)
     label = "percentage points; line: 95 % interval of this row alone; coloured: significant in all"
     axes.set_xlabel(label, color=INK)
     rows = [
         {
-            "group": one.group,
-            "name": one.name,
-            "queries": one.queries,
-            **ends(one.lift, name="lift"),
-            "sure": one.sure,
+            "group": row_lift.group,
+            "name": row_lift.name,
+            "queries": row_lift.queries,
+            **ends(row_lift.lift, name="lift"),
+            "sure": row_lift.sure,
         }
-        for one in checkup.lifts
+        for row_lift in checkup.lifts
     ]
     return figure, rows
 
 
-def confidence(checkup: Checkup) -> tuple[Figure, list[Row]]:
+def draw_confidence(checkup: Checkup) -> tuple[Figure, list[Row]]:
     """Predicted and true accuracy of the chosen targets by distance from the train part."""
-    found = checkup.regions
-    figure, axes = _frame("Confidence near and far from the training queries", (9.4, 3.9))
-    places = range(len(found))
-    predicted = [100 * one.confidence for one in found]
+    regions = checkup.regions
+    figure, axes = _make_frame("Confidence near and far from the training queries", (9.4, 3.9))
+    places = range(len(regions))
+    predicted = [100 * region.confidence for region in regions]
     axes.plot(places, predicted, "o", color=BLUE, label="predicted")
-    axes.plot(places, [100 * one.accuracy for one in found], "s", color=ORANGE, label="right")
-    for place, one in enumerate(found):
-        range_ = [100 * (one.confidence - end) for end in (one.gap.lower, one.gap.upper)]
+    axes.plot(
+        places, [100 * region.accuracy for region in regions], "s", color=ORANGE, label="right"
+    )
+    for place, region in enumerate(regions):
+        range_ = [100 * (region.confidence - end) for end in (region.gap.lower, region.gap.upper)]
         axes.plot([place, place], range_, color=ORANGE, lw=1.6, alpha=0.6)
-    labels = [f"{one.name}\n({one.queries:,})" for one in found]
+    labels = [f"{region.name}\n({region.queries:,})" for region in regions]
     axes.set_xticks(places, labels, color=INK, fontsize=8)
     axes.margins(x=0.1)
     axes.set_xlabel("distance from the training queries", color=INK)
@@ -177,25 +182,25 @@ def confidence(checkup: Checkup) -> tuple[Figure, list[Row]]:
     legend_below(figure, columns=2)
     rows = [
         {
-            "region": one.name,
-            "queries": one.queries,
-            "confidence": one.confidence,
-            "accuracy": one.accuracy,
-            **ends(one.gap, name="gap"),
+            "region": region.name,
+            "queries": region.queries,
+            "confidence": region.confidence,
+            "accuracy": region.accuracy,
+            **ends(region.gap, name="gap"),
         }
-        for one in found
+        for region in regions
     ]
     return figure, rows
 
 
-def _frame(title: str, size: tuple[float, float]) -> tuple[Figure, Axes]:
+def _make_frame(title: str, size: tuple[float, float]) -> tuple[Figure, Axes]:
     figure = new_figure(*size)
     axes = figure.add_subplot()
     style(axes, title=title, size=11)
     return figure, axes
 
 
-def _mixed(
+def _interpolate_mixes(
     cost: NDArray[np.float64], accuracy: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The mixes between the corners: linear in cost, so curved on a logarithmic scale."""
@@ -208,14 +213,14 @@ def _mixed(
     )
 
 
-def _rows(series: str, x: Any, y: Any, names: tuple[str, ...] = ()) -> list[Row]:
-    named = names or ("",) * len(x)
+def _make_rows(series: str, x: Any, y: Any, names: tuple[str, ...] = ()) -> list[Row]:
+    labels = names or ("",) * len(x)
     return [
         {"series": series, "target": name, "x": float(a), "y": float(b)}
-        for name, a, b in zip(named, x, y, strict=True)
+        for name, a, b in zip(labels, x, y, strict=True)
     ]
 
 
-def _range(values: list[float]) -> tuple[float, float]:
+def _find_range(values: list[float]) -> tuple[float, float]:
     low, high = 100 * min(values), 100 * max(values)
     return (low, high) if high > low else (low - 0.5, high + 0.5)

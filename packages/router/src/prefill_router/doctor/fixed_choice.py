@@ -69,21 +69,21 @@ def switching(subject: Subject) -> SwitchRate:
     return SwitchRate(subject.trial.targets, counts / len(subject))
 
 
-def switching_finding(found: SwitchRate) -> Finding:
+def switching_finding(switches: SwitchRate) -> Finding:
     """The finding about the counts."""
-    sign: Sign = "bad" if found.rate < NEARLY_CONSTANT else "good"
-    said = (
-        f"{percent(found.rate)} of the queries go to other targets than {found.usual}; the "
-        f"effective number of targets is {found.effective:.1f}"
+    sign: Sign = "bad" if switches.rate < NEARLY_CONSTANT else "good"
+    result = (
+        f"{percent(switches.rate)} of the queries go to other targets than {switches.usual}; the "
+        f"effective number of targets is {switches.effective:.1f}"
     )
     if sign == "bad":
-        said += ": nearly constant"
+        result += ": nearly constant"
     numbers = {
-        "switch_rate": found.rate,
-        "effective_targets": found.effective,
-        "shares": dict(zip(found.targets, found.shares.tolist(), strict=True)),
+        "switch_rate": switches.rate,
+        "effective_targets": switches.effective,
+        "shares": dict(zip(switches.targets, switches.shares.tolist(), strict=True)),
     }
-    return Finding("switching", "Does it choose at all", sign, said, numbers)
+    return Finding("switching", "Does it choose at all", sign, result, numbers)
 
 
 SURE = 0.05
@@ -119,12 +119,12 @@ class ShuffledControl:
     @property
     def p_value(self) -> float:
         """The p-value of the permutation test: how often the control is as good as the router."""
-        return _p_value(self.accuracy, self.anywhere)
+        return _compute_p_value(self.accuracy, self.anywhere)
 
     @property
     def p_within(self) -> float:
         """The same within benchmarks and domains."""
-        return _p_value(self.accuracy, self.within)
+        return _compute_p_value(self.accuracy, self.within)
 
     @property
     def gain(self) -> float:
@@ -150,7 +150,7 @@ def shuffle(subject: Subject, *, count: int = 1000, seed: int = 0) -> ShuffledCo
     together, apart = np.zeros(len(rows), dtype=np.int64), strata(subject)[rows]
     anywhere, costs = _deal(subject, rows, together, count, random)
     within, _ = _deal(subject, rows, apart, count, random)
-    accuracy, cost = _mean(subject.label[rows]), _mean(subject.cost[rows])
+    accuracy, cost = _average_known(subject.label[rows]), _average_known(subject.cost[rows])
     return ShuffledControl(len(rows), accuracy, cost, anywhere, within, float(np.mean(costs)))
 
 
@@ -161,65 +161,65 @@ def strata(subject: Subject) -> Groups:
     return np.array([numbers[name] for name in names], dtype=np.int64)
 
 
-def shuffled_finding(found: ShuffledControl | None) -> Finding:
+def shuffled_finding(control: ShuffledControl | None) -> Finding:
     """The finding of the control."""
-    if found is None:
+    if control is None:
         why = (
             "no query has labels of all the targets that the router uses, so its choices can't be "
             "shuffled; score the answers of these targets on the same queries"
         )
         return Finding("shuffled", _TITLE, "unclear", why, {"queries": 0})
-    sure = found.p_value <= SURE and found.gain > 0
-    sign: Sign = "good" if sure else "unclear"
-    beyond = f"{100 * found.gain:+.1f} pp (p = {found.p_value:.3g})"
-    inside = f"{100 * found.gain_within:+.1f} pp (p = {found.p_within:.3g})"
-    said = (
-        f"the same choices, randomly shuffled, answer {percent(float(found.anywhere.mean()))} "
-        f"correctly, the router {percent(found.accuracy)}: {beyond}; within benchmarks and domains "
-        f"{inside}"
+    is_better = control.p_value <= SURE and control.gain > 0
+    sign: Sign = "good" if is_better else "unclear"
+    beyond = f"{100 * control.gain:+.1f} pp (p = {control.p_value:.3g})"
+    inside = f"{100 * control.gain_within:+.1f} pp (p = {control.p_within:.3g})"
+    result = (
+        f"the same choices, randomly shuffled, answer {percent(float(control.anywhere.mean()))} "
+        f"correctly, the router {percent(control.accuracy)}: {beyond}; within benchmarks and "
+        f"domains {inside}"
     )
-    if np.isfinite(found.router_cost) and np.isfinite(found.cost):
-        spent = (worded(cost, "usd") for cost in (found.cost, found.router_cost))
-        said += "; they cost {} and {} per 1,000 queries".format(*spent)
+    if np.isfinite(control.router_cost) and np.isfinite(control.cost):
+        costs = (worded(cost, "usd") for cost in (control.cost, control.router_cost))
+        result += "; they cost {} and {} per 1,000 queries".format(*costs)
     numbers = {
-        "queries": found.queries,
-        "accuracy": found.accuracy,
-        "shuffles": len(found.anywhere),
-        "shuffled_accuracy": float(found.anywhere.mean()),
-        "gain": found.gain,
-        "p_value": found.p_value,
-        "gain_within_domains": found.gain_within,
-        "p_value_within_domains": found.p_within,
-        "router_cost": _known(found.router_cost),
-        "shuffled_cost": _known(found.cost),
+        "queries": control.queries,
+        "accuracy": control.accuracy,
+        "shuffles": len(control.anywhere),
+        "shuffled_accuracy": float(control.anywhere.mean()),
+        "gain": control.gain,
+        "p_value": control.p_value,
+        "gain_within_domains": control.gain_within,
+        "p_value_within_domains": control.p_within,
+        "router_cost": _finite_or_none(control.router_cost),
+        "shuffled_cost": _finite_or_none(control.cost),
     }
-    return Finding("shuffled", _TITLE, sign, said, numbers)
+    return Finding("shuffled", _TITLE, sign, result, numbers)
 
 
 def _deal(
     subject: Subject, rows: Rows, groups: Groups, count: int, random: np.random.Generator
 ) -> tuple[Float[NDArray[np.float64], " shuffle"], Float[NDArray[np.float64], " shuffle"]]:
     place, choice = np.argsort(groups, kind="stable"), subject.choice[rows]
-    dealt = np.empty(len(rows), dtype=np.int64)
+    shuffled = np.empty(len(rows), dtype=np.int64)
     accuracy, cost = np.empty((2, count))
     for i in range(count):
-        dealt[place] = choice[np.lexsort((random.random(len(groups)), groups))]
-        accuracy[i] = _mean(subject.trial.correct[rows, dealt])
-        cost[i] = _mean(subject.trial.paid[rows, dealt])
+        shuffled[place] = choice[np.lexsort((random.random(len(groups)), groups))]
+        accuracy[i] = _average_known(subject.trial.correct[rows, shuffled])
+        cost[i] = _average_known(subject.trial.paid[rows, shuffled])
     return accuracy, cost
 
 
-def _mean(values: Float[NDArray[np.float64], " query"]) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else float("nan")
+def _average_known(values: Float[NDArray[np.float64], " query"]) -> float:
+    finite = values[~np.isnan(values)]
+    return float(finite.mean()) if len(finite) else float("nan")
 
 
-def _p_value(accuracy: float, shuffled: Float[NDArray[np.float64], " shuffle"]) -> float:
+def _compute_p_value(accuracy: float, shuffled: Float[NDArray[np.float64], " shuffle"]) -> float:
     as_good = int((shuffled >= accuracy - 1e-12).sum())
     return (1 + as_good) / (1 + len(shuffled))
 
 
-def _known(value: float) -> float | None:
+def _finite_or_none(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 
@@ -261,35 +261,35 @@ def lifts(subject: Subject, *, resamples: int, seed: int) -> tuple[Lift, ...]:
     groups: dict[Group, list[str]] = {
         "all": ["all queries"] * len(subject),
         "regime": [str(r) for r in regimes(subject.trial.joint)],
-        "benchmark": _pooled([q.benchmark for q in subject.queries]),
-        "domain": _pooled([q.domain for q in subject.queries]),
+        "benchmark": _pool_small([q.benchmark for q in subject.queries]),
+        "domain": _pool_small([q.domain for q in subject.queries]),
     }
     parts = [
-        _QueryPart(group, name, size, np.array([one == name for one in names]))
+        _QueryPart(group, name, size, np.array([other == name for other in names]))
         for group, names in groups.items()
         if group in ("all", "regime") or len(set(names)) > 1
         for name, size in Counter(names).items()
         if name != str(Regime.UNMEASURED)
     ]
-    gained = subject.label - subject.trial.correct[:, subject.best]
+    gain = subject.label - subject.trial.correct[:, subject.best]
     inside = np.stack([part.inside for part in parts], axis=1)
-    table = np.where(inside, gained[:, None], np.nan)
+    table = np.where(inside, gain[:, None], np.nan)
     turns = subject.trial.conversations
     each = chunks(len(subject), count=resamples, seed=seed, width=table.size, groups=turns)
-    drawn = [known_mean(weights, table) for weights in each]
-    together = np.concatenate([np.zeros((0, len(parts))), *drawn])
+    resampled = [known_mean(weights, table) for weights in each]
+    means = np.concatenate([np.zeros((0, len(parts))), *resampled])
     values = known_mean(ones(len(subject)), table)[0].tolist()
     whole = np.array([part.group == "all" for part in parts])
     sure = np.zeros(len(parts), dtype=np.int64)
     for family in (whole, ~whole):
         sure[family] = _find_signs(table[:, family], turns, count=resamples, seed=seed)
-    found = [
-        Lift(part.group, part.name, part.size, _estimate(value, column), int(way))
-        for part, value, column, way in zip(parts, values, together.T, sure, strict=True)
+    results = [
+        Lift(part.group, part.name, part.size, _make_estimate(value, column), int(way))
+        for part, value, column, way in zip(parts, values, means.T, sure, strict=True)
     ]
     order = {group: place for place, group in enumerate(groups)}
     return tuple(
-        sorted(found, key=lambda o: (order[o.group], -np.nan_to_num(o.lift.value), o.name))
+        sorted(results, key=lambda o: (order[o.group], -np.nan_to_num(o.lift.value), o.name))
     )
 
 
@@ -302,43 +302,43 @@ class _QueryPart:
     inside: Bool[NDArray[np.bool_], " query"]
 
 
-def lift_finding(found: tuple[Lift, ...], subject: Subject) -> Finding:
+def lift_finding(lifts: tuple[Lift, ...], subject: Subject) -> Finding:
     """The finding about the lifts."""
-    best, whole = subject.trial.targets[subject.best], found[0].lift
-    parts = [one for one in found if one.group in ("benchmark", "domain")]
-    ratio = _cost_ratio(subject)
+    best, whole = subject.trial.targets[subject.best], lifts[0].lift
+    parts = [lift for lift in lifts if lift.group in ("benchmark", "domain")]
+    ratio = _measure_cost_ratio(subject)
     sign: Sign = "good" if whole.lower > 0 else "note"
     if whole.upper < 0 and not ratio < 1:
         sign = "bad"
-    said = f"{points_with_interval(whole)} against {best} alone"
+    result = f"{points_with_interval(whole)} against {best} alone"
     if np.isfinite(ratio):
-        said += f", at {percent(ratio)} of its cost"
+        result += f", at {percent(ratio)} of its cost"
     if parts:
         better, worse = ([p.name for p in parts if p.sure == way] for way in (1, -1))
-        said += f"; of {len(parts)} benchmarks and domains {_listed('better in', better)}, "
-        said += _listed("worse in", worse)
+        result += f"; of {len(parts)} benchmarks and domains {_list_names('better in', better)}, "
+        result += _list_names("worse in", worse)
     numbers = {
         "best_single": best,
         "cost_ratio": ratio if np.isfinite(ratio) else None,
-        "groups": [one.to_dict() for one in found],
+        "groups": [lift.to_dict() for lift in lifts],
     }
-    return Finding("lift", "Against the best single target", sign, said, numbers)
+    return Finding("lift", "Against the best single target", sign, result, numbers)
 
 
-def _cost_ratio(subject: Subject) -> float:
+def _measure_cost_ratio(subject: Subject) -> float:
     """The router's cost over the best single target's, where both are known."""
     alone = subject.trial.observed_cost[:, subject.best]
-    known = ~(np.isnan(alone) | np.isnan(subject.cost))
-    total = float(alone[known].sum())
-    return float(subject.cost[known].sum()) / total if total > 0 else float("nan")
+    is_known = ~(np.isnan(alone) | np.isnan(subject.cost))
+    total = float(alone[is_known].sum())
+    return float(subject.cost[is_known].sum()) / total if total > 0 else float("nan")
 
 
-def _estimate(value: float, drawn: Float[NDArray[np.float64], " resample"]) -> Estimate:
-    return Estimate.of(value, drawn, reason="no query here has both labels")
+def _make_estimate(value: float, resampled: Float[NDArray[np.float64], " resample"]) -> Estimate:
+    return Estimate.of(value, resampled, reason="no query here has both labels")
 
 
 def _find_signs(
-    gained: Float[NDArray[np.float64], "query part"],
+    gains: Float[NDArray[np.float64], "query part"],
     turns: Sequence[str] | None,
     *,
     count: int,
@@ -352,7 +352,7 @@ def _find_signs(
     Westfall and Young's maximum statistic. The test is exact even for parts with few queries or few
     differences, where bootstrap intervals are too narrow.
     """
-    sums = np.nan_to_num(gained)
+    sums = np.nan_to_num(gains)
     if turns is not None:
         names, place = np.unique(np.array(turns), return_inverse=True)
         each, sums = sums, np.zeros((len(names), sums.shape[1]))
@@ -372,13 +372,13 @@ def _find_signs(
             for begin in range(0, draws, _DRAWN)
         ]
     )
-    seen = parts.sum(axis=0)
-    as_large = (largest[:, None] >= np.abs(seen) - 1e-12).sum(axis=0)
-    sure[scale > 0] = np.where((1 + as_large) / (1 + draws) <= _RISK, np.sign(seen), 0)
+    observed = parts.sum(axis=0)
+    as_large = (largest[:, None] >= np.abs(observed) - 1e-12).sum(axis=0)
+    sure[scale > 0] = np.where((1 + as_large) / (1 + draws) <= _RISK, np.sign(observed), 0)
     return sure
 
 
-def _pooled(names: list[str]) -> list[str]:
+def _pool_small(names: list[str]) -> list[str]:
     sizes = Counter(names)
     small = [name for name, size in sizes.items() if size < LEAST]
     if len(small) < 2:
@@ -387,7 +387,7 @@ def _pooled(names: list[str]) -> list[str]:
     return [pool if name in small else name or "(none)" for name in names]
 
 
-def _listed(what: str, names: list[str]) -> str:
+def _list_names(what: str, names: list[str]) -> str:
     if not names:
         return f"significantly {what} none"
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""

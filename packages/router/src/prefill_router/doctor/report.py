@@ -52,9 +52,12 @@ def write_checkup(
 def report_of(checkup: Checkup, *, title: str, facts: Mapping[str, str]) -> Report:
     """The content of the check-up's report; the arguments are those of `write_checkup`."""
     # Here and not above: matplotlib takes longer to import than most commands to run.
-    from prefill_router.doctor.figures import figures
+    from prefill_router.doctor.figures import make_figures
 
-    checks = [(one.sign, SIGNS[one.sign], one.title, one.said) for one in checkup.findings]
+    checks = [
+        (finding.sign, SIGNS[finding.sign], finding.title, finding.result)
+        for finding in checkup.findings
+    ]
     return Report(
         name="doctor",
         title=title,
@@ -62,7 +65,7 @@ def report_of(checkup: Checkup, *, title: str, facts: Mapping[str, str]) -> Repo
             Banner([f"{checkup.because}."], word=checkup.verdict.capitalize()),
             facts,
             Section("What was checked", [Note(_READING), Checks(checks), Lines(checkup.notes)]),
-            Section("Figures", figures(checkup)),
+            Section("Figures", make_figures(checkup)),
         ],
         head={"title": title, "facts": dict(facts)},
         numbers=checkup.to_dict(),

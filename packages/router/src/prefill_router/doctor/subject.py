@@ -45,19 +45,25 @@ class Finding:
         title: Title of the check.
         sign: `good`, `bad`, `unclear` where there are too few queries to decide, `note` where it is
             for information only.
-        said: The result in one line, with the number.
+        result: The result in one line, with the number.
         numbers: Plain values for JSON.
     """
 
     name: str
     title: str
     sign: Sign
-    said: str
+    result: str
     numbers: Mapping[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return {**vars(self), "numbers": dict(self.numbers)}
+        return {
+            "name": self.name,
+            "title": self.title,
+            "sign": self.sign,
+            "said": self.result,
+            "numbers": dict(self.numbers),
+        }
 
 
 def points_with_interval(estimate: Estimate) -> str:
@@ -152,6 +158,6 @@ class Subject:
         """A statistic of the queries' weights, with its interval from drawing conversations."""
         size, groups = len(self), self.trial.conversations
         each = chunks(size, count=resamples, seed=seed, width=size, groups=groups)
-        drawn = [statistic(weights) for weights in each]
+        resampled = [statistic(weights) for weights in each]
         value = float(statistic(ones(size))[0])
-        return Estimate.of(value, np.concatenate([np.zeros(0), *drawn]), reason=reason)
+        return Estimate.of(value, np.concatenate([np.zeros(0), *resampled]), reason=reason)

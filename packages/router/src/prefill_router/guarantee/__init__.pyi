@@ -8,6 +8,6 @@ from .kept_share import (
     LamTest as LamTest,
     best_single as best_single,
     guarantee as guarantee,
-    places as places,
+    word_places as word_places,
 )
 from .losses import LackingLabels as LackingLabels, MissingLabels as MissingLabels

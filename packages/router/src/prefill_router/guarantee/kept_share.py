@@ -29,7 +29,7 @@ from prefill_router.evaluation import (
     plain,
     weighted_means,
 )
-from prefill_router.guarantee.losses import Choice, Losses, MissingLabels, shuffled
+from prefill_router.guarantee.losses import Choice, Losses, MissingLabels, order_ids
 from prefill_router.short_repr import short_repr
 from prefill_router.statistics import enough, p_value
 
@@ -66,48 +66,50 @@ class Advice:
         """
         queries = enough(losses.scaled[losses.measured], losses.threshold, level=level)
         wanting = bounded and missing.queries and queries is not None
-        labels = (_labels(losses, level=level) or None) if wanting else None
+        labels = (_count_labels(losses, level=level) or None) if wanting else None
         if queries is not None and labels is None:
             queries = max(queries, len(losses) + 1)  # the test has failed on this many
-        return cls(queries, labels, _words(losses, missing, queries, labels))
+        return cls(queries, labels, _word_advice(losses, missing, queries, labels))
 
 
 NONE_NEEDED = Advice(None, None, "")
 
 
-def places(missing: MissingLabels) -> str:
+def word_places(missing: MissingLabels) -> str:
     """The targets and domains with missing labels, in words."""
-    told = [
+    cells = [
         f"{cell.target} on {cell.missing:,} of {cell.needed:,}"
         + (f" in {cell.domain}" if cell.domain else "")
         for cell in missing.where[:_NAMED]
     ]
     others = sum(cell.missing for cell in missing.where[_NAMED:])
-    return ", ".join(told) + (f", and {others:,} elsewhere" if others else "")
+    return ", ".join(cells) + (f", and {others:,} elsewhere" if others else "")
 
 
-def _labels(losses: Losses, *, level: float) -> int | None:
+def _count_labels(losses: Losses, *, level: float) -> int | None:
     """How many of the missing labels would suffice, if the most costly ones are filled in first."""
     measured = losses.scaled[losses.measured]
     worst = np.sort(losses.scaled[~losses.measured])[::-1]
 
     def suffices(labels: int) -> bool:
         shares = (np.arange(labels) + 0.5) / max(labels, 1)
-        learned = np.quantile(measured, shares, method="inverted_cdf")
-        mixed = np.concatenate([measured, learned, worst[labels:]])
-        wanted = enough(mixed, losses.threshold, level=level)
-        return wanted is not None and wanted <= len(losses)
+        filled = np.quantile(measured, shares, method="inverted_cdf")
+        mixed = np.concatenate([measured, filled, worst[labels:]])
+        needed = enough(mixed, losses.threshold, level=level)
+        return needed is not None and needed <= len(losses)
 
-    found = bisect_left(range(len(worst) + 1), True, key=suffices)
-    return found if found <= len(worst) else None
+    count = bisect_left(range(len(worst) + 1), True, key=suffices)
+    return count if count <= len(worst) else None
 
 
-def _words(losses: Losses, missing: MissingLabels, queries: int | None, labels: int | None) -> str:
+def _word_advice(
+    losses: Losses, missing: MissingLabels, queries: int | None, labels: int | None
+) -> str:
     if queries is None:
         return (
-            f"at lam = 1 the router keeps {100 * losses.kept:.1f} % of the best single target's "
-            "accuracy where both are measured, so more queries won't help: require less, or fit a "
-            "better router"
+            f"at lam = 1 the router keeps {100 * losses.kept_share:.1f} % of the best single "
+            "target's accuracy where both are measured, so more queries won't help: require less, "
+            "or fit a better router"
         )
     if labels:
         return (
@@ -135,8 +137,8 @@ class LamTest:
         queries: Number of queries it was tested on.
         missing: How many queries lack the label of the chosen or of the best target.
         bounded: Whether these were tested too, each label at its worst; else they were left out.
-        kept: Accuracy there as a share of the best single target's, where both are measured; NaN
-            where the latter is 0.
+        kept_share: Accuracy there as a share of the best single target's, where both are measured;
+            NaN where the latter is 0.
     """
 
     lam: float
@@ -144,7 +146,12 @@ class LamTest:
     queries: int
     missing: int
     bounded: bool
-    kept: float
+    kept_share: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        values = asdict(self)
+        return values | {"kept": plain(values.pop("kept_share"))}
 
 
 @final
@@ -165,7 +172,8 @@ class Guarantee:
             were left out, as assumed.
         queries: Number of queries it was tested on.
         missing: Which labels are missing.
-        kept: Accuracy as a share of the best single target's, on the queries with both labels.
+        kept_share: Accuracy as a share of the best single target's, on the queries with both
+            labels.
         least: The smallest such share on all queries that the missing labels allow; NaN where the
             best single target is never right.
         accuracy: The accuracy on the queries with both labels.
@@ -188,7 +196,7 @@ class Guarantee:
     bounded: bool
     queries: int
     missing: MissingLabels
-    kept: Estimate
+    kept_share: Estimate
     least: float
     accuracy: Estimate
     best_accuracy: Estimate
@@ -200,14 +208,15 @@ class Guarantee:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; None where a number isn't defined."""
-        numbers = ("kept", "accuracy", "best_accuracy", "savings")
-        rows = [asdict(tested) | {"kept": plain(tested.kept)} for tested in self.sequence]
+        numbers = ("accuracy", "best_accuracy", "savings")
+        values = {name: value for name, value in vars(self).items() if name != "kept_share"}
         return {
-            **vars(self),
+            **values,
+            "kept": self.kept_share.to_dict(),
             **{name: getattr(self, name).to_dict() for name in numbers},
             "least": plain(self.least),
             "missing": self.missing.to_dict(),
-            "sequence": rows,
+            "sequence": [tested.to_dict() for tested in self.sequence],
         }
 
 
@@ -261,21 +270,21 @@ class Hypotheses:
         """The p-value, with missing labels at their worst unless they may be left out."""
         losses = self.losses(lam)
         measured = losses.measured
-        ordered, known = losses.scaled[self._order], measured[self._order]
-        found = p_value(ordered, losses.threshold, level=self.level)
+        ordered, is_measured = losses.scaled[self._order], measured[self._order]
+        p = p_value(ordered, losses.threshold, level=self.level)
         bounded = True
         if self.assume == "missing-at-random" and not measured.all():
-            left = p_value(ordered[known], losses.threshold, level=self.level)
+            p_measured = p_value(ordered[is_measured], losses.threshold, level=self.level)
             bounded = bool(self.missing(lam).signs)
             # The greater of the two, so that choosing after looking can't make it too small.
-            found = max(found, left) if bounded else left
+            p = max(p, p_measured) if bounded else p_measured
         count = len(losses) if bounded else int(measured.sum())
-        lost = int((~measured).sum())
-        return LamTest(float(lam), found, count, lost, bounded, losses.kept)
+        missing = int((~measured).sum())
+        return LamTest(float(lam), p, count, missing, bounded, losses.kept_share)
 
     @cached_property
     def _order(self) -> Choice:
-        return shuffled(self.trial.query_ids)
+        return order_ids(self.trial.query_ids)
 
     @cached_property
     def _domains(self) -> tuple[str, ...]:
@@ -308,20 +317,22 @@ def best_single(train: RoutingDataset) -> str:
     """
     chance = ChanceLabels.of(train, np.zeros(train.correct.shape))
     if chance is not None and chance.selected:
-        return _best_by_propensity(train, chance)
+        return _choose_by_propensity(train, chance)
     measured = np.flatnonzero(~np.isnan(train.correct).all(axis=0))
     if not len(measured):
         raise DataError("no training query has a label, so no target is known to be the best")
     labels = train.correct[:, measured]
-    known = (~np.isnan(labels)).astype(np.float64)
-    common = np.maximum(known.T @ known, 0.5)  # no common query: wide, but not infinite, margin
-    right = np.nan_to_num(labels).T @ known
-    open_to = np.sqrt(1 / common - 1 / known.sum(axis=0))
+    is_known = (~np.isnan(labels)).astype(np.float64)
+    common = np.maximum(
+        is_known.T @ is_known, 0.5
+    )  # no common query: wide, but not infinite, margin
+    right = np.nan_to_num(labels).T @ is_known
+    open_to = np.sqrt(1 / common - 1 / is_known.sum(axis=0))
     margin = (right - right.T) / common - open_to + open_to.T
     return train.pool.names[int(measured[margin.min(axis=1).argmax()])]
 
 
-def _best_by_propensity(train: RoutingDataset, chance: ChanceLabels) -> str:
+def _choose_by_propensity(train: RoutingDataset, chance: ChanceLabels) -> str:
     accuracy = weighted_means(chance.weight, chance.corrected, train.observed_cost)[1]
     if np.isnan(accuracy).all():
         raise DataError(
@@ -370,70 +381,74 @@ def guarantee(
         OverlapError: Chance selected the labels, and far fewer were observed than their
             propensities let expect, so nothing can be promised.
     """
-    _check(trial, best, keep, confidence, lams)
+    _check_options(trial, best, keep, confidence, lams)
     column, level = trial.targets.index(best), 1 - confidence
     _check_propensities(trial, column)
     tests = Hypotheses(trial, column, keep, level, assume, queries, seed)
     sequence = tests.sequence(lams)
-    kept = [tested for tested in sequence if tested.p_value <= level]
-    shown = kept[-1] if kept else sequence[0]
-    losses, missing = tests.losses(shown.lam), tests.missing(shown.lam)
+    rejections = [tested for tested in sequence if tested.p_value <= level]
+    reported = rejections[-1] if rejections else sequence[0]
+    losses, missing = tests.losses(reported.lam), tests.missing(reported.lam)
     if not losses.measured.any():
         raise DataError(
             f"no query has a label both of the chosen target and of {best!r}; score more answers"
         )
-    advice = NONE_NEEDED if kept else Advice.of(losses, missing, bounded=shown.bounded, level=level)
+    advice = (
+        NONE_NEEDED
+        if rejections
+        else Advice.of(losses, missing, bounded=reported.bounded, level=level)
+    )
     return Guarantee(
-        lam=shown.lam if kept else None,
+        lam=reported.lam if rejections else None,
         keep=keep,
         confidence=confidence,
         best=best,
         assume=assume,
-        bounded=shown.bounded,
-        queries=shown.queries,
+        bounded=reported.bounded,
+        queries=reported.queries,
         missing=missing,
         least=losses.least,
         sequence=sequence,
         needed=advice.queries,
         labels=advice.labels,
         advice=advice.words,
-        **_numbers(trial, trial.path.at(shown.lam), column, resamples, seed),
+        **_estimate_numbers(trial, trial.path.at(reported.lam), column, resamples, seed),
     )
 
 
-def _numbers(
+def _estimate_numbers(
     trial: Trial, choice: Choice, best: int, resamples: int, seed: int
 ) -> dict[str, Estimate]:
     """The expected accuracy and savings with bootstrap intervals, on the same queries."""
     tables = [trial.of_choice(table, choice) for table in (trial.correct, trial.paid)]
     alone = [table[:, best] for table in (trial.correct, trial.observed_cost)]
-    both = [~(np.isnan(a) | np.isnan(b)) for a, b in zip(tables, alone, strict=True)]
+    is_known = [~(np.isnan(a) | np.isnan(b)) for a, b in zip(tables, alone, strict=True)]
     columns = [
-        np.where(k, np.nan_to_num(c), 0) for k, c in zip(both * 2, tables + alone, strict=True)
+        np.where(k, np.nan_to_num(c), 0) for k, c in zip(is_known * 2, tables + alone, strict=True)
     ]
-    values = np.stack([*columns, both[0].astype(np.float64)], axis=1)
+    values = np.stack([*columns, is_known[0].astype(np.float64)], axis=1)
 
     def read(weights: Weights) -> dict[str, NDArray[np.float64]]:
-        right, cost, best_right, best_cost, known = (weights @ values).T
+        right, cost, best_right, best_cost, count = (weights @ values).T
         return {
-            "kept": divide(right, best_right),
-            "accuracy": divide(right, known),
-            "best_accuracy": divide(best_right, known),
+            "kept_share": divide(right, best_right),
+            "accuracy": divide(right, count),
+            "best_accuracy": divide(best_right, count),
             "savings": 1 - divide(cost, best_cost),
         }
 
     point = read(ones(len(trial)))
     size = len(trial)
     each = chunks(size, count=resamples, seed=seed, width=size, groups=trial.conversations)
-    drawn = [read(weights) for weights in each]
+    resampled = [read(weights) for weights in each]
     reasons = {
-        "kept": "the best single target answers none of these queries correctly",
+        "kept_share": "the best single target answers none of these queries correctly",
         "savings": "no cost is known, or the best single target is free",
     }
     return {
         name: Estimate.of(
             float(value[0]),
-            np.concatenate([np.zeros(0), *(chunk[name] for chunk in drawn)]),
+            np.concatenate([np.zeros(0), *(chunk[name] for chunk in resampled)]),
             reason=reasons.get(name, ""),
         )
         for name, value in point.items()
@@ -450,7 +465,9 @@ def _check_propensities(trial: Trial, best: int) -> None:
         )
 
 
-def _check(trial: Trial, best: str, keep: float, confidence: float, lams: Sequence[float]) -> None:
+def _check_options(
+    trial: Trial, best: str, keep: float, confidence: float, lams: Sequence[float]
+) -> None:
     if best not in trial.targets:
         raise ConfigError(f"there is no target {best!r}; the targets are {list(trial.targets)}")
     if not (math.isfinite(keep) and 0 < keep <= 2):

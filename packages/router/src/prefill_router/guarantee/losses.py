@@ -68,7 +68,7 @@ class Losses:
         router, same = trial.of_choice(trial.correct, choice), choice == best
         span = -1.0, keep
         if trial.chance is not None:
-            span = _span(trial, trial.chance, choice, best, keep)
+            span = _find_span(trial, trial.chance, choice, best, keep)
         return cls(keep, router, trial.correct[:, best], same, span)
 
     def __len__(self) -> int:
@@ -98,7 +98,7 @@ class Losses:
         return -low / (high - low)
 
     @property
-    def kept(self) -> float:
+    def kept_share(self) -> float:
         """The router's accuracy as a share of the best target's, where both are measured.
 
         NaN where the best target's accuracy is 0.
@@ -108,16 +108,16 @@ class Losses:
 
     @property
     def least(self) -> float:
-        """The smallest such share on all queries that missing labels allow; NaN as in `kept`."""
-        both = self.same & ~self.measured
-        right = float(np.nansum(self.router[~both]))
-        best = float(np.nan_to_num(self.best[~both], nan=1).sum())
-        ends = (0, int(both.sum()))  # of the shared labels' sum; the share is monotone in it
+        """The smallest such share on all queries that missing labels allow; NaN as in `kept_share`."""
+        is_shared = self.same & ~self.measured
+        right = float(np.nansum(self.router[~is_shared]))
+        best = float(np.nan_to_num(self.best[~is_shared], nan=1).sum())
+        ends = (0, int(is_shared.sum()))  # of the shared labels' sum; the share is monotone in it
         shares = [(right + end) / (best + end) for end in ends if best + end]
         return min(shares, default=float("nan"))
 
 
-def _span(
+def _find_span(
     trial: Trial,
     labels: ChanceLabels,
     choice: Int[NDArray[np.int64], " query"],
@@ -136,7 +136,7 @@ def _span(
     )
 
 
-def shuffled(ids: tuple[str, ...]) -> Int[NDArray[np.int64], " query"]:
+def order_ids(ids: tuple[str, ...]) -> Int[NDArray[np.int64], " query"]:
     """A pseudo-random order of the queries that depends on their ids alone, not on rows or labels.
 
     Files are often sorted by subject or difficulty, and the betting test has little power on sorted
@@ -208,24 +208,24 @@ class MissingLabels:
             seed: Random seed of the permutation tests.
         """
         unknown = np.isnan(trial.correct)
-        lost = unknown[np.arange(len(trial)), choice] | unknown[:, best]
+        is_missing = unknown[np.arange(len(trial)), choice] | unknown[:, best]
         return cls(
-            int(lost.sum()),
-            unevenness(lost, np.array(domains), seed=seed),
-            unevenness(lost, choice, seed=seed),
-            unevenness(lost, _difficulty(trial), seed=seed),
-            _where(trial, choice, best, domains),
+            int(is_missing.sum()),
+            unevenness(is_missing, np.array(domains), seed=seed),
+            unevenness(is_missing, choice, seed=seed),
+            unevenness(is_missing, _grade_difficulty(trial), seed=seed),
+            _count_missing(trial, choice, best, domains),
         )
 
     @property
     def signs(self) -> dict[str, float]:
         """The p-values that reject labels missing at random, by the tested property."""
-        found = {
+        p_values = {
             "domain": self.by_domain,
             "the router's choice": self.by_choice,
             "difficulty": self.by_difficulty,
         }
-        return {name: value for name, value in found.items() if value <= DOUBT}
+        return {name: value for name, value in p_values.items() if value <= DOUBT}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -233,12 +233,15 @@ class MissingLabels:
 
 
 def unevenness(
-    lost: Bool[NDArray[np.bool_], " query"], groups: Shaped[NDArray[Any], " query"], *, seed: int
+    is_missing: Bool[NDArray[np.bool_], " query"],
+    groups: Shaped[NDArray[Any], " query"],
+    *,
+    seed: int,
 ) -> float:
     """The probability that as many random queries are spread over the groups as unevenly as these.
 
     Args:
-        lost: Which queries lack a label.
+        is_missing: Which queries lack a label.
         groups: A name or number for each query.
         seed: Random seed of the draws.
 
@@ -246,23 +249,26 @@ def unevenness(
         A p-value, valid for any number of queries; 1 where none or all are lost.
     """
     group = np.unique(groups, return_inverse=True)[1]
-    sizes, seen = np.bincount(group), np.bincount(group[lost], minlength=group.max() + 1)
-    even = sizes * seen.sum() / len(lost)
-    draws = np.random.default_rng(seed).multivariate_hypergeometric(
-        sizes, int(seen.sum()), size=_DRAWS, method="marginals"
+    sizes, lost_counts = (
+        np.bincount(group),
+        np.bincount(group[is_missing], minlength=group.max() + 1),
     )
-    spread, observed = (((c - even) ** 2 / sizes).sum(axis=-1) for c in (draws, seen))
+    even = sizes * lost_counts.sum() / len(is_missing)
+    draws = np.random.default_rng(seed).multivariate_hypergeometric(
+        sizes, int(lost_counts.sum()), size=_DRAWS, method="marginals"
+    )
+    spread, observed = (((c - even) ** 2 / sizes).sum(axis=-1) for c in (draws, lost_counts))
     return float((1 + (spread >= observed - 1e-9).sum()) / (1 + _DRAWS))
 
 
-def _difficulty(trial: Trial) -> Choice:
+def _grade_difficulty(trial: Trial) -> Choice:
     complete = trial.correct[:, ~np.isnan(trial.correct).any(axis=0)]
     share = complete.mean(axis=1) if complete.size else np.zeros(len(trial))
     grade: Choice = np.minimum(share * _GRADES, _GRADES - 1).astype(np.int64)
     return grade
 
 
-def _where(
+def _count_missing(
     trial: Trial, choice: Choice, best: int, domains: tuple[str, ...]
 ) -> tuple[LackingLabels, ...]:
     unknown = np.isnan(trial.correct)
@@ -272,6 +278,6 @@ def _where(
         for target in dict.fromkeys((chosen, best))
     ]
     every = Counter((trial.targets[t], domains[row]) for row, t in needed)
-    gone = Counter((trial.targets[t], domains[row]) for row, t in needed if unknown[row, t])
-    ordered = sorted(gone.items(), key=lambda item: (-item[1], item[0]))
+    missing = Counter((trial.targets[t], domains[row]) for row, t in needed if unknown[row, t])
+    ordered = sorted(missing.items(), key=lambda item: (-item[1], item[0]))
     return tuple(LackingLabels(*cell, count, every[cell]) for cell, count in ordered)

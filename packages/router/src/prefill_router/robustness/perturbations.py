@@ -37,7 +37,7 @@ _NEAR = {
 """The letters beside each letter on a keyboard."""
 
 
-def with_typos(text: str, random: np.random.Generator, *, rate: float = TYPO_RATE) -> str:
+def add_typos(text: str, random: np.random.Generator, *, rate: float = TYPO_RATE) -> str:
     """The text with a typo in a share of its words of four or more letters, at least in one."""
     words = list(_WORD.finditer(text))
     if not words:
@@ -45,11 +45,11 @@ def with_typos(text: str, random: np.random.Generator, *, rate: float = TYPO_RAT
     count = max(1, round(rate * len(words)))
     for place in sorted(random.choice(len(words), count, replace=False), reverse=True):
         start, end = words[place].span()
-        text = text[:start] + _mistyped(words[place][0], random) + text[end:]
+        text = text[:start] + _add_typo(words[place][0], random) + text[end:]
     return text
 
 
-def _mistyped(word: str, random: np.random.Generator) -> str:
+def _add_typo(word: str, random: np.random.Generator) -> str:
     """The word with one mistake behind its first letter."""
     i = int(random.integers(1, len(word) - 1))
     before, here, after, rest = word[:i], word[i], word[i + 1], word[i + 2 :]
@@ -110,13 +110,13 @@ _PHRASE = re.compile(
 )
 
 
-def reworded(text: str, random: np.random.Generator) -> str:
+def reword(text: str, random: np.random.Generator) -> str:
     """The text with every phrase of the table replaced; the same where it has none of them."""
     del random
 
-    def other(found: re.Match[str]) -> str:
-        new = _REWORDED[" ".join(found[0].lower().split())]
-        return new[0].upper() + new[1:] if found[0][0].isupper() else new
+    def other(match: re.Match[str]) -> str:
+        new = _REWORDED[" ".join(match[0].lower().split())]
+        return new[0].upper() + new[1:] if match[0][0].isupper() else new
 
     return _PHRASE.sub(other, text)
 
@@ -126,18 +126,18 @@ _REFERS = re.compile(r"(?i:\b(?:above|below|both|neither)\b)|\b[A-Z]\s*(?:,|and|
 """What refers to other options, which moving them would make wrong."""
 
 
-def with_options_moved(text: str, random: np.random.Generator) -> str:
+def move_options(text: str, random: np.random.Generator) -> str:
     """The text with its options in another order under the same letters.
 
     Options are lines that begin with a letter, `A.`, `(A)` or `A)`, from A on; the last such list
     is taken. The text stays as it is where there is none, or where an option speaks of others.
     """
     marks: list[re.Match[str]] = []
-    for found in _OPTION.finditer(text):
-        if found[1] == "A":
-            marks = [found]
-        elif marks and ord(found[1]) == ord(marks[-1][1]) + 1:
-            marks.append(found)
+    for match in _OPTION.finditer(text):
+        if match[1] == "A":
+            marks = [match]
+        elif marks and ord(match[1]) == ord(marks[-1][1]) + 1:
+            marks.append(match)
     if len(marks) < 2:
         return text
     last = re.compile(r"\n|\Z").search(text, marks[-1].end())
@@ -155,14 +155,14 @@ def with_options_moved(text: str, random: np.random.Generator) -> str:
 
 
 CHANGES: Mapping[Kind, Change] = {
-    "typos": with_typos,
-    "wording": reworded,
-    "options": with_options_moved,
+    "typos": add_typos,
+    "wording": reword,
+    "options": move_options,
 }
 """The kinds that are made by rules."""
 
 
-def perturbed(
+def perturb(
     queries: Sequence[Query], kind: Kind, *, seed: int = 0, typos: float = TYPO_RATE
 ) -> list[Query]:
     """The queries whose prompts a kind of perturbation changes, with these other prompts.
@@ -175,46 +175,46 @@ def perturbed(
         seed: Random seed; a prompt is changed in the same way whatever the others are.
         typos: The share of the longer words that have a typo.
     """
-    how: Change = partial(with_typos, rate=typos) if kind == "typos" else CHANGES[kind]
-    found = []
+    how: Change = partial(add_typos, rate=typos) if kind == "typos" else CHANGES[kind]
+    results = []
     for query in queries:
         random = np.random.default_rng([seed, int(prompt_key(query.prompt)[:15], 16)])
-        prompt = _changed(query.prompt, how, random)
+        prompt = _change_prompt(query.prompt, how, random)
         if prompt != query.prompt:
-            found.append(replace(query, prompt=prompt))
-    return found
+            results.append(replace(query, prompt=prompt))
+    return results
 
 
-def _changed(prompt: Prompt, how: Change, random: np.random.Generator) -> Prompt:
+def _change_prompt(prompt: Prompt, how: Change, random: np.random.Generator) -> Prompt:
     if isinstance(prompt, str):
         return how(prompt, random)
     users = [i for i, message in enumerate(prompt) if message.role == "user"]
     place = users[-1] if users else len(prompt) - 1
-    said = replace(prompt[place], content=how(prompt[place].content, random))
-    return (*prompt[:place], said, *prompt[place + 1 :])
+    message = replace(prompt[place], content=how(prompt[place].content, random))
+    return (*prompt[:place], message, *prompt[place + 1 :])
 
 
-def paraphrased(queries: Sequence[Query], paraphrases: Sequence[Query]) -> list[Query]:
+def pair_paraphrases(queries: Sequence[Query], paraphrases: Sequence[Query]) -> list[Query]:
     """The queries that have a paraphrase, with its prompt; matched by id.
 
     Raises:
         DataError: None of the queries has one.
     """
     prompts = {query.id: query.prompt for query in paraphrases}
-    found = [
+    results = [
         replace(query, prompt=prompts[query.id])
         for query in queries
         if prompts.get(query.id, query.prompt) != query.prompt
     ]
-    if not found:
+    if not results:
         raise DataError(
             f"none of the {len(prompts):,} paraphrases has the id of one of the {len(queries):,} "
             "queries and another prompt; give the same ids"
         )
-    return found
+    return results
 
 
-def sampled(dataset: RoutingDataset, count: int | None, *, seed: int = 0) -> RoutingDataset:
+def sample_queries(dataset: RoutingDataset, count: int | None, *, seed: int = 0) -> RoutingDataset:
     """A random part of a dataset, in its order; all of it where it has no more queries."""
     if count is None or count >= len(dataset):
         return dataset

@@ -52,8 +52,8 @@ _COLUMNS = {
 
 def report_of(study: RobustnessStudy, *, title: str, facts: Mapping[str, str]) -> Report:
     """The content of the study's report."""
-    figure = ReportFigure("robustness", draw(study), study.drawn(), _CAPTION)
-    kinds: dict[str, str] = {one.kind: _KINDS[one.kind] for one in study.kinds}
+    figure = ReportFigure("robustness", draw(study), study.figure_rows(), _CAPTION)
+    kinds: dict[str, str] = {kind.kind: _KINDS[kind.kind] for kind in study.kinds}
     return Report(
         name=NAME,
         title=title,
@@ -65,13 +65,13 @@ def report_of(study: RobustnessStudy, *, title: str, facts: Mapping[str, str]) -
         },
         parts=[
             figure,
-            _table(study),
+            _tabulate_kinds(study),
             Section("How prompts were perturbed", [kinds]),
             Section("What the columns mean", [Note(_REFERENCE), _COLUMNS]),
         ],
         numbers=study.to_dict(),
         tables={NAME: study.rows()},
-        short=_short(study),
+        short=_tabulate_summary(study),
     )
 
 
@@ -88,46 +88,46 @@ def summary(study: RobustnessStudy) -> list[str]:
         f"At lam = {study.lam:g}, {worded(study.shares[most], 'share')} of {study.queries:,} "
         f"queries go to {most}."
     ]
-    lines += [_said(one) for one in study.kinds]
+    lines += [_word_kind(kind) for kind in study.kinds]
     lines += [f"No prompt is changed by {kind}." for kind in study.unchanged]
     return lines
 
 
-def _said(one: KindResult) -> str:
-    spread = interval(one.kept, "share")
-    told = (
-        f"{one.kind.capitalize()}: {worded(one.kept.value, 'share')} of the decisions stay"
-        f"{f' ({spread})' if spread else ''}, {worded(one.by_chance, 'share')} by chance, on "
-        f"{one.queries:,} queries"
+def _word_kind(kind: KindResult) -> str:
+    spread = interval(kind.kept_share, "share")
+    text = (
+        f"{kind.kind.capitalize()}: {worded(kind.kept_share.value, 'share')} of the decisions stay"
+        f"{f' ({spread})' if spread else ''}, {worded(kind.by_chance, 'share')} by chance, on "
+        f"{kind.queries:,} queries"
     )
-    if one.accuracy.reason:
-        return f"{told}; what flips cost isn't known: {one.accuracy.reason}."
-    spread = interval(one.accuracy, "points")
-    change = worded(one.accuracy.value, "points") + (f" ({spread})" if spread else "")
-    return f"{told}; flips change accuracy by {change}."
+    if kind.accuracy.reason:
+        return f"{text}; what flips cost isn't known: {kind.accuracy.reason}."
+    spread = interval(kind.accuracy, "points")
+    change = worded(kind.accuracy.value, "points") + (f" ({spread})" if spread else "")
+    return f"{text}; flips change accuracy by {change}."
 
 
-def _row(one: KindResult) -> Row:
+def _make_row(kind: KindResult) -> Row:
     return [
-        one.kind,
-        f"{one.queries:,}",
-        estimate_cell(one.kept, "share"),
-        worded(one.by_chance, "share"),
-        estimate_cell(one.moved, "number"),
-        estimate_cell(one.accuracy, "points"),
-        estimate_cell(one.cost, "usd"),
+        kind.kind,
+        f"{kind.queries:,}",
+        estimate_cell(kind.kept_share, "share"),
+        worded(kind.by_chance, "share"),
+        estimate_cell(kind.moved, "number"),
+        estimate_cell(kind.accuracy, "points"),
+        estimate_cell(kind.cost, "usd"),
     ]
 
 
 _HEAD = ("Kind", "queries", "stay", "by chance", "P moves", "accuracy", "cost of 1,000")
 
 
-def _table(study: RobustnessStudy) -> Table:
-    return Table(_HEAD, [_row(one) for one in study.kinds])
+def _tabulate_kinds(study: RobustnessStudy) -> Table:
+    return Table(_HEAD, [_make_row(kind) for kind in study.kinds])
 
 
-def _short(study: RobustnessStudy) -> Table:
-    return Table(_HEAD, [_row(one) for one in study.kinds], right_from=1)
+def _tabulate_summary(study: RobustnessStudy) -> Table:
+    return Table(_HEAD, [_make_row(kind) for kind in study.kinds], right_from=1)
 
 
 def draw(study: RobustnessStudy) -> Figure:
@@ -135,12 +135,12 @@ def draw(study: RobustnessStudy) -> Figure:
     ordered = study.kinds[::-1]
     figure = new_figure(9.0, 1.5 + 0.5 * len(ordered))
     left, right = figure.subplots(1, 2, sharey=True)
-    for row, one in enumerate(ordered):
-        draw_interval(left, row, one.kept, BLUE, scale=100)
-        left.plot([100 * one.by_chance], [row], "x", color=QUIET)
-        draw_interval(right, row, one.accuracy, ORANGE, scale=100)
+    for row, kind in enumerate(ordered):
+        draw_interval(left, row, kind.kept_share, BLUE, scale=100)
+        left.plot([100 * kind.by_chance], [row], "x", color=QUIET)
+        draw_interval(right, row, kind.accuracy, ORANGE, scale=100)
     right.axvline(0, color=QUIET, lw=0.9, ls=":")
     style(left, title="Decisions that stay (%)")
     style(right, title="Change of accuracy (points)")
-    name_rows(left, [one.kind for one in ordered])
+    name_rows(left, [kind.kind for kind in ordered])
     return figure

@@ -31,7 +31,7 @@ PerQuery = Float[NDArray[np.float64], " query"]
 PerCell = Float[NDArray[np.float64], "query target"]
 
 
-def predicted(
+def predict_prompts(
     router: Router,
     queries: Sequence[Query],
     *,
@@ -44,11 +44,11 @@ def predicted(
     The arguments are those of `Router.predict`.
     """
     unknown = np.full((len(queries), len(router.pool)), np.nan)
-    asked = RoutingDataset.of(queries, router.pool, unknown)
-    return router.predict(asked, stores=stores, cache=cache, progress=progress)
+    requests = RoutingDataset.of(queries, router.pool, unknown)
+    return router.predict(requests, stores=stores, cache=cache, progress=progress)
 
 
-def chosen(router: Router, predictions: Predictions, lam: float) -> Choice:
+def choose_targets(router: Router, predictions: Predictions, lam: float) -> Choice:
     """The column of each query's target.
 
     Raises:
@@ -68,7 +68,7 @@ class KindResult:
         kind: The kind.
         queries: Number of queries whose prompts it changes; only these count.
         labelled: Number of those on which the labels of both choices are known.
-        kept: The share of the decisions that stay.
+        kept_share: The share of the decisions that stay.
         by_chance: The share that would stay if the decisions of both sides, each as frequent as
             here, had nothing to do with each other.
         moved: Mean absolute change of the probabilities, over queries and targets.
@@ -80,7 +80,7 @@ class KindResult:
     kind: Kind
     queries: int
     labelled: int
-    kept: Estimate
+    kept_share: Estimate
     by_chance: float
     moved: Estimate
     accuracy: Estimate
@@ -89,12 +89,17 @@ class KindResult:
     @property
     def numbers(self) -> dict[str, Estimate]:
         """The estimates by name."""
-        return {name: getattr(self, name) for name in ("kept", "moved", "accuracy", "cost")}
+        return {
+            "kept": self.kept_share,
+            "moved": self.moved,
+            "accuracy": self.accuracy,
+            "cost": self.cost,
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; None where a number isn't defined."""
         counts = {"queries": self.queries, "labelled": self.labelled, "by_chance": self.by_chance}
-        return counts | {name: one.to_dict() for name, one in self.numbers.items()}
+        return counts | {name: estimate.to_dict() for name, estimate in self.numbers.items()}
 
 
 @final
@@ -127,7 +132,7 @@ class RobustnessStudy:
             "lam": self.lam,
             "queries": self.queries,
             "shares": dict(self.shares),
-            "kinds": {one.kind: one.to_dict() for one in self.kinds},
+            "kinds": {kind.kind: kind.to_dict() for kind in self.kinds},
             "unchanged": list(self.unchanged),
             "resamples": self.resamples,
             "seed": self.seed,
@@ -137,24 +142,24 @@ class RobustnessStudy:
         """One row per kind."""
         return [
             {
-                "kind": one.kind,
-                "queries": one.queries,
-                "labelled": one.labelled,
-                "by_chance": one.by_chance,
-                **flat(one.numbers),
+                "kind": kind.kind,
+                "queries": kind.queries,
+                "labelled": kind.labelled,
+                "by_chance": kind.by_chance,
+                **flat(kind.numbers),
             }
-            for one in self.kinds
+            for kind in self.kinds
         ]
 
-    def drawn(self) -> list[dict[str, Any]]:
+    def figure_rows(self) -> list[dict[str, Any]]:
         """What the figure shows: one row per kind and number."""
         return [
-            {"kind": one.kind, "number": name, **ends(number)}
-            for one in self.kinds
+            {"kind": kind.kind, "number": name, **ends(number)}
+            for kind in self.kinds
             for name, number in (
-                ("kept", one.kept),
-                ("by_chance", Estimate(one.by_chance, math.nan, math.nan)),
-                ("accuracy", one.accuracy),
+                ("kept", kind.kept_share),
+                ("by_chance", Estimate(kind.by_chance, math.nan, math.nan)),
+                ("accuracy", kind.accuracy),
             )
         ]
 
@@ -193,8 +198,8 @@ def robustness_study(
         DataError: The dataset lacks a query or a target, or no kind changes a prompt.
     """
     judged = dataset.select(targets=router.pool.names)
-    before = predicted(router, judged.queries, stores=stores, cache=cache, progress=progress)
-    first = chosen(router, before, lam)
+    before = predict_prompts(router, judged.queries, stores=stores, cache=cache, progress=progress)
+    first = choose_targets(router, before, lam)
     outcomes = _Outcomes.of(router, judged, before)
     results, unchanged = list[KindResult](), list[Kind]()
     for kind, queries in versions.items():
@@ -202,14 +207,14 @@ def robustness_study(
             unchanged.append(kind)
             continue
         rows = np.array(judged.rows(query.id for query in queries))
-        after = predicted(router, queries, stores=stores, cache=cache, progress=progress)
-        pair = first[rows], chosen(router, after, lam)
+        after = predict_prompts(router, queries, stores=stores, cache=cache, progress=progress)
+        pair = first[rows], choose_targets(router, after, lam)
         turns = (
             None if judged.conversations is None else [judged.conversations[row] for row in rows]
         )
-        drawn = Bootstrap(len(rows), resamples, seed, len(rows), turns)
+        bootstrap = Bootstrap(len(rows), resamples, seed, len(rows), turns)
         moved = np.abs(after.correctness - before.correctness[rows]).mean(axis=1)
-        results.append(outcomes.compare(kind, rows, pair, moved, drawn))
+        results.append(outcomes.compare(kind, rows, pair, moved, bootstrap))
     if not results:
         raise DataError(f"no prompt is changed by {', '.join(unchanged)}; give --paraphrases")
     counts = np.bincount(first, minlength=len(router.pool)) / len(first)
@@ -228,10 +233,10 @@ class _Outcomes:
     trial: Trial | None
 
     @classmethod
-    def of(cls, router: Router, known: RoutingDataset, before: Predictions) -> "_Outcomes":
-        if np.isnan(known.correct).all():
-            return cls(known.correct, known.observed_cost, None)
-        trial = Trial.join(before, known, policy=router.policy)
+    def of(cls, router: Router, dataset: RoutingDataset, before: Predictions) -> "_Outcomes":
+        if np.isnan(dataset.correct).all():
+            return cls(dataset.correct, dataset.observed_cost, None)
+        trial = Trial.join(before, dataset, policy=router.policy)
         return cls(trial.correct, trial.paid, trial)
 
     def compare(
@@ -240,16 +245,18 @@ class _Outcomes:
         rows: NDArray[np.int64],
         pair: tuple[Choice, Choice],
         moved: PerQuery,
-        drawn: Bootstrap,
+        bootstrap: Bootstrap,
     ) -> KindResult:
         """What changes on these rows if the second choice is made instead of the first."""
         first, second = pair
-        gained, dearer = (t[rows, second] - t[rows, first] for t in (self.label, self.cost))
+        label_change, cost_change = (
+            t[rows, second] - t[rows, first] for t in (self.label, self.cost)
+        )
         refusal = self._refusal(rows, pair)
         if refusal:
-            gained, dearer = np.full((2, len(rows)), np.nan)
+            label_change, cost_change = np.full((2, len(rows)), np.nan)
         count = self.label.shape[1]
-        shares = [np.bincount(one, minlength=count) / len(rows) for one in pair]
+        shares = [np.bincount(choices, minlength=count) / len(rows) for choices in pair]
         label, cost = (
             refusal or f"the {what} of both choices are known on no query"
             for what in ("labels", "costs")
@@ -257,24 +264,24 @@ class _Outcomes:
         return KindResult(
             kind,
             len(rows),
-            int((~np.isnan(gained)).sum()),
-            _mean(drawn, (first == second).astype(np.float64)),
+            int((~np.isnan(label_change)).sum()),
+            _estimate_mean(bootstrap, (first == second).astype(np.float64)),
             float(shares[0] @ shares[1]),
-            _mean(drawn, moved),
-            _mean(drawn, gained, label),
-            _mean(drawn, dearer, cost),
+            _estimate_mean(bootstrap, moved),
+            _estimate_mean(bootstrap, label_change, label),
+            _estimate_mean(bootstrap, cost_change, cost),
         )
 
     def _refusal(self, rows: NDArray[np.int64], pair: tuple[Choice, Choice]) -> str:
         """Why labels that chance selected can't tell; empty where they can."""
         if self.trial is None:
             return ""
-        whole = [np.array(self.trial.path.at(0)) for _ in pair]
-        for choice, one in zip(whole, pair, strict=True):
-            choice[rows] = one
-        overlap = self.trial.overlap_of(whole)
+        path = [np.array(self.trial.path.at(0)) for _ in pair]
+        for choice, choices in zip(path, pair, strict=True):
+            choice[rows] = choices
+        overlap = self.trial.overlap_of(path)
         return "" if overlap is None else overlap.refusal
 
 
-def _mean(drawn: Bootstrap, values: PerQuery, reason: str = "") -> Estimate:
-    return drawn.estimate(lambda weights: mean_over(weights, values), reason)
+def _estimate_mean(bootstrap: Bootstrap, values: PerQuery, reason: str = "") -> Estimate:
+    return bootstrap.estimate(lambda weights: mean_over(weights, values), reason)
