@@ -62,21 +62,21 @@ class KnownTable:
 
     Attributes:
         filled: The values; 0 where missing.
-        known: Where they are known.
+        is_known: Where they are known.
     """
 
     filled: Float[NDArray[np.float64], "query column"]
-    known: Bool[NDArray[np.bool_], "query column"]
+    is_known: Bool[NDArray[np.bool_], "query column"]
 
     @classmethod
     def of(cls, values: Float[NDArray[np.float64], "query column"]) -> "KnownTable":
         """The table with these values, NaN where missing."""
-        known = ~np.isnan(values)
-        return cls(np.where(known, values, 0), known)
+        is_known = ~np.isnan(values)
+        return cls(np.where(is_known, values, 0), is_known)
 
     def only(self, cells: Bool[NDArray[np.bool_], "query column"]) -> "KnownTable":
         """The table with all other cells missing."""
-        return KnownTable(np.where(cells, self.filled, 0), self.known & cells)
+        return KnownTable(np.where(cells, self.filled, 0), self.is_known & cells)
 
 
 _COLUMNS = 64
@@ -88,8 +88,8 @@ def known_mean(
 ) -> Float[NDArray[np.float64], "resample column"]:
     """The mean of each column over the queries where it is known; NaN where it never is."""
     table = values if isinstance(values, KnownTable) else KnownTable.of(values)
-    places = range(0, max(table.known.shape[1], 1), _COLUMNS)
-    counts = [weights @ table.known[:, i : i + _COLUMNS].astype(np.float64) for i in places]
+    places = range(0, max(table.is_known.shape[1], 1), _COLUMNS)
+    counts = [weights @ table.is_known[:, i : i + _COLUMNS].astype(np.float64) for i in places]
     return divide(weights @ table.filled, np.concatenate(counts, axis=1))
 
 
@@ -201,13 +201,13 @@ def chunks(
         raise ConfigError(f"the seed is {seed}; it must be 0 or more")
     size = max(1, min(_LEAST, _MOST // max(width, 1)), _CELLS // max(width, 1))
     place = None if groups is None else np.unique(np.array(groups), return_inverse=True)[1]
-    drawn = queries if place is None else int(place.max(initial=-1)) + 1
-    if drawn == 1:
+    units = queries if place is None else int(place.max(initial=-1)) + 1
+    if units == 1:
         return
-    generator = draw(drawn, count=count, seed=seed)
+    generator = draw(units, count=count, seed=seed)
     for begin in range(0, count, size):
         rows = [next(generator) for _ in range(min(size, count - begin))]
-        counts = np.stack([np.bincount(row, minlength=drawn) for row in rows]).astype(np.float64)
+        counts = np.stack([np.bincount(row, minlength=units) for row in rows]).astype(np.float64)
         yield counts if place is None else counts[:, place]
 
 
@@ -249,11 +249,11 @@ class Bootstrap:
             ConfigError: The count or the seed is negative.
         """
         parts: list[Rows[Name]] = []
-        drawn = chunks(
+        weights_of_chunks = chunks(
             self.queries, count=self.count, seed=self.seed, width=self.width, groups=self.groups
         )
         with (progress or SilentProgress()).task(task, total=self.count) as advance:
-            for weights in drawn:
+            for weights in weights_of_chunks:
                 parts.append(statistics(weights))
                 advance(len(weights))
         return {
@@ -264,18 +264,18 @@ class Bootstrap:
     def estimate(self, statistic: Callable[[Weights], PerResample], reason: str) -> Estimate:
         """One number with its interval, or the reason that it isn't defined."""
         point = {"": statistic(ones(self.queries))}
-        drawn = self.resample(lambda weights: {"": statistic(weights)}, point)
-        return estimates(point, drawn, reason)[""]
+        resampled = self.resample(lambda weights: {"": statistic(weights)}, point)
+        return estimates(point, resampled, reason)[""]
 
 
 def estimates(
-    point: Rows[Name], drawn: Rows[Name], why: str | Callable[[Name], str]
+    point: Rows[Name], resampled: Rows[Name], why: str | Callable[[Name], str]
 ) -> dict[Name, Estimate]:
     """Numbers with their intervals.
 
     Args:
         point: The numbers on the evaluated queries.
-        drawn: The numbers in the resamples.
+        resampled: The numbers in the resamples.
         why: The reason that a number isn't defined.
     """
 
@@ -283,7 +283,7 @@ def estimates(
         return "" if not np.isnan(value) else why if isinstance(why, str) else why(name)
 
     return {
-        name: Estimate.of(float(value[0]), drawn[name], reason=reason(name, value[0]))
+        name: Estimate.of(float(value[0]), resampled[name], reason=reason(name, value[0]))
         for name, value in point.items()
     }
 
@@ -300,10 +300,10 @@ def bootstrap_note(resamples: int, seed: int, conversations: int | None) -> dict
         seed: The random seed.
         conversations: How many conversations were drawn from; None where queries were drawn.
     """
-    drawn = {"resamples": resamples, "seed": seed, "level": LEVEL, "interval": "percentile"}
+    note = {"resamples": resamples, "seed": seed, "level": LEVEL, "interval": "percentile"}
     if conversations is None:
-        return {**drawn, "unit": "query"}
-    return {**drawn, "unit": "conversation", "conversations": conversations}
+        return {**note, "unit": "query"}
+    return {**note, "unit": "conversation", "conversations": conversations}
 
 
 def count_groups(groups: Sequence[str] | None) -> int | None:
@@ -346,34 +346,34 @@ class Band:
     @classmethod
     def of(cls, x: PerPlace, heights: Float[NDArray[np.float64], "resample place"]) -> "Band":
         """The band of the curves, each given by its heights at `x`, NaN where undefined."""
-        seen = ~np.isnan(heights)
-        drawn = seen.any(axis=0) & (seen.sum(axis=0) >= _SEEN * len(heights))
+        is_known = ~np.isnan(heights)
+        is_drawn = is_known.any(axis=0) & (is_known.sum(axis=0) >= _SEEN * len(heights))
         lower, upper = np.full((2, len(x)), np.nan)
-        if drawn.any():
-            kept = heights[_inside(heights[:, drawn])][:, drawn]
-            lower[drawn], upper[drawn] = np.nanmin(kept, axis=0), np.nanmax(kept, axis=0)
+        if is_drawn.any():
+            inner = heights[_find_inside(heights[:, is_drawn])][:, is_drawn]
+            lower[is_drawn], upper[is_drawn] = np.nanmin(inner, axis=0), np.nanmax(inner, axis=0)
         return cls(x, lower, upper)
 
 
-def _inside(
+def _find_inside(
     heights: Float[NDArray[np.float64], "resample place"],
 ) -> Bool[NDArray[np.bool_], " resample"]:
     """All but the 5 % most extreme curves; among equals, those extreme at more positions go."""
-    seen = ~np.isnan(heights)
-    low = _ranks(np.where(seen, heights, np.inf))
-    high = _ranks(np.where(seen, -heights, np.inf))
-    depths = np.sort(np.where(seen, np.minimum(low, high), np.inf), axis=1)
-    kept = np.ones(len(heights), dtype=np.bool_)
-    kept[np.lexsort(depths.T[::-1])[: int((1 - LEVEL) * len(heights))]] = False
-    return kept
+    is_known = ~np.isnan(heights)
+    low = _rank_columns(np.where(is_known, heights, np.inf))
+    high = _rank_columns(np.where(is_known, -heights, np.inf))
+    depths = np.sort(np.where(is_known, np.minimum(low, high), np.inf), axis=1)
+    is_inside = np.ones(len(heights), dtype=np.bool_)
+    is_inside[np.lexsort(depths.T[::-1])[: int((1 - LEVEL) * len(heights))]] = False
+    return is_inside
 
 
-def _ranks(
+def _rank_columns(
     table: Float[NDArray[np.float64], "row column"],
 ) -> Int[NDArray[np.int64], "row column"]:
     """How many of its column each is not below; scipy's `rankdata` takes a second to load."""
-    found = [np.searchsorted(np.sort(column), column, side="right") for column in table.T]
-    return np.stack(found, axis=1)
+    ranks = [np.searchsorted(np.sort(column), column, side="right") for column in table.T]
+    return np.stack(ranks, axis=1)
 
 
 def places(x: Float[NDArray[np.float64], " point"], *, ratios: bool = False) -> PerPlace:
@@ -383,11 +383,11 @@ def places(x: Float[NDArray[np.float64], " point"], *, ratios: bool = False) -> 
         x: Positions of the points of the curve.
         ratios: Whether to space them geometrically, if all x are positive, and not linearly.
     """
-    known = x[np.isfinite(x)]
-    if not len(known):
+    finite = x[np.isfinite(x)]
+    if not len(finite):
         return np.zeros(0)
-    spaced = np.geomspace if ratios and known.min() > 0 else np.linspace
-    between: PerPlace = spaced(known.min(), known.max(), _PLACES)
+    spaced = np.geomspace if ratios and finite.min() > 0 else np.linspace
+    between: PerPlace = spaced(finite.min(), finite.max(), _PLACES)
     return between
 
 
@@ -395,9 +395,9 @@ def heights(x: PerPoint, y: PerPoint, at: PerPlace) -> Float[NDArray[np.float64]
     """The height of each resample's curve at the positions `at`; NaN beyond its ends."""
     result = np.full((len(x), len(at)), np.nan)
     for row, (across, up) in enumerate(zip(x, y, strict=True)):
-        known = np.isfinite(across) & np.isfinite(up)
-        if known.any():
-            order = np.argsort(across[known], kind="stable")
-            xs, ys = across[known][order], up[known][order]
+        is_known = np.isfinite(across) & np.isfinite(up)
+        if is_known.any():
+            order = np.argsort(across[is_known], kind="stable")
+            xs, ys = across[is_known][order], up[is_known][order]
             result[row] = np.interp(at, xs, ys, left=np.nan, right=np.nan)
     return result

@@ -74,8 +74,10 @@ class ChanceLabels:
         """The labels of a dataset; None if all are exact and none was selected by chance."""
         if dataset.label_error is None and dataset.propensity is None:
             return None
-        told = dataset.label_error
-        error = np.zeros(dataset.correct.shape) if told is None else np.nan_to_num(told)
+        label_error = dataset.label_error
+        error = (
+            np.zeros(dataset.correct.shape) if label_error is None else np.nan_to_num(label_error)
+        )
         turns = _count_turns(dataset.conversations)
         return cls(dataset.correct, error, dataset.propensity, predicted, turns)
 
@@ -85,10 +87,10 @@ class ChanceLabels:
         return self.propensity is not None
 
     @cached_property
-    def known(self) -> Cells:
+    def is_known(self) -> Cells:
         """Where a label was observed."""
-        known: Cells = ~np.isnan(self.observed)
-        return known
+        is_known: Cells = ~np.isnan(self.observed)
+        return is_known
 
     @cached_property
     def usable(self) -> Cells:
@@ -97,14 +99,14 @@ class ChanceLabels:
         A label that was certain to be observed, and wasn't, is lost for another reason than chance.
         """
         if self.propensity is None:
-            return self.known
-        usable: Cells = (self.propensity >= FLOOR) & (self.known | (self.propensity < 1))
+            return self.is_known
+        usable: Cells = (self.propensity >= FLOOR) & (self.is_known | (self.propensity < 1))
         return usable
 
     @cached_property
     def weight(self) -> PerCell:
         """Inverse propensities of observed labels; 0 where there is none, or none that counts."""
-        counted = self.usable & self.known
+        counted = self.usable & self.is_known
         chance = np.ones(counted.shape) if self.propensity is None else self.propensity
         return np.where(counted, 1 / np.where(counted, chance, 1), 0.0)
 
@@ -116,7 +118,7 @@ class ChanceLabels:
     @cached_property
     def label(self) -> PerCell:
         """The doubly robust estimate of each label; NaN where there is none."""
-        return self._estimated(self.corrected, self.predicted)
+        return self._estimate(self.corrected, self.predicted)
 
     def cost(self, observed: PerCell, estimated: PerCell) -> PerCell:
         """The same of costs; observed ones as they are where chance didn't select the labels.
@@ -127,10 +129,10 @@ class ChanceLabels:
         """
         if self.propensity is None:
             return observed
-        priced = (~np.isnan(observed) & self.known).any(axis=0)
-        return np.where(priced, self._estimated(observed, estimated), np.nan)
+        priced = (~np.isnan(observed) & self.is_known).any(axis=0)
+        return np.where(priced, self._estimate(observed, estimated), np.nan)
 
-    def _estimated(self, observed: PerCell, predicted: PerCell) -> PerCell:
+    def _estimate(self, observed: PerCell, predicted: PerCell) -> PerCell:
         off = np.where(np.isnan(observed), 0, observed - predicted)
         return np.where(self.usable, predicted + self.weight * off, np.nan)
 
@@ -210,19 +212,19 @@ class Overlap:
             also: Other cells that are needed.
         """
         rows = np.arange(len(labels.observed))
-        needed = np.zeros(labels.known.shape, dtype=np.bool_) if also is None else also.copy()
+        needed = np.zeros(labels.is_known.shape, dtype=np.bool_) if also is None else also.copy()
         weights = [labels.weight[rows, choice] for choice in choices]
         for choice in choices:
             needed[rows, choice] = True
         chance = (
-            np.where(labels.known, 1.0, 0.0) if labels.propensity is None else labels.propensity
+            np.where(labels.is_known, 1.0, 0.0) if labels.propensity is None else labels.propensity
         )
         lacking = needed & (chance < FLOOR)
         unknown = needed & ~labels.usable & ~lacking
         counted = needed & labels.usable
-        seen, expected = (counted & labels.known).sum(axis=0), np.where(counted, chance, 0)
+        observed, expected = (counted & labels.is_known).sum(axis=0), np.where(counted, chance, 0)
         spread = np.sqrt((expected * (1 - expected)).sum(axis=0))
-        short = expected.sum(axis=0) - seen > _FAR * spread + 0.5
+        short = expected.sum(axis=0) - observed > _FAR * spread + 0.5
         without = lacking.any(axis=1)
         return cls(
             queries=len(rows),
@@ -230,15 +232,15 @@ class Overlap:
             unknown=int((unknown.any(axis=1) & ~without).sum()),
             effective=min((effective_size(w, labels.turns) for w in weights), default=0.0),
             targets=tuple(
-                TargetOverlap(*told)
-                for told in zip(
+                TargetOverlap(*values)
+                for values in zip(
                     names,
                     *(table.sum(axis=0).tolist() for table in (needed, lacking, unknown)),
-                    seen.tolist(),
+                    observed.tolist(),
                     expected.sum(axis=0).tolist(),
                     strict=True,
                 )
-                if told[1]
+                if values[1]
             ),
             short=tuple(name for name, few in zip(names, short.tolist(), strict=True) if few),
         )
@@ -248,9 +250,9 @@ class Overlap:
         """Why nothing can be estimated, and what would do; empty where it can."""
         if self.lacking > MOST_LACKING * self.queries:
             where = ", ".join(
-                f"{one.target} on {one.lacking:,} of {one.queries:,}"
-                for one in sorted(self.targets, key=lambda one: -one.lacking)[:4]
-                if one.lacking
+                f"{target.target} on {target.lacking:,} of {target.queries:,}"
+                for target in sorted(self.targets, key=lambda target: -target.lacking)[:4]
+                if target.lacking
             )
             return (
                 f"{self.lacking:,} of {self.queries:,} queries lack overlap: labels that are "
@@ -282,10 +284,10 @@ class Overlap:
                 "labels were observed"
             )
         parts += [
-            f"{one.target} has {one.labels:,} labels where its propensities let expect "
-            f"{one.expected:,.0f}, so some were lost by other reasons than chance"
-            for one in self.targets
-            if one.target in self.short
+            f"{target.target} has {target.labels:,} labels where its propensities let expect "
+            f"{target.expected:,.0f}, so some were lost by other reasons than chance"
+            for target in self.targets
+            if target.target in self.short
         ]
         return "; ".join(parts) + "."
 

@@ -122,8 +122,8 @@ class PathSums:
         query = path.query[later]
         change = values(query, path.target[later]) - values(query, path.target[later - 1])
         if counted is not None:
-            kept = (change != 0).any(axis=1) & counted[query]
-            later, query, change = later[kept], query[kept], change[kept]
+            is_counted = (change != 0).any(axis=1) & counted[query]
+            later, query, change = later[is_counted], query[is_counted], change[is_counted]
         lam, first = np.unique(path.lam[later], return_index=True)
         last = np.append(first[1:], len(later)) - 1 if len(later) else first
         return cls(
@@ -169,7 +169,7 @@ class LambdaSweep:
     @classmethod
     def of(cls, trial: Trial) -> "LambdaSweep":
         """Sort the changes of the exact path on the compared queries."""
-        sums = PathSums.of(trial, partial(_four, trial), counted=trial.compared)
+        sums = PathSums.of(trial, partial(_list_label_and_cost, trial), counted=trial.compared)
         return cls(sums, trial.compared.astype(np.float64))
 
     @property
@@ -200,20 +200,20 @@ class LambdaSweep:
         """
         at = np.arange(len(self)) if at is None else at
         weights = weights * self.compared
-        label, measured, cost, known = (total[:, at] for total in self.sums.totals(weights))
+        label, measured, cost, known_costs = (total[:, at] for total in self.sums.totals(weights))
         nothing = np.zeros(len(weights))
-        turned = self.sums.running(weights[:, self.sums.query], nothing)[:, at]
-        distinct = np.diff(turned, axis=1, prepend=-1.0) > 0
-        return Points(divide(label, measured), divide(cost, known), distinct)
+        changes = self.sums.running(weights[:, self.sums.query], nothing)[:, at]
+        distinct = np.diff(changes, axis=1, prepend=-1.0) > 0
+        return Points(divide(label, measured), divide(cost, known_costs), distinct)
 
 
-def _four(
+def _list_label_and_cost(
     trial: Trial, query: NDArray[np.int64], target: NDArray[np.int64]
 ) -> Float[NDArray[np.float64], "row 4"]:
     label: PerQuery = trial.correct[query, target]
     cost: PerQuery = trial.paid[query, target]
-    known = [~np.isnan(label), ~np.isnan(cost)]
-    columns = [np.nan_to_num(label), known[0], np.nan_to_num(cost), known[1]]
+    is_known = [~np.isnan(label), ~np.isnan(cost)]
+    columns = [np.nan_to_num(label), is_known[0], np.nan_to_num(cost), is_known[1]]
     return np.stack(columns, axis=1).astype(np.float64)
 
 
@@ -242,13 +242,13 @@ class CurveReading:
     def of(cls, points: Points) -> "CurveReading":
         """Sort the points and interpolate between them."""
         rising = points.by_cost()
-        known = np.isfinite(rising.cost) & np.isfinite(rising.accuracy)
-        low = np.fmin.reduce(np.where(known, rising.cost, np.nan), axis=1)
-        high = np.fmax.reduce(np.where(known, rising.cost, np.nan), axis=1)
+        is_known = np.isfinite(rising.cost) & np.isfinite(rising.accuracy)
+        low = np.fmin.reduce(np.where(is_known, rising.cost, np.nan), axis=1)
+        high = np.fmax.reduce(np.where(is_known, rising.cost, np.nan), axis=1)
         cost = low[:, None] + (high - low)[:, None] * np.linspace(0, 1, PLACES)
         accuracy = np.full(cost.shape, np.nan)
-        for row in np.flatnonzero(known.any(axis=1)):
-            here = known[row]
+        for row in np.flatnonzero(is_known.any(axis=1)):
+            here = is_known[row]
             accuracy[row] = np.interp(cost[row], rising.cost[row, here], rising.accuracy[row, here])
         # Where several settings share the lowest or the highest cost, the most accurate counts.
         room = SAME * high
@@ -284,12 +284,12 @@ class ComparedSystems:
             systems: Every system.
             max_cost: Replaces the largest cost, if given; US dollars per query.
         """
-        largest = np.stack([np.fmax.reduce(one.points.cost, axis=1) for one in systems])
+        largest = np.stack([np.fmax.reduce(system.points.cost, axis=1) for system in systems])
         top = np.fmax.reduce(largest) if max_cost is None else np.full(len(singles.cost), max_cost)
         return cls(
             top,
-            np.concatenate([singles.cost, *(one.cost for one in systems)], axis=1),
-            np.concatenate([singles.accuracy, *(one.accuracy for one in systems)], axis=1),
+            np.concatenate([singles.cost, *(system.cost for system in systems)], axis=1),
+            np.concatenate([singles.accuracy, *(system.accuracy for system in systems)], axis=1),
         )
 
 
@@ -316,7 +316,7 @@ class StrongWeak:
     @classmethod
     def of(cls, trial: Trial) -> "StrongWeak | None":
         """The two targets of the policy, or of the pool; None where there aren't two."""
-        pair = _pair(trial)
+        pair = _find_pair(trial)
         if pair is None:
             return None
         strong, weak = pair
@@ -326,7 +326,7 @@ class StrongWeak:
             trial.correct[:, strong],
             trial.correct[:, weak],
             judged.astype(np.float64),
-            PathSums.of(trial, partial(_three, trial, judged, strong)),
+            PathSums.of(trial, partial(_list_strong_and_label, trial, judged, strong)),
         )
 
     def scores(self, weights: Weights) -> dict[str, PerResample]:
@@ -336,7 +336,7 @@ class StrongWeak:
         share, accuracy = self._curve(weights, weak, strong)
         closed = divide(accuracy - weak[:, None], gap[:, None])
         slices = np.diff(share, axis=1) * (closed[:, 1:] + closed[:, :-1]) / 2
-        reached = {name: _crossing(share, closed, part) for name, part in CPT.items()}
+        reached = {name: _find_crossing(share, closed, part) for name, part in CPT.items()}
         return {"apgr": slices.sum(axis=1), **reached}
 
     def _curve(
@@ -360,20 +360,20 @@ class StrongWeak:
         )
 
 
-def _pair(trial: Trial) -> tuple[int, int] | None:
+def _find_pair(trial: Trial) -> tuple[int, int] | None:
     """The columns of the strong and the weak target."""
     policy = trial.policy
     if isinstance(policy, Threshold):
         return trial.targets.index(policy.strong), trial.targets.index(policy.weak)
     if len(trial.targets) != 2:
         return None
-    both = trial.correct[trial.compared & ~np.isnan(trial.correct).any(axis=1)]
-    if not len(both):
+    complete = trial.correct[trial.compared & ~np.isnan(trial.correct).any(axis=1)]
+    if not len(complete):
         return None
-    return (0, 1) if both[:, 0].mean() > both[:, 1].mean() else (1, 0)
+    return (0, 1) if complete[:, 0].mean() > complete[:, 1].mean() else (1, 0)
 
 
-def _three(
+def _list_strong_and_label(
     trial: Trial,
     judged: Bool[NDArray[np.bool_], " query"],
     strong: int,
@@ -385,7 +385,7 @@ def _three(
     return np.stack(columns, axis=1).astype(np.float64)
 
 
-def _crossing(
+def _find_crossing(
     share: Float[NDArray[np.float64], "resample point"],
     closed: Float[NDArray[np.float64], "resample point"],
     part: float,

@@ -137,7 +137,7 @@ class PolicyValues:
 def _terms(trial: Trial, labels: ChanceLabels) -> Float[NDArray[np.float64], "query target term"]:
     """What each cell adds to the sums that `_estimates` reads."""
     chance = labels.propensity
-    lacking = np.zeros(labels.known.shape) if chance is None else chance < FLOOR
+    lacking = np.zeros(labels.is_known.shape) if chance is None else chance < FLOOR
     label, weight = np.nan_to_num(trial.correct), labels.weight
     seen, paid = np.nan_to_num(labels.corrected) * weight, trial.paid
     # The square of a sum of n numbers is at most n times the sum of their squares.

@@ -108,7 +108,7 @@ class Losses:
 
     @property
     def least(self) -> float:
-        """The smallest such share on all queries that missing labels allow; NaN as in `kept_share`."""
+        """The smallest such share on all queries that labels allow; NaN as in `kept_share`."""
         is_shared = self.same & ~self.measured
         right = float(np.nansum(self.router[~is_shared]))
         best = float(np.nan_to_num(self.best[~is_shared], nan=1).sum())

@@ -73,8 +73,8 @@ class Drawing:
         oracle: The oracle's accuracy.
         corner: Whether the oracle is drawn as the corner (1, 1), and not as a line.
         log: Whether x is drawn on a logarithmic scale.
-        dearest: The most expensive target, and at each point of the curve the share of the queries
-            that it gets; None where that isn't drawn, as where it never gets any.
+        costliest: The most expensive target, and at each point of the curve the share of the
+            queries that it gets; None where that isn't drawn, as where it never gets any.
         price: Price alone, x and y; None where it isn't known.
     """
 
@@ -91,25 +91,25 @@ class Drawing:
     oracle: float
     corner: bool
     log: bool
-    dearest: tuple[str, Values] | None = None
+    costliest: tuple[str, Values] | None = None
     price: tuple[PricePoints, PricePoints] | None = None
 
     def rows(self) -> list[dict[str, Any]]:
         """The data of the figure, one row per point."""
-        rows = [_row("router", "", *xy) for xy in zip(*self.curve, strict=True)]
+        rows = [_make_row("router", "", *xy) for xy in zip(*self.curve, strict=True)]
         bounds = zip(self.band.x, self.band.lower, self.band.upper, strict=True)
-        rows += [_row("band", "", x, float("nan"), low, high) for x, low, high in bounds]
+        rows += [_make_row("band", "", x, float("nan"), low, high) for x, low, high in bounds]
         for name, on, x, y in zip(self.names, self.frontier, *self.singles, strict=True):
-            rows.append(_row("frontier target" if on else "target", name, x, y))
-        rows += [_row("best mix", "", *xy) for xy in zip(*self.mix, strict=True)]
+            rows.append(_make_row("frontier target" if on else "target", name, x, y))
+        rows += [_make_row("best mix", "", *xy) for xy in zip(*self.mix, strict=True)]
         if self.price is not None:
-            rows += [_row("price alone", "", *xy) for xy in zip(*self.price, strict=True)]
-        if self.dearest is not None:
-            name, share = self.dearest
+            rows += [_make_row("price alone", "", *xy) for xy in zip(*self.price, strict=True)]
+        if self.costliest is not None:
+            name, share = self.costliest
             pairs = zip(self.curve[0], share, strict=True)
-            rows += [_row("calls to the dearest", name, *xy) for xy in pairs]
-        rows.append(_row("max-lam", "", *self.best))
-        rows.append(_row("oracle", "", 1.0 if self.corner else float("nan"), self.oracle))
+            rows += [_make_row("calls to the dearest", name, *xy) for xy in pairs]
+        rows.append(_make_row("max-lam", "", *self.best))
+        rows.append(_make_row("oracle", "", 1.0 if self.corner else float("nan"), self.oracle))
         return rows
 
 
@@ -119,23 +119,23 @@ def drawing(evaluation: Evaluation, view: View) -> Drawing:
     best = int(np.flatnonzero(curve.lam_from == evaluation.max_lam[0])[0])
     on = tuple(name in evaluation.frontier for name in evaluation.targets)
     common: dict[str, Any] = {"names": evaluation.targets, "frontier": on}
-    mixed, price = _mixes(evaluation), _price_alone(evaluation)
+    mixes, price = _space_mixes(evaluation), _read_price_alone(evaluation)
     if view == "raw":
-        band, cost = evaluation.raw_band, _of_targets(evaluation, "mean_cost")
+        band, cost = evaluation.raw_band, _read_targets(evaluation, "mean_cost")
         return Drawing(
             "Accuracy against cost",
             f"Mean observed cost (US dollars per {PER:,} queries)",
             "Accuracy (%)",
             (PER * curve.mean_cost, 100 * curve.accuracy),
             Band(PER * band.x, 100 * band.lower, 100 * band.upper),
-            (PER * cost, 100 * _of_targets(evaluation, "accuracy")),
+            (PER * cost, 100 * _read_targets(evaluation, "accuracy")),
             best=(PER * float(curve.mean_cost[best]), 100 * float(curve.accuracy[best])),
             oracle=100 * headline["oracle_accuracy"].value,
-            mix=(PER * mixed[0], 100 * mixed[1]),
+            mix=(PER * mixes[0], 100 * mixes[1]),
             price=None if price is None else (PER * price[0], 100 * price[1]),
             corner=False,
             log=is_wide(PER * cost),
-            dearest=_dearest(evaluation, cost),
+            costliest=_find_costliest(evaluation, cost),
             **common,
         )
     axis = evaluation.definitions["cost_axis"].split(":")[0]
@@ -146,13 +146,13 @@ def drawing(evaluation: Evaluation, view: View) -> Drawing:
         (curve.normalised_cost, curve.normalised_accuracy),
         evaluation.normalised_band,
         (
-            _of_targets(evaluation, "normalised_cost"),
-            _of_targets(evaluation, "normalised_accuracy"),
+            _read_targets(evaluation, "normalised_cost"),
+            _read_targets(evaluation, "normalised_accuracy"),
         ),
         best=(float(curve.normalised_cost[best]), float(curve.normalised_accuracy[best])),
         oracle=1.0,
-        mix=_normalised(evaluation, mixed),
-        price=None if price is None else _normalised(evaluation, price),
+        mix=_normalise(evaluation, mixes),
+        price=None if price is None else _normalise(evaluation, price),
         corner=True,
         log=False,
         **common,
@@ -161,23 +161,23 @@ def drawing(evaluation: Evaluation, view: View) -> Drawing:
 
 def draw(what: Drawing) -> Figure:
     """Draw a figure."""
-    figure = new_figure(9.4, 6.0 if what.dearest is None else 7.2)
+    figure = new_figure(9.4, 6.0 if what.costliest is None else 7.2)
     x, y = what.curve
     if not np.isfinite(x * y).any():
         axes = figure.add_subplot()
         axes.text(0.5, 0.5, "no cost is known, so there is nothing to draw", ha="center", color=INK)
         axes.set_axis_off()
         return figure
-    axes, below = _panels(figure, what)
-    order, shown = np.argsort(x, kind="stable"), max(1, len(x) // _MOST)
-    axes.plot(x[order][::shown], y[order][::shown], color=BLUE, lw=1.8, label="router", zorder=3)
+    axes, below = _make_panels(figure, what)
+    order, step = np.argsort(x, kind="stable"), max(1, len(x) // _MOST)
+    axes.plot(x[order][::step], y[order][::step], color=BLUE, lw=1.8, label="router", zorder=3)
     _draw_band(axes, what.band)
     draw_singles(axes, what)
     axes.plot(*what.best, "D", color=PINK, ms=7, label="highest accuracy", zorder=5)
     frame(axes, what)
-    if below is not None and what.dearest is not None:
-        below.plot(x[order][::shown], 100 * what.dearest[1][order][::shown], color=BLUE, lw=1.4)
-        style(below, x=axes.get_xlabel(), y=f"calls (%) to\n{what.dearest[0]}")
+    if below is not None and what.costliest is not None:
+        below.plot(x[order][::step], 100 * what.costliest[1][order][::step], color=BLUE, lw=1.4)
+        style(below, x=axes.get_xlabel(), y=f"calls (%) to\n{what.costliest[0]}")
         below.yaxis.label.set_fontsize(8)
         axes.set_xlabel("")
     legend_below(figure)
@@ -185,18 +185,18 @@ def draw(what: Drawing) -> Figure:
     return figure
 
 
-def name_targets(axes: Axes, *drawn: Drawing) -> None:
+def name_targets(axes: Axes, *drawings: Drawing) -> None:
     """Write each single target's name beside it, clear of the curves; call it last.
 
     Args:
         axes: The axes, with everything drawn on them.
-        drawn: The drawings on them, all of the same targets.
+        drawings: The drawings on them, all of the same targets.
     """
-    first = drawn[0]
+    first = drawings[0]
     at = [(float(a), float(b)) for a, b in zip(*first.singles, strict=True)]
     keep = [i for i, point in enumerate(at) if np.isfinite(point).all()]
     lines = [first.best]
-    for x, y in (first.mix, first.price or first.mix, *(one.curve for one in drawn)):
+    for x, y in (first.mix, first.price or first.mix, *(drawing.curve for drawing in drawings)):
         step = max(1, len(x) // 60)
         pairs = zip(x[::step].tolist(), y[::step].tolist(), strict=True)
         lines += [pair for pair in pairs if np.isfinite(pair).all()]
@@ -204,7 +204,7 @@ def name_targets(axes: Axes, *drawn: Drawing) -> None:
     place_labels(axes, [at[i] for i in keep], names, avoid=lines, colour=INK)
 
 
-def _row(
+def _make_row(
     series: str, name: str, x: float, y: float, lower: float = math.nan, upper: float = math.nan
 ) -> dict[str, Any]:
     numbers = {"x": float(x), "y": float(y), "lower": float(lower), "upper": float(upper)}
@@ -213,50 +213,50 @@ def _row(
 
 def is_wide(cost: Singles) -> bool:
     """Whether the costs span so wide a range that a logarithmic scale shows them better."""
-    known = cost[np.isfinite(cost)]
-    return bool(len(known) and known.min() > 0 and known.max() > 10 * known.min())
+    finite = cost[np.isfinite(cost)]
+    return bool(len(finite) and finite.min() > 0 and finite.max() > 10 * finite.min())
 
 
-def _of_targets(evaluation: Evaluation, name: str) -> Singles:
+def _read_targets(evaluation: Evaluation, name: str) -> Singles:
     return np.array([target[name].value for target in evaluation.per_target.values()])
 
 
-def _mixes(evaluation: Evaluation) -> tuple[Mixes, Mixes]:
+def _space_mixes(evaluation: Evaluation) -> tuple[Mixes, Mixes]:
     """Cost and accuracy of the best mixes, densely spaced for scales where they aren't straight."""
     corners = [(point.mean_cost, point.accuracy) for point in evaluation.mix]
     if len(corners) < 2:
         return np.array([c for c, _ in corners]), np.array([a for _, a in corners])
-    known = np.array(corners)
+    points = np.array(corners)
     place = np.linspace(0, len(corners) - 1, _PER_MIX * (len(corners) - 1) + 1)
     between = np.arange(len(corners), dtype=np.float64)
-    return np.interp(place, between, known[:, 0]), np.interp(place, between, known[:, 1])
+    return np.interp(place, between, points[:, 0]), np.interp(place, between, points[:, 1])
 
 
-def _price_alone(evaluation: Evaluation) -> tuple[PricePoints, PricePoints] | None:
+def _read_price_alone(evaluation: Evaluation) -> tuple[PricePoints, PricePoints] | None:
     points = evaluation.price_alone
     if not points:
         return None
     return np.array([p.mean_cost for p in points]), np.array([p.accuracy for p in points])
 
 
-def _normalised(evaluation: Evaluation, mixed: tuple[Mixes, Mixes]) -> tuple[Mixes, Mixes]:
+def _normalise(evaluation: Evaluation, mixes: tuple[Mixes, Mixes]) -> tuple[Mixes, Mixes]:
     anchors = {name: np.array([value]) for name, value in evaluation.anchors.items()}
     plane = Anchors(**anchors)
     axis: Axis = "linear" if evaluation.definitions["cost_axis"].startswith("linear") else "inverse"
-    cost, accuracy = (column[None, :] for column in mixed)
+    cost, accuracy = (column[None, :] for column in mixes)
     return plane.cheapness(cost, axis=axis)[0], plane.height(accuracy)[0]
 
 
-def _dearest(evaluation: Evaluation, cost: Singles) -> tuple[str, Values] | None:
+def _find_costliest(evaluation: Evaluation, cost: Singles) -> tuple[str, Values] | None:
     share = evaluation.curve.dearest_share
     if np.isnan(cost).all() or len(cost) < 2 or not (share > 0).any():
         return None
     return evaluation.targets[int(np.nanargmax(cost))], share
 
 
-def _panels(figure: Figure, what: Drawing) -> tuple[Axes, Axes | None]:
+def _make_panels(figure: Figure, what: Drawing) -> tuple[Axes, Axes | None]:
     """The axes of the plane and, below with the same x axis, of the costliest target's share."""
-    if what.dearest is None:
+    if what.costliest is None:
         return figure.add_subplot(), None
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(5, 1))
     above.tick_params(labelbottom=False)
@@ -345,8 +345,8 @@ def draw_lines(
     """
     figure = new_figure(*size)
     axes = figure.add_subplot()
-    for one in lines:
-        _draw_line(axes, one)
+    for line in lines:
+        _draw_line(axes, line)
     draw_singles(axes, first)
     frame(axes, first)
     axes.set_title(title, color=INK, fontsize=11, loc="left")
@@ -379,10 +379,10 @@ def draw_side_by_side(systems: Mapping[str, Evaluation], *, title: str) -> Figur
     Raises:
         DataError: As `write_side_by_side`.
     """
-    what = _drawings(systems)
+    what = _make_drawings(systems)
     lines = [
-        CurveLine(shown, name, *how, band=True)
-        for (name, shown), how in zip(what.items(), CURVES, strict=False)
+        CurveLine(content, name, *how, band=True)
+        for (name, content), how in zip(what.items(), CURVES, strict=False)
     ]
     return draw_lines(lines, lines[0].what, title=title, size=(9.4, 6.0), named=[*what.values()])
 
@@ -392,29 +392,30 @@ def rows(systems: Mapping[str, Evaluation]) -> list[dict[str, Any]]:
     own = ("router", "band", "max-lam")
     return [
         {"system": name if row["series"] in own else "", **row}
-        for place, (name, shown) in enumerate(_drawings(systems).items())
-        for row in shown.rows()
+        for place, (name, content) in enumerate(_make_drawings(systems).items())
+        for row in content.rows()
         if place == 0 or row["series"] in own
     ]
 
 
-def _drawings(systems: Mapping[str, Evaluation]) -> dict[str, Drawing]:
+def _make_drawings(systems: Mapping[str, Evaluation]) -> dict[str, Drawing]:
     if not 0 < len(systems) <= _SYSTEMS:
         raise DataError(f"{len(systems)} systems were given; 1 to {_SYSTEMS} can be drawn")
-    if len({(one.targets, one.queries, one.labels) for one in systems.values()}) > 1:
+    subjects = {(each.targets, each.queries, each.labels) for each in systems.values()}
+    if len(subjects) > 1:
         raise DataError(
             "the systems were evaluated on different queries or targets; evaluate them on the same"
         )
-    return {name: drawing(one, "raw") for name, one in systems.items()}
+    return {name: drawing(evaluation, "raw") for name, evaluation in systems.items()}
 
 
-def _draw_line(axes: Axes, one: CurveLine) -> None:
-    (x, y), band = one.what.curve, one.what.band
+def _draw_line(axes: Axes, line: CurveLine) -> None:
+    (x, y), band = line.what.curve, line.what.band
     order = np.argsort(x, kind="stable")
-    how = {"linestyle": one.stroke, "lw": one.width, "label": one.label, "zorder": 3}
-    axes.plot(x[order], y[order], color=one.colour, **how)
-    if one.band and np.isfinite(band.lower).any():
-        axes.fill_between(band.x, band.lower, band.upper, color=one.colour, alpha=0.12, lw=0)
+    how = {"linestyle": line.stroke, "lw": line.width, "label": line.label, "zorder": 3}
+    axes.plot(x[order], y[order], color=line.colour, **how)
+    if line.band and np.isfinite(band.lower).any():
+        axes.fill_between(band.x, band.lower, band.upper, color=line.colour, alpha=0.12, lw=0)
 
 
 _ACROSS = 5
@@ -422,11 +423,11 @@ _HIGH = 0.22
 """How much of a panel's height the share of queries in a bin may take."""
 
 
-def write_diagrams(found: Reliability, path: Path, *, title: str) -> list[Path]:
+def write_diagrams(reliability: Reliability, path: Path, *, title: str) -> list[Path]:
     """Write the diagrams as PNG and SVG, and their data in both kinds of bins as CSV.
 
     Args:
-        found: The calibration to draw.
+        reliability: The calibration to draw.
         path: Path of the files, without a suffix; each file is written whole or not at all.
         title: Title of the figure.
 
@@ -435,10 +436,10 @@ def write_diagrams(found: Reliability, path: Path, *, title: str) -> list[Path]:
     """
     errors = {
         name: f"ECE {row['ece'].value:.3f}, {row['ece_by_chance'].value:.3f} by chance"
-        for name, row in found.estimates.items()
+        for name, row in reliability.estimates.items()
     }
-    figure = draw_diagrams(found.diagrams["mass"], errors, title=title)
-    rows = [row for diagram in found.diagrams.values() for row in diagram.rows()]
+    figure = draw_diagrams(reliability.diagrams["mass"], errors, title=title)
+    rows = [row for diagram in reliability.diagrams.values() for row in diagram.rows()]
     return write_figure(figure, path, rows)
 
 

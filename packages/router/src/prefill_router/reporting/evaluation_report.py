@@ -166,12 +166,12 @@ def report_of(
         note = f"95 %: {spread}" if spread else number[name].reason
         cards.append((HEADLINE[name].label, value, note))
     tables = [
-        Section(one.title, [*([Note(one.note)] if one.note else []), one.make(evaluation)])
-        for one in REPORT_TABLES.values()
+        Section(table.title, [*([Note(table.note)] if table.note else []), table.make(evaluation)])
+        for table in REPORT_TABLES.values()
     ]
     parts: list[Part] = [
         Banner(verdict(evaluation).splitlines()),
-        {**facts, **_counts(evaluation, said=facts)},
+        {**facts, **_list_counts(evaluation, facts=facts)},
         Cards(cards),
         Section("Accuracy and cost", [_LAM + (_PRICE if evaluation.price_alone else ""), *figures]),
         *tables,
@@ -196,10 +196,10 @@ def evaluation_figures(evaluation: Evaluation) -> list[ReportFigure]:
     # Here and not above: matplotlib takes longer to import than most commands to run.
     from prefill_router.reporting.evaluation_charts import draw, drawing
 
-    shown = [drawing(evaluation, "raw"), drawing(evaluation, "normalised")]
+    drawings = [drawing(evaluation, "raw"), drawing(evaluation, "normalised")]
     return [
         ReportFigure(name, draw(what), what.rows(), caption, label=what.title)
-        for (name, caption), what in zip(_CAPTIONS.items(), shown, strict=True)
+        for (name, caption), what in zip(_CAPTIONS.items(), drawings, strict=True)
     ]
 
 
@@ -207,17 +207,17 @@ def verdict(evaluation: Evaluation) -> str:
     """The verdict, the result, and any queries that aren't compared, one line each."""
     if not evaluation.coverage.compared:
         return evaluation.caution
-    said, first = evaluation.verdict, ""
-    if said is not None:
-        first = f"{said.word.capitalize()}, at lam = {said.lam:.3g}: {said.because}."
-    return "\n".join(filter(None, (first, _result(evaluation), evaluation.caution)))
+    ruling, first = evaluation.verdict, ""
+    if ruling is not None:
+        first = f"{ruling.word.capitalize()}, at lam = {ruling.lam:.3g}: {ruling.because}."
+    return "\n".join(filter(None, (first, _word_result(evaluation), evaluation.caution)))
 
 
-def _result(evaluation: Evaluation) -> str:
+def _word_result(evaluation: Evaluation) -> str:
     number = evaluation.headline
-    best = max(evaluation.per_target, key=lambda name: _accuracy(evaluation, name))
+    best = max(evaluation.per_target, key=lambda name: _sort_accuracy(evaluation, name))
     kind = evaluation.definitions["policy"].split(";")[0].split(",")[0].removeprefix("kind: ")
-    sent = (
+    start = (
         f"Sending each of {evaluation.queries:,} queries to the target most probably right"
         if kind == "lambda"
         else f"The policy {kind} at its most accurate end, on {evaluation.queries:,} queries,"
@@ -226,7 +226,7 @@ def _result(evaluation: Evaluation) -> str:
     is_right = evaluation.meaning.kind == "right"
     verb, rest = ("answers", " of them correctly") if is_right else ("has a mean score of", "")
     first = (
-        f"{sent} {verb} {mean(number['argmax_accuracy'].value)}{rest}; the best single target, "
+        f"{start} {verb} {mean(number['argmax_accuracy'].value)}{rest}; the best single target, "
         f"{best}, {verb} {mean(number['best_single_accuracy'].value)}, and a perfect router would "
         f"reach {mean(number['oracle_accuracy'].value)}."
     )
@@ -240,12 +240,12 @@ def _result(evaluation: Evaluation) -> str:
     )
 
 
-def _accuracy(evaluation: Evaluation, name: str) -> float:
+def _sort_accuracy(evaluation: Evaluation, name: str) -> float:
     value = evaluation.per_target[name]["accuracy"].value
     return -1.0 if math.isnan(value) else value
 
 
-def _counts(evaluation: Evaluation, *, said: Mapping[str, str]) -> dict[str, str]:
+def _list_counts(evaluation: Evaluation, *, facts: Mapping[str, str]) -> dict[str, str]:
     """Facts that the evaluation itself gives, except those that the caller has set."""
     cells = evaluation.queries * len(evaluation.targets)
     groups = evaluation.conversations
@@ -256,4 +256,4 @@ def _counts(evaluation: Evaluation, *, said: Mapping[str, str]) -> dict[str, str
         "labels": f"{evaluation.labels:,} of {cells:,} measured; the others are left out",
         "intervals": f"95 %, {evaluation.resamples:,} bootstrap resamples of the {unit}",
     }
-    return {name: text for name, text in counts.items() if name not in said}
+    return {name: text for name, text in counts.items() if name not in facts}

@@ -86,8 +86,8 @@ def references(evaluation: Evaluation) -> Table:
     for point in () if ruling is None else ruling.curve:
         name = _POINTS.get(point.name) or f"{100 * float(point.name):.0f} % of the best's price"
         cells: Row = [Cell(name, note=f"lam {point.lam:.3g}"), worded(point.accuracy, "share")]
-        for one in (point.mix, point.price):
-            cells += ["", ""] if one is None else _gain_cells(one)
+        for gain in (point.mix, point.price):
+            cells += ["", ""] if gain is None else _gain_cells(gain)
         rows.append(cells)
     head = ["Setting", "Router", "Best mix", "gain over it", "Price alone", "gain over it"]
     return Table(head, rows, otherwise="The router's references aren't known.")
@@ -111,9 +111,11 @@ def headline(evaluation: Evaluation) -> Table:
     rows: list[Row] = []
     for name, estimate in evaluation.headline.items():
         entry = HEADLINE[name]
-        said = entry.meaning + (f" Not defined here: {estimate.reason}." if estimate.reason else "")
+        meaning = entry.meaning + (
+            f" Not defined here: {estimate.reason}." if estimate.reason else ""
+        )
         label = heading(entry, unit=" ($ per {})")
-        rows.append([label, estimate_cell(estimate, entry.unit), Cell(said, words=True)])
+        rows.append([label, estimate_cell(estimate, entry.unit), Cell(meaning, words=True)])
     return Table(["", "value, 95 % interval", Cell("what it means", words=True)], rows)
 
 
@@ -186,5 +188,5 @@ def operating_points(evaluation: Evaluation) -> Table:
 
 def csv_tables(evaluation: Evaluation) -> Mapping[str, Rows]:
     """The rows of the CSV files by name: the curve, and the tables that have rows."""
-    made = {one.name: one.rows(evaluation) for one in REPORT_TABLES.values() if one.rows}
-    return {"curve": evaluation.curve.columns(), **made}
+    rows = {table.name: table.rows(evaluation) for table in REPORT_TABLES.values() if table.rows}
+    return {"curve": evaluation.curve.columns(), **rows}

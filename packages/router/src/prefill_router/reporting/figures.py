@@ -110,7 +110,7 @@ def name_rows(axes: Axes, names: Sequence[str]) -> None:
 def draw_interval(
     axes: Axes,
     row: float,
-    one: Estimate,
+    estimate: Estimate,
     colour: str,
     *,
     scale: float = 1.0,
@@ -124,7 +124,7 @@ def draw_interval(
     Args:
         axes: The axes.
         row: Vertical position.
-        one: The number.
+        estimate: The number.
         colour: Colour of marker and line.
         scale: Factor on the number.
         marker: Style of the marker.
@@ -132,18 +132,20 @@ def draw_interval(
         width: Width of the line, in points.
         label: Label of the marker in the legend.
     """
-    if np.isfinite([one.lower, one.upper]).all():
-        axes.plot([scale * one.lower, scale * one.upper], [row, row], color=colour, lw=width)
-    axes.plot([scale * one.value], [row], marker, color=colour, ms=size, label=label)
+    if np.isfinite([estimate.lower, estimate.upper]).all():
+        axes.plot(
+            [scale * estimate.lower, scale * estimate.upper], [row, row], color=colour, lw=width
+        )
+    axes.plot([scale * estimate.value], [row], marker, color=colour, ms=size, label=label)
 
 
 def legend_below(figure: Figure, *, columns: int = 4) -> None:
     """One legend for the first axes, below the figure."""
-    shown = figure.axes[0].get_legend_handles_labels()
+    legend = figure.axes[0].get_legend_handles_labels()
     how: dict[str, Any] = {"frameon": False, "fontsize": 8, "labelcolor": INK}
-    if shown[0]:
+    if legend[0]:
         with any_script():
-            figure.legend(*shown, loc="outside lower center", ncols=columns, **how)
+            figure.legend(*legend, loc="outside lower center", ncols=columns, **how)
 
 
 _RADII = (8, 12, 18, 26, 36, 48, 62)
@@ -207,22 +209,22 @@ def place_labels(
     points = axes.transData.transform(np.asarray(at))
     others = axes.transData.transform(np.asarray([*at, *avoid]))
     inside = axes.get_window_extent().padded(-4 * scale)
-    taken: list[Bbox] = []
+    boxes: list[Bbox] = []
     for point, xy, name in sorted(
         zip(points.tolist(), at, names, strict=True), key=lambda row: row[0][1]
     ):
-        width, height = _extent(axes, name, size, canvas)
+        width, height = _measure_text(axes, name, size, canvas)
         places = (
-            _place(inside, point, (width, height), radius, angle, scale, taken, others)
+            _try_place(inside, point, (width, height), radius, angle, scale, boxes, others)
             for radius in _RADII
             for angle in _ANGLES
         )
-        best = _least_blamed(places)
-        taken.append(best.box)
-        _write(axes, xy, name, best.offset, size, colour)
+        best = _choose_place(places)
+        boxes.append(best.box)
+        _write_label(axes, xy, name, best.offset, size, colour)
 
 
-def _least_blamed(places: Iterator[_Place]) -> _Place:
+def _choose_place(places: Iterator[_Place]) -> _Place:
     """The first of the best, of places that come nearest first."""
     best = next(places)
     for place in places:
@@ -233,7 +235,9 @@ def _least_blamed(places: Iterator[_Place]) -> _Place:
     return best
 
 
-def _extent(axes: Axes, name: str, size: float, canvas: FigureCanvasAgg) -> tuple[float, float]:
+def _measure_text(
+    axes: Axes, name: str, size: float, canvas: FigureCanvasAgg
+) -> tuple[float, float]:
     text = axes.text(0, 0, name, fontsize=size, parse_math=False)
     with any_script():
         box = text.get_window_extent(canvas.get_renderer())  # type: ignore[no-untyped-call]
@@ -241,14 +245,14 @@ def _extent(axes: Axes, name: str, size: float, canvas: FigureCanvasAgg) -> tupl
     return box.width, box.height
 
 
-def _place(
+def _try_place(
     inside: Bbox,
     point: list[float],
     extent: tuple[float, float],
     radius: float,
     angle: float,
     scale: float,
-    taken: Sequence[Bbox],
+    boxes: Sequence[Bbox],
     others: np.ndarray,
 ) -> _Place:
     """A candidate position with its penalty: overlaps first, then distance."""
@@ -262,16 +266,16 @@ def _place(
     outside = max(0.0, inside.x0 - box.x0, box.x1 - inside.x1) + max(
         0.0, inside.y0 - box.y0, box.y1 - inside.y1
     )
-    overlaps = sum(box.overlaps(other) for other in taken)
+    overlaps = sum(box.overlaps(other) for other in boxes)
     leader = [[point[i] + part * (centre[i] - point[i]) for i in range(2)] for part in _PARTS]
-    crossed = sum(bool(other.count_contains(leader)) for other in taken)
+    crossed = sum(bool(other.count_contains(leader)) for other in boxes)
     covered = box.padded(2 * scale).count_contains(others)
     offset = (centre[0] - point[0]) / scale, (centre[1] - point[1]) / scale
     penalty = 1000 * overlaps + 100 * outside + 40 * (covered + crossed)
     return _Place(offset, box, radius, penalty)
 
 
-def _write(
+def _write_label(
     axes: Axes,
     xy: tuple[float, float],
     name: str,
@@ -332,10 +336,10 @@ def write_figure(figure: Figure, path: Path, rows: Rows) -> list[Path]:
     Returns:
         The files: `.png`, `.svg` and `.csv`.
     """
-    written = [path.with_name(path.name + suffix) for suffix in (".png", ".svg", ".csv")]
-    with files.replacing_file(written[0]) as temporary:
+    paths = [path.with_name(path.name + suffix) for suffix in (".png", ".svg", ".csv")]
+    with files.replacing_file(paths[0]) as temporary:
         temporary.write_bytes(png(figure))
     figure.set_layout_engine("none")  # as it is in the bitmap; computing it takes half the time
-    files.write_text(written[1], svg(figure))
-    write_csv(written[2], rows)
-    return written
+    files.write_text(paths[1], svg(figure))
+    write_csv(paths[2], rows)
+    return paths

@@ -92,7 +92,7 @@ def plot(what: object) -> Plot:
 
 
 @plot.register
-def _of_decision(what: Decision) -> Plot:
+def _plot_decision(what: Decision) -> Plot:
     figure = new_figure(9.4, 0.34 * len(what.order) + 1.6)
     left, right = figure.subplots(1, 2, sharey=True)
     names = what.order[::-1]
@@ -102,9 +102,9 @@ def _of_decision(what: Decision) -> Plot:
     style(
         left, title=f"{what.target}, at lam = {what.lam:g}", x=f"{what.chance_title}, %", bars=True
     )
-    for one in what.path:
-        row = names.index(one.target)
-        right.barh(row, one.lam_to - one.lam_from, left=one.lam_from, color=colours[row])
+    for piece in what.path:
+        row = names.index(piece.target)
+        right.barh(row, piece.lam_to - piece.lam_from, left=piece.lam_from, color=colours[row])
     right.axvline(what.lam, color=INK, lw=1, ls=":")
     right.set_xlim(0, 1)
     style(right, title="Who wins at which lam", x="lam", bars=True)
@@ -112,21 +112,21 @@ def _of_decision(what: Decision) -> Plot:
         {"target": name, "lam_from": None, "lam_to": None, "correctness": share}
         for name, share in what.correctness.items()
     ]
-    rows += [{**vars(one), "correctness": what.correctness[one.target]} for one in what.path]
+    rows += [{**vars(piece), "correctness": what.correctness[piece.target]} for piece in what.path]
     return Plot(figure, rows)
 
 
 @plot.register
-def _of_dataset(what: RoutingDataset) -> Plot:
-    known = ~np.isnan(what.correct)
-    accuracy = [_mean(what.correct[known[:, k], k]) for k in range(len(what.pool))]
-    cost = [_mean(what.observed_cost[:, k]) for k in range(len(what.pool))]
+def _plot_dataset(what: RoutingDataset) -> Plot:
+    is_known = ~np.isnan(what.correct)
+    accuracy = [_average_known(what.correct[is_known[:, k], k]) for k in range(len(what.pool))]
+    cost = [_average_known(what.observed_cost[:, k]) for k in range(len(what.pool))]
     title = f"{len(what):,} queries"
-    return _targets(what.pool.names, accuracy, cost, title, what.meaning.title)
+    return _plot_targets(what.pool.names, accuracy, cost, title, what.meaning.title)
 
 
 @plot.register
-def _of_router(what: Router) -> Plot:
+def _plot_router(what: Router) -> Plot:
     curve = _read_curve(what)
     if len(curve) > 1:
         return _draw_curve(what, curve)
@@ -136,24 +136,24 @@ def _of_router(what: Router) -> Plot:
     cost = (forecast[0] if not what.costs.is_free else np.full(len(what.pool), np.nan)).tolist()
     title = f"Train rows; cost of a question of {_PER:,} tokens"
     share = LabelMeaning(kind=what.record.labels).title
-    return _targets(what.pool.names, what.reference.accuracy.tolist(), cost, title, share)
+    return _plot_targets(what.pool.names, what.reference.accuracy.tolist(), cost, title, share)
 
 
 def _read_curve(what: Router) -> list[Row]:
     """The points of the router's curve that its verdict judged, by rising cost; empty if none."""
     ruling = what.record.verdict or {}
-    points = [one for one in ruling.get("curve", ()) if one["mean_cost"] is not None]
+    points = [point for point in ruling.get("curve", ()) if point["mean_cost"] is not None]
     rows: list[Row] = []
-    for one in sorted(points, key=lambda point: float(point["mean_cost"])):
-        price = one["price_alone"] or {}
+    for point in sorted(points, key=lambda point: float(point["mean_cost"])):
+        price = point["price_alone"] or {}
         rules = (
-            ("router", one["accuracy"]),
-            ("best fixed mix", one["best_mix"]["accuracy"]),
+            ("router", point["accuracy"]),
+            ("best fixed mix", point["best_mix"]["accuracy"]),
             ("price alone", price.get("accuracy")),
         )
         rows += [
-            {"series": series, "point": one["name"], "lam": one["lam"], "cost": one["mean_cost"],
-             "accuracy": accuracy}
+            {"series": series, "point": point["name"], "lam": point["lam"],
+             "cost": point["mean_cost"], "accuracy": accuracy}
             for series, accuracy in rules
             if accuracy is not None
         ]  # fmt: skip
@@ -176,19 +176,25 @@ def _draw_curve(what: Router, curve: list[Row]) -> Plot:
     figure = new_figure(7.4, 5.0)
     axes = figure.add_subplot()
     for series, (colour, line) in _CURVES.items():
-        at = [one for one in curve if one["series"] == series]
+        at = [point for point in curve if point["series"] == series]
         x, y = (
-            [scale * one[name] for one in at] for scale, name in ((_PER, "cost"), (100, "accuracy"))
+            [scale * point[name] for point in at]
+            for scale, name in ((_PER, "cost"), (100, "accuracy"))
         )
         axes.plot(x, y, line, color=colour, label=series, ms=5, lw=1.6)
-    setting = next(one for one in curve if one["point"] == "setting")
+    setting = next(point for point in curve if point["point"] == "setting")
     marks = ((setting, "D", BLUE, "its setting"), (best, "s", ORANGE, f"{ruling['best']} alone"))
-    for one, shape, colour, label in marks:
-        if one["cost"] is not None:
+    for point, shape, colour, label in marks:
+        if point["cost"] is not None:
             axes.plot(
-                _PER * one["cost"], 100 * one["accuracy"], shape, color=colour, ms=8, label=label
+                _PER * point["cost"],
+                100 * point["accuracy"],
+                shape,
+                color=colour,
+                ms=8,
+                label=label,
             )
-    if is_wide(np.array([one["cost"] for one in (*curve, best) if one["cost"]])):
+    if is_wide(np.array([point["cost"] for point in (*curve, best) if point["cost"]])):
         scale_cost(axes)
     axes.margins(0.08)
     title = f"{ruling['word'].capitalize()}, on {ruling['compared']:,} queries"
@@ -198,17 +204,17 @@ def _draw_curve(what: Router, curve: list[Row]) -> Plot:
 
 
 @plot.register
-def _of_evaluation(what: Evaluation) -> Plot:
+def _plot_evaluation(what: Evaluation) -> Plot:
     first = evaluation_figures(what)[0]
     return Plot(first.figure, first.rows)
 
 
-def _mean(values: Iterable[float]) -> float:
-    known = [value for value in values if value == value]
-    return float(np.mean(known)) if known else float("nan")
+def _average_known(values: Iterable[float]) -> float:
+    finite = [value for value in values if value == value]
+    return float(np.mean(finite)) if finite else float("nan")
 
 
-def _targets(
+def _plot_targets(
     names: Sequence[str],
     accuracy: Sequence[float],
     cost: Sequence[float],
@@ -226,8 +232,8 @@ def _targets(
         name_rows(axes, names)
         style(axes, title=title, x=f"{measure.capitalize()} (%)", bars=True)
     rows = [
-        {"target": name, "accuracy": one, "cost": paid}
-        for name, one, paid in zip(names, accuracy, cost, strict=True)
+        {"target": name, "accuracy": share, "cost": dollars_per_answer}
+        for name, share, dollars_per_answer in zip(names, accuracy, cost, strict=True)
     ]
     return Plot(figure, rows)
 

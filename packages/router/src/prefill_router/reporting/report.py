@@ -97,14 +97,14 @@ class Table:
         # Here and not above: pages need no terminal.
         from rich.table import Table as TerminalTable
 
-        made = TerminalTable(box=None, pad_edge=False, show_header=bool(self.head))
+        table = TerminalTable(box=None, pad_edge=False, show_header=bool(self.head))
         for place, head in enumerate(self.head):
             right = self.right_from is not None and place >= self.right_from
             justify: Literal["left", "right"] = "right" if right else "left"
-            made.add_column(as_cell(head).text, justify=justify, no_wrap=right and self.unbroken)
+            table.add_column(as_cell(head).text, justify=justify, no_wrap=right and self.unbroken)
         for row in self.rows:
-            made.add_row(*(as_cell(cell).text for cell in row))
-        return made
+            table.add_row(*(as_cell(cell).text for cell in row))
+        return table
 
 
 @short_repr
@@ -259,7 +259,7 @@ class Report:
     @property
     def figures(self) -> dict[str, ReportFigure]:
         """The figures among the parts, by name."""
-        return {one.name: one for one in _figures(self.parts)}
+        return {figure.name: figure for figure in _find_figures(self.parts)}
 
 
 def significance(difference: Estimate, better: Better) -> Significance:
@@ -298,19 +298,23 @@ def heading(entry: MetricEntry, *, unit: str = "") -> str:
 def flat(numbers: Mapping[str, Estimate]) -> dict[str, float]:
     """Numbers as columns of a CSV file: each value, then the bounds of its interval."""
     row: dict[str, float] = {}
-    for name, one in numbers.items():
-        row |= {name: one.value, f"{name}_lower": one.lower, f"{name}_upper": one.upper}
+    for name, estimate in numbers.items():
+        row |= {
+            name: estimate.value,
+            f"{name}_lower": estimate.lower,
+            f"{name}_upper": estimate.upper,
+        }
     return row
 
 
-def ends(one: Estimate, *, name: str = "value") -> dict[str, float]:
+def ends(estimate: Estimate, *, name: str = "value") -> dict[str, float]:
     """A number as columns of a CSV file: its value, then the bounds of its interval."""
-    return {name: one.value, "lower": one.lower, "upper": one.upper}
+    return {name: estimate.value, "lower": estimate.lower, "upper": estimate.upper}
 
 
-def _figures(parts: Sequence[Part]) -> Iterator[ReportFigure]:
+def _find_figures(parts: Sequence[Part]) -> Iterator[ReportFigure]:
     for part in parts:
         if isinstance(part, ReportFigure):
             yield part
         elif isinstance(part, Section | Folded):
-            yield from _figures(part.parts)
+            yield from _find_figures(part.parts)

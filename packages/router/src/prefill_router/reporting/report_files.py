@@ -33,7 +33,7 @@ from prefill_router.reporting.report import Part, Report, Rows, as_cell
 
 def style() -> str:
     """The style sheet of all pages."""
-    return _resource("style.css")
+    return _read_resource("style.css")
 
 
 def render(report: Report, svg: Mapping[str, str]) -> str:
@@ -49,18 +49,18 @@ def render(report: Report, svg: Mapping[str, str]) -> str:
 
 def page(title: str, parts: Sequence[Part], svg: Mapping[str, str] | None = None) -> str:
     """An HTML page with a title and parts; all text is escaped."""
-    drawn = {name: Markup(element) for name, element in (svg or {}).items()}
-    return _template().render(title=title, style=Markup(style()), parts=parts, svg=drawn)
+    elements = {name: Markup(element) for name, element in (svg or {}).items()}
+    return _load_template().render(title=title, style=Markup(style()), parts=parts, svg=elements)
 
 
 @cache
-def _template() -> Template:
+def _load_template() -> Template:
     environment = Environment(autoescape=True, undefined=StrictUndefined)
     environment.filters["cell"] = as_cell
-    return environment.from_string(_resource("page.html"))
+    return environment.from_string(_read_resource("page.html"))
 
 
-def _resource(name: str) -> str:
+def _read_resource(name: str) -> str:
     return (resources.files("prefill_router.reporting") / name).read_text(encoding="utf-8")
 
 
@@ -87,8 +87,8 @@ class ReportKind:
 
     def is_own(self, folder: Path) -> bool:
         """Whether this package wrote the folder."""
-        found = str(_read(folder / self.numbers).get("format", ""))
-        return found.startswith(self.format[:-1])
+        format_ = str(_read_json(folder / self.numbers).get("format", ""))
+        return format_.startswith(self.format[:-1])
 
     def check_replaceable(self, folder: Path) -> None:
         """Check that a report may be written to the folder, before any long computation.
@@ -138,10 +138,12 @@ def check_place(folder: Path, name: str) -> None:
     files.check_place(folder, replaced=False)
 
 
-def mark(folder: Path, name: str, asked: Mapping[str, Any]) -> None:
+def mark(folder: Path, name: str, settings: Mapping[str, Any]) -> None:
     """Record the study that the folder is for, before the work begins."""
     folder.mkdir(parents=True, exist_ok=True)
-    files.write_json(folder / MARK, {"format": STUDY_FORMAT, "study": name, "asked": dict(asked)})
+    files.write_json(
+        folder / MARK, {"format": STUDY_FORMAT, "study": name, "asked": dict(settings)}
+    )
 
 
 def write_report_files(report: Report, folder: Path, *, page: bool = True) -> None:
@@ -168,9 +170,9 @@ def _write_page(report: Report, folder: Path) -> None:
     from prefill_router.reporting.figures import inline_svg, write_figure
 
     svg = {}
-    for name, one in report.figures.items():
-        _, drawn, _ = write_figure(one.figure, folder / "figures" / name, one.rows)
-        svg[name] = inline_svg(drawn.read_text(encoding="utf-8"), label=one.label or name)
+    for name, figure in report.figures.items():
+        _, svg_path, _ = write_figure(figure.figure, folder / "figures" / name, figure.rows)
+        svg[name] = inline_svg(svg_path.read_text(encoding="utf-8"), label=figure.label or name)
     files.write_text(folder / PAGE, render(report, svg))
 
 
@@ -181,13 +183,13 @@ def write_csv(path: Path, rows: Rows) -> None:
 
 
 def _is_own(folder: Path, name: str) -> bool:
-    value = _read(folder / MARK)
+    value = _read_json(folder / MARK)
     return not any(folder.iterdir()) or (
         value.get("format") == STUDY_FORMAT and value.get("study") == name
     )
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     """A JSON object; empty where there is none."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
