@@ -8,14 +8,14 @@ from pathlib import Path
 from packages.lab.tests.search.searching import STATES, sealed_in, small_space
 from prefill_router.engines import LocalEngine
 from prefill_router.fitting import FoldScorer
-from prefill_router_lab.search.trial_loop import _answer
+from prefill_router_lab.search.trial_loop import _score_fold
 
 if __name__ == "__main__":
     bench = FoldScorer(sealed_in(Path("unused"))[0], (STATES,), 3, 0, "auc")
     candidate = next(small_space().all_candidates())
     with LocalEngine(2).pool(bench) as workers:
         recipe = small_space().recipe(candidate)
-        asked = [workers.submit(_answer, (recipe, ("none",), fold)) for fold in (0, 1)]
+        asked = [workers.submit(_score_fold, (recipe, ("none",), fold)) for fold in (0, 1)]
         for future in asked:
             future.result()
         pids = [child.pid for child in multiprocessing.active_children()]

@@ -71,7 +71,7 @@ def test_plain_values_make_the_same_space() -> None:
         ({"predictors": {"a": {"try": {"k": [1]}}}}, "needs a kind"),
         ({"predictors": {"a": {"kind": "clusters", "try": {"clusters": []}}}}, "at least one"),
         ({"predictors": {"a": {"kind": "clusters", "try": {"clusters": 3}}}}, "at least one"),
-        ({"predictors": {"a": {"kind": "clusters", "try": {"clusters": [3, 3]}}}}, "twice"),
+        ({"predictors": {"a": {"kind": "clusters", "try": {"clusters": [3, 3]}}}}, "repeats"),
         ({"predictors": {"a": {"kind": "clusters", "try": {"clusters": [3, 0]}}}}, "at least 1"),
         ({"predictors": {"a": {"kind": "clusters", "try": {"colour": [3]}}}}, "no option"),
         ({"predictors": {"a": "constant", "b": "constant"}}, "'b' repeats a configuration of 'a'"),

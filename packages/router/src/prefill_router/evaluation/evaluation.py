@@ -133,16 +133,18 @@ def curve_of(scorer: Scorer, scores: Scores) -> Curve:
         points.cost[0],
         scores.anchors.cheapness(points.cost, axis=scorer.axis)[0],
         scores.anchors.height(points.accuracy)[0],
-        _share(scorer.trial, scores.singles.cost[0], lam),
+        _share_of_costliest(scorer.trial, scores.singles.cost[0], lam),
     )
 
 
-def _share(trial: Trial, cost: Float[NDArray[np.float64], " target"], lam: PerPoint) -> PerPoint:
+def _share_of_costliest(
+    trial: Trial, cost: Float[NDArray[np.float64], " target"], lam: PerPoint
+) -> PerPoint:
     """The share of the queries that go to the most expensive target just above each lam."""
     if np.isnan(cost).all():
         return np.full(len(lam), np.nan)
-    path, dearest = trial.path, int(np.nanargmax(cost))
-    to = (path.target == dearest).astype(np.float64)
+    path, costliest = trial.path, int(np.nanargmax(cost))
+    to = (path.target == costliest).astype(np.float64)
     change = np.where(path.lam > 0, np.diff(to, prepend=0.0), to)
     order = np.argsort(path.lam, kind="stable")
     place = np.searchsorted(path.lam[order], lam, side="right") - 1
@@ -162,30 +164,30 @@ def max_lam_interval(scorer: Scorer, scores: Scores, curve: Curve) -> tuple[floa
 
 def steps_of(scorer: Scorer, scores: Scores, curve: Curve) -> tuple[Step, ...]:
     """The paper's lambda table, the exact path first."""
-    return tuple(_step(scorer, scores, curve, step) for step in (None, *STEPS))
+    return tuple(_measure_step(scorer, scores, curve, step) for step in (None, *STEPS))
 
 
-def _step(scorer: Scorer, scores: Scores, curve: Curve, step: float | None) -> Step:
+def _measure_step(scorer: Scorer, scores: Scores, curve: Curve, step: float | None) -> Step:
     at = scorer.sweep.retained(step)
     points = scorer.sweep.points(ones(len(scorer.trial)), at=at)
     axes: tuple[Axis, Axis] = ("inverse", "linear")
-    placed = [scores.anchors.place(points.cost, points.accuracy, axis=axis) for axis in axes]
+    planes = [scores.anchors.place(points.cost, points.accuracy, axis=axis) for axis in axes]
     return Step(
         step,
         len(at),
-        *_quarters(curve.mean_cost[at], curve.mean_cost),
-        *(float(padded_area(x, y)[0]) for x, y in placed),
-        *(float(oracle_distance(x, y, counted=points.distinct)[0]) for x, y in placed),
+        *_count_quarters(curve.mean_cost[at], curve.mean_cost),
+        *(float(padded_area(x, y)[0]) for x, y in planes),
+        *(float(oracle_distance(x, y, counted=points.distinct)[0]) for x, y in planes),
     )
 
 
-def _quarters(
+def _count_quarters(
     cost: Float[NDArray[np.float64], " retained"], whole: PerPoint
 ) -> tuple[int, int, int, int]:
     low, high = np.fmin.reduce(whole), np.fmax.reduce(whole)
     edges = np.linspace(low, high, 5)[1:4]
-    known = cost[~np.isnan(cost)]
-    counts = np.bincount(np.searchsorted(edges, known, side="left"), minlength=4)
+    known_costs = cost[~np.isnan(cost)]
+    counts = np.bincount(np.searchsorted(edges, known_costs, side="left"), minlength=4)
     return int(counts[0]), int(counts[1]), int(counts[2]), int(counts[3])
 
 
@@ -271,12 +273,12 @@ class Evaluation:
         return replace(self, verdict=verdict, price_alone=trace_price(parts))
 
     def _repr_html_(self) -> str:
-        told = "" if self.verdict is None else f", {self.verdict.word}: {self.verdict.because}"
+        judgement = "" if self.verdict is None else f", {self.verdict.word}: {self.verdict.because}"
         rows = [
-            (name, one.value, one.lower, one.upper, HEADLINE[name].meaning)
-            for name, one in self.headline.items()
+            (name, estimate.value, estimate.lower, estimate.upper, HEADLINE[name].meaning)
+            for name, estimate in self.headline.items()
         ]
-        caption = f"{self.queries:,} queries{told}"
+        caption = f"{self.queries:,} queries{judgement}"
         return html_table(caption, ("", "value", "lower", "upper", "what it means"), rows)
 
     def to_dict(self) -> dict[str, Any]:
@@ -307,10 +309,10 @@ class Evaluation:
             "targets": list(self.targets),
             "bootstrap": bootstrap_note(self.resamples, self.seed, self.conversations),
             "definitions": dict(self.definitions),
-            **self._off_policy(),
+            **self._describe_off_policy(),
         }
 
-    def _off_policy(self) -> dict[str, Any]:
+    def _describe_off_policy(self) -> dict[str, Any]:
         if self.off_policy is None:
             return {}
         lams = {0.0, 1.0} if self.chosen is None else {0.0, self.chosen.setting, 1.0}
@@ -361,12 +363,12 @@ def evaluate(
     scorer = Scorer(trial, step, axis, max_cost, chosen)
     scores = scorer.score(ones(len(trial)))
     curve = curve_of(scorer, scores)
-    drawn, bands = _resample(scorer, scores, curve, resamples, seed, progress)
-    groups = _estimates(scores, drawn)
-    known = groups["headline"][""]["choice_auc"]
+    resampled, bands = _resample(scorer, scores, curve, resamples, seed, progress)
+    groups = _group_estimates(scores, resampled)
+    choice_auc = groups["headline"][""]["choice_auc"]
     parts = () if references is None else (JudgedPart(trial, references, chosen),)
     return Evaluation(
-        verdict=judge(parts, choice_auc=known) if parts else None,
+        verdict=judge(parts, choice_auc=choice_auc) if parts else None,
         chosen=chosen,
         queries=len(trial),
         labels=int((~np.isnan(trial.observed)).sum()),
@@ -375,12 +377,12 @@ def evaluate(
         headline=with_chance(groups["headline"][""]),
         per_target=groups["targets"],
         regimes=groups["regimes"],
-        regime_sizes=_regime_sizes(trial),
+        regime_sizes=_count_regimes(trial),
         anchors={name: float(value[0]) for name, value in vars(scores.anchors).items()},
         curve=curve,
         max_lam=max_lam_interval(scorer, scores, curve),
         steps=steps_of(scorer, scores, curve),
-        frontier=_frontier(trial, scores),
+        frontier=_list_frontier(trial, scores),
         raw_band=bands[0],
         normalised_band=bands[1],
         mix=mix_of(scores.singles, trial.targets),
@@ -400,7 +402,7 @@ def evaluate(
     )
 
 
-def _frontier(trial: Trial, scores: Scores) -> tuple[str, ...]:
+def _list_frontier(trial: Trial, scores: Scores) -> tuple[str, ...]:
     return tuple(name for name, on in zip(trial.targets, scores.frontier[0], strict=True) if on)
 
 
@@ -425,24 +427,26 @@ def _resample(
     like = {("curve", "raw", ""): at[0][None], ("curve", "normalised", ""): at[1][None]}
     trial = scorer.trial
     draws = Bootstrap(len(trial), resamples, seed, scorer.width, trial.conversations)
-    drawn = draws.resample(statistics, {**scores.tables(), **like}, progress)
-    bands = (Band.of(x, drawn[key]) for x, key in zip(at, like, strict=True))
-    return drawn, (next(bands), next(bands))
+    resampled = draws.resample(statistics, {**scores.tables(), **like}, progress)
+    bands = (Band.of(x, resampled[key]) for x, key in zip(at, like, strict=True))
+    return resampled, (next(bands), next(bands))
 
 
-def _estimates(scores: Scores, drawn: Tables) -> dict[str, dict[str, dict[str, Estimate]]]:
+def _group_estimates(
+    scores: Scores, resampled: Tables
+) -> dict[str, dict[str, dict[str, Estimate]]]:
     """Estimates by group, then column (target, regime, or the headline's only one), then name."""
     columns = ("",), scores.trial.targets, tuple(map(str, REGIMES))
-    found: dict[str, dict[str, dict[str, Estimate]]] = {
+    groups: dict[str, dict[str, dict[str, Estimate]]] = {
         group: {column: {} for column in names}
         for group, names in zip(("headline", "targets", "regimes"), columns, strict=True)
     }
-    for key, one in estimates(scores.tables(), drawn, scores.why_undefined).items():
-        found[key[0]][key[2]][key[1]] = one
-    return found
+    for key, estimate in estimates(scores.tables(), resampled, scores.why_undefined).items():
+        groups[key[0]][key[2]][key[1]] = estimate
+    return groups
 
 
-def _regime_sizes(trial: Trial) -> dict[str, int]:
+def _count_regimes(trial: Trial) -> dict[str, int]:
     regime = np.where(trial.compared, regimes(trial.joint), str(Regime.UNMEASURED))
     counts = Counter(regime.tolist())
     return {str(regime): counts[str(regime)] for regime in Regime}

@@ -191,7 +191,7 @@ def _gain_random(scores: Scores) -> PerResample:
     Reading: relative, at the policy's most accurate end (gain_random, gain_best, gap_oracle) or its
     most accurate setting (perf_gain)
     """
-    return _beyond(scores.headline["argmax_accuracy"], scores.headline["random_accuracy"])
+    return _divide_gain(scores.headline["argmax_accuracy"], scores.headline["random_accuracy"])
 
 
 @metric("Gain@B", "share", "higher", quoted="LLMRouterBench", undefined=_NONE_RIGHT)
@@ -199,7 +199,7 @@ def _gain_best(scores: Scores) -> PerResample:
     """By how much the router's accuracy at the same end is higher than the best single target's,
     relative to the latter.
     """
-    return _beyond(scores.headline["argmax_accuracy"], scores.headline["best_single_accuracy"])
+    return _divide_gain(scores.headline["argmax_accuracy"], scores.headline["best_single_accuracy"])
 
 
 @metric("Gap@O", "share", "lower", quoted="LLMRouterBench", undefined=_NONE_RIGHT)
@@ -216,7 +216,7 @@ def _perf_gain(scores: Scores) -> PerResample:
     """By how much the accuracy of the router's best setting is higher than the best single
     target's, relative to the latter.
     """
-    return _beyond(scores.best[0], scores.headline["best_single_accuracy"])
+    return _divide_gain(scores.best[0], scores.headline["best_single_accuracy"])
 
 
 @metric("CostSave", "share", "higher", quoted="LLMRouterBench", undefined=NO_COST)
@@ -225,11 +225,11 @@ def _cost_save(scores: Scores) -> PerResample:
     no setting is as accurate, since one can then stay with that target.
     """
     best = (scores.headline["best_single_accuracy"] - SAME)[:, None]
-    price, paid = (
+    price, spent = (
         np.fmin.reduce(np.where(points.accuracy >= best, points.cost, np.nan), axis=1)
         for points in (scores.singles, scores.own.points)
     )
-    return divide(price - np.fmin(paid, price), price)
+    return divide(price - np.fmin(spent, price), price)
 
 
 @metric("ParetoDist", "number", "lower", quoted="LLMRouterBench", undefined=why_no_plane)
@@ -265,7 +265,7 @@ def _blueprint_area(scores: Scores) -> PerResample:
     return blueprint_area(scores.own.rising, scores.anchors)
 
 
-def _beyond(accuracy: PerResample, other: PerResample) -> PerResample:
+def _divide_gain(accuracy: PerResample, other: PerResample) -> PerResample:
     return divide(accuracy - other, other)
 
 
@@ -274,7 +274,7 @@ def pareto_distance(own: CurveReading, among: ComparedSystems, anchors: Anchors)
 
     In the plane of linear cost and normalised accuracy; NaN where that isn't defined.
     """
-    front_x, front_y = _front(
+    front_x, front_y = _find_front(
         anchors.cheapness(among.cost, axis="linear"), anchors.height(among.accuracy)
     )
     x, y = anchors.cheapness(own.cost, axis="linear"), anchors.height(own.accuracy)
@@ -283,30 +283,30 @@ def pareto_distance(own: CurveReading, among: ComparedSystems, anchors: Anchors)
         across, up = x - front_x[:, front, None], y - front_y[:, front, None]
         np.fmin(squared, across * across + up * up, out=squared)
     nearest = np.sqrt(squared)
-    known = ~np.isnan(nearest)
-    total = np.where(known, nearest, 0).sum(axis=1)
-    return divide(total, known.sum(axis=1).astype(np.float64))
+    is_known = ~np.isnan(nearest)
+    total = np.where(is_known, nearest, 0).sum(axis=1)
+    return divide(total, is_known.sum(axis=1).astype(np.float64))
 
 
-def _front(
+def _find_front(
     x: PerPoint, y: PerPoint
 ) -> tuple[
     Float[NDArray[np.float64], "resample undominated"],
     Float[NDArray[np.float64], "resample undominated"],
 ]:
     """The undominated points, padded with NaN; x is cheapness, so more is better."""
-    known = np.isfinite(x) & np.isfinite(y)
-    keys = (np.where(known, -y, np.inf), np.where(known, -x, np.inf))
+    is_finite = np.isfinite(x) & np.isfinite(y)
+    keys = (np.where(is_finite, -y, np.inf), np.where(is_finite, -x, np.inf))
     order = np.lexsort(keys, axis=1)
     x, y = np.take_along_axis(x, order, axis=1), np.take_along_axis(y, order, axis=1)
-    height = np.where(np.take_along_axis(known, order, axis=1), y, -np.inf)
+    height = np.where(np.take_along_axis(is_finite, order, axis=1), y, -np.inf)
     best = np.maximum.accumulate(height, axis=1)
-    on = height > -np.inf
-    on[:, 1:] &= height[:, 1:] > best[:, :-1]
-    width = max(1, int(on.sum(axis=1).max(initial=0)))
-    place = np.argsort(~on, axis=1, kind="stable")[:, :width]
-    kept = np.take_along_axis(on, place, axis=1)
-    xs, ys = (np.where(kept, np.take_along_axis(v, place, axis=1), np.nan) for v in (x, y))
+    is_on_front = height > -np.inf
+    is_on_front[:, 1:] &= height[:, 1:] > best[:, :-1]
+    width = max(1, int(is_on_front.sum(axis=1).max(initial=0)))
+    place = np.argsort(~is_on_front, axis=1, kind="stable")[:, :width]
+    is_filled = np.take_along_axis(is_on_front, place, axis=1)
+    xs, ys = (np.where(is_filled, np.take_along_axis(v, place, axis=1), np.nan) for v in (x, y))
     return xs, ys
 
 
@@ -324,12 +324,12 @@ def mix_gain(points: Points, singles: Points) -> PerResample:
     """
     cost, accuracy = envelope(singles.cost, singles.accuracy)
     low = np.fmax(np.fmin.reduce(points.cost, axis=1), np.fmin.reduce(singles.cost, axis=1))
-    dearest = np.fmax.reduce(singles.cost, axis=1)
-    high = np.fmin(np.fmax.reduce(points.cost, axis=1), dearest)
+    costliest = np.fmax.reduce(singles.cost, axis=1)
+    high = np.fmin(np.fmax.reduce(points.cost, axis=1), costliest)
     high = np.where(high - low > SAME * np.abs(high), high, np.nan)
     own = area(points.cost, points.accuracy, low, high)
     # The mix is level from its last corner to the most expensive target.
-    cost = np.concatenate([cost, np.fmax(cost[:, -1:], dearest[:, None])], axis=1)
+    cost = np.concatenate([cost, np.fmax(cost[:, -1:], costliest[:, None])], axis=1)
     accuracy = np.concatenate([accuracy, accuracy[:, -1:]], axis=1)
     return divide(own - area(cost, accuracy, low, high), high - low)
 

@@ -107,16 +107,16 @@ def padded_area(x: PerPoint, y: PerPoint) -> PerResample:
     Points that aren't finite are left out. Of points with the same x, the later one (along a lambda
     path, the one of higher lam) is taken to be further left. NaN where there is no point.
     """
-    known = np.isfinite(x) & np.isfinite(y)
-    keys = np.where(known, np.round(x, 12), np.inf)[:, ::-1]
+    is_known = np.isfinite(x) & np.isfinite(y)
+    keys = np.where(is_known, np.round(x, 12), np.inf)[:, ::-1]
     order = np.argsort(keys, axis=1, kind="stable")
-    known = np.take_along_axis(known[:, ::-1], order, axis=1)
-    x = np.where(known, np.take_along_axis(x[:, ::-1], order, axis=1), 0)
-    y = np.where(known, np.take_along_axis(y[:, ::-1], order, axis=1), 0)
+    is_known = np.take_along_axis(is_known[:, ::-1], order, axis=1)
+    x = np.where(is_known, np.take_along_axis(x[:, ::-1], order, axis=1), 0)
+    y = np.where(is_known, np.take_along_axis(y[:, ::-1], order, axis=1), 0)
     slices = np.diff(x, axis=1) * (y[:, 1:] + y[:, :-1]) / 2
-    area: PerResample = np.where(known[:, 1:], slices, 0).sum(axis=1)
+    area: PerResample = np.where(is_known[:, 1:], slices, 0).sum(axis=1)
     padding = np.maximum(x[:, 0], 0) * y[:, 0]
-    return np.where(known[:, 0], area + padding, np.nan)
+    return np.where(is_known[:, 0], area + padding, np.nan)
 
 
 def oracle_distance(x: PerPoint, y: PerPoint, *, counted: Mask) -> PerResample:
@@ -135,18 +135,18 @@ def frontier(
     Of targets with equal cost and accuracy only the first is on it. Targets of unknown cost or
     accuracy aren't.
     """
-    known = np.isfinite(cost) & np.isfinite(accuracy)
+    is_known = np.isfinite(cost) & np.isfinite(accuracy)
     mine, theirs = (slice(None), slice(None), None), (slice(None), None, slice(None))
     as_good = (cost[theirs] <= cost[mine]) & (accuracy[theirs] >= accuracy[mine])
     same = (cost[theirs] == cost[mine]) & (accuracy[theirs] == accuracy[mine])
     places = np.arange(cost.shape[1])
     earlier = places[None, :] < places[:, None]
-    beaten = (as_good & (~same | earlier) & known[theirs]).any(axis=2)
-    result: NDArray[np.bool_] = known & ~beaten
+    beaten = (as_good & (~same | earlier) & is_known[theirs]).any(axis=2)
+    result: NDArray[np.bool_] = is_known & ~beaten
     return result
 
 
-Kept = Float[NDArray[np.float64], "resample kept"]
+Candidates = Float[NDArray[np.float64], "resample candidate"]
 HullCorners = Float[NDArray[np.float64], "resample corner"]
 
 
@@ -160,7 +160,7 @@ def envelope(cost: PerPoint, accuracy: PerPoint) -> tuple[HullCorners, HullCorne
         cost: Cost of each point, in any order; fastest where it nearly rises.
         accuracy: Accuracy of each point.
     """
-    x, y = _compact(cost, accuracy, _undominated(cost, accuracy))
+    x, y = _compact(cost, accuracy, _find_candidates(cost, accuracy))
     rows = np.arange(len(x))
     # The cheapest point; of equally cheap ones, the most accurate.
     cheapest = x == x.min(axis=1, initial=np.inf, keepdims=True)
@@ -180,8 +180,8 @@ def envelope(cost: PerPoint, accuracy: PerPoint) -> tuple[HullCorners, HullCorne
         xs.append(x[rows, at])
         ys.append(y[rows, at])
     corners = np.stack(xs, axis=1), np.stack(ys, axis=1)
-    known = np.isfinite(corners[0]) & np.isfinite(corners[1])
-    return np.where(known, corners[0], np.nan), np.where(known, corners[1], np.nan)
+    is_known = np.isfinite(corners[0]) & np.isfinite(corners[1])
+    return np.where(is_known, corners[0], np.nan), np.where(is_known, corners[1], np.nan)
 
 
 def envelope_targets(
@@ -213,7 +213,9 @@ def area(x: PerPoint, y: PerPoint, low: PerResample, high: PerResample) -> PerRe
     return result
 
 
-def _undominated(cost: PerPoint, accuracy: PerPoint) -> Bool[NDArray[np.bool_], "resample point"]:
+def _find_candidates(
+    cost: PerPoint, accuracy: PerPoint
+) -> Bool[NDArray[np.bool_], "resample point"]:
     """Points that may be corners: more accurate or cheaper than the most accurate earlier point."""
     height = np.where(np.isfinite(cost) & np.isfinite(accuracy), accuracy, -np.inf)
     best = np.maximum.accumulate(height, axis=1)
@@ -221,16 +223,16 @@ def _undominated(cost: PerPoint, accuracy: PerPoint) -> Bool[NDArray[np.bool_], 
     record[:, 1:] = height[:, 1:] > best[:, :-1]
     holder = np.maximum.accumulate(np.where(record, np.arange(height.shape[1]), 0), axis=1)
     cheaper = cost < np.take_along_axis(cost, holder, axis=1)
-    kept: NDArray[np.bool_] = (record | cheaper) & (height > -np.inf)
-    return kept
+    is_candidate: NDArray[np.bool_] = (record | cheaper) & (height > -np.inf)
+    return is_candidate
 
 
 def _compact(
-    cost: PerPoint, accuracy: PerPoint, kept: Bool[NDArray[np.bool_], "resample point"]
-) -> tuple[Kept, Kept]:
-    """The kept points of each row, padded with points of infinite cost and lowest accuracy."""
-    rows, columns = np.nonzero(kept)
-    counts = kept.sum(axis=1)
+    cost: PerPoint, accuracy: PerPoint, is_candidate: Bool[NDArray[np.bool_], "resample point"]
+) -> tuple[Candidates, Candidates]:
+    """The candidates of each row, padded with points of infinite cost and lowest accuracy."""
+    rows, columns = np.nonzero(is_candidate)
+    counts = is_candidate.sum(axis=1)
     place = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
     width = max(1, int(counts.max(initial=0)))
     x, y = np.full((len(cost), width), np.inf), np.full((len(cost), width), -np.inf)
@@ -302,7 +304,7 @@ class FixedChoice:
     def mix(cls, train: RoutingDataset) -> "FixedChoice":
         """The best fixed mixes; where no cost is known, the most accurate target alone."""
         cost, accuracy = TrainLabels.of(train).singles(slice(None))
-        corners = _envelope(cost, accuracy)
+        corners = _choose_corners(cost, accuracy)
         return cls(tuple(corners), tuple(cost[corners].tolist()))
 
     def choose(self, trial: Sized) -> Iterator[Choice]:
@@ -347,36 +349,36 @@ class TrainLabels:
         """Mean cost and accuracy of every target; by propensity where chance selected labels."""
         if self.weight is not None:
             return weighted_means(self.weight[rows], self.correct[rows], self.cost[rows])
-        return _singles(self.correct[rows], self.cost[rows])
+        return _average_singles(self.correct[rows], self.cost[rows])
 
 
-def _envelope(cost: _PerTarget, accuracy: _PerTarget) -> list[int]:
+def _choose_corners(cost: _PerTarget, accuracy: _PerTarget) -> list[int]:
     """The targets that the best fixed mixes are made of, by rising cost."""
     corners = envelope_targets(cost, accuracy)
     if not corners:
         return [int(np.nan_to_num(accuracy, nan=-1).argmax())]
     # A target on the line between its neighbours is no better than their mix.
     bends = zip(corners, corners[1:], corners[2:], strict=False)
-    slope = partial(_slope, cost, accuracy)
+    slope = partial(_find_slope, cost, accuracy)
     inner = [k for before, k, after in bends if slope(before, k) > slope(before, after)]
     return [corners[0], *inner, *corners[1:][-1:]]
 
 
-def _singles(correct: PerCell, observed_cost: PerCell) -> tuple[_PerTarget, _PerTarget]:
+def _average_singles(correct: PerCell, observed_cost: PerCell) -> tuple[_PerTarget, _PerTarget]:
     """Mean cost and accuracy of every target, on the queries that all of them have answered.
 
     Targets measured on very few queries are left out (NaN). Where too few queries have all the
     others' answers, each target's means are over its own measured queries.
     """
-    weights, known = ones(len(correct)), ~np.isnan(correct)
+    weights, is_known = ones(len(correct)), ~np.isnan(correct)
     judged = well_measured(correct)
-    both = known[:, judged].all(axis=1)
-    same = weights * both if both.sum() >= LEAST else weights
+    is_complete = is_known[:, judged].all(axis=1)
+    same = weights * is_complete if is_complete.sum() >= LEAST else weights
     tables = (np.where(judged, table, np.nan) for table in (observed_cost, correct))
     cost, accuracy = (known_mean(same, table)[0] for table in tables)
     return cost, accuracy
 
 
-def _slope(cost: _PerTarget, accuracy: _PerTarget, first: int, second: int) -> float:
+def _find_slope(cost: _PerTarget, accuracy: _PerTarget, first: int, second: int) -> float:
     run = float(cost[second] - cost[first])
     return float(accuracy[second] - accuracy[first]) / run if run > 0 else np.inf

@@ -104,11 +104,11 @@ class Trial:
             raise DataError(
                 f"none of the {len(predictions)} queries has a label; evaluate on scored answers"
             )
-        chosen = policy or Lambda()
+        rule = policy or Lambda()
         quality = (
-            _own_scores(chosen, predictions, data)
+            _read_own_scores(rule, predictions, data)
             if check is None
-            else _scores(check, predictions, data.correct)
+            else _score_answers(check, predictions, data.correct)
         )
         chance = ChanceLabels.of(data, predictions.correctness)
         if quality is not None and chance is not None and chance.selected:
@@ -125,12 +125,12 @@ class Trial:
             predictions.normalised_cost,
             data.correct if chance is None else chance.label,
             cost if chance is None else chance.cost(cost, predictions.estimated_cost),
-            chosen,
+            rule,
             quality,
             domains=data.domains,
             runs=data.runs,
             chance=chance,
-            fee=None if fee is None else _fees(fee, predictions.query_ids),
+            fee=None if fee is None else _look_up_fees(fee, predictions.query_ids),
             conversations=data.conversations,
         )
 
@@ -217,9 +217,10 @@ class Trial:
     @cached_property
     def priced(self) -> Bool[NDArray[np.bool_], " target"]:
         """Which targets have known costs on enough of the queries that they are measured on."""
-        known = ~np.isnan(self.correct)
-        both = (known & ~np.isnan(self.observed_cost)).sum(axis=0)
-        priced: NDArray[np.bool_] = (both > 0) & (both >= LEAST_SHARE * known.sum(axis=0))
+        is_known = ~np.isnan(self.correct)
+        with_cost = (is_known & ~np.isnan(self.observed_cost)).sum(axis=0)
+        is_enough = with_cost >= LEAST_SHARE * is_known.sum(axis=0)
+        priced: NDArray[np.bool_] = (with_cost > 0) & is_enough
         return priced
 
     @cached_property
@@ -275,16 +276,16 @@ def once_per_trial(compute: Callable[[Trial], _Value]) -> Callable[[Trial], _Val
     name = f"_{compute.__name__}"
 
     @wraps(compute)
-    def held(trial: Trial) -> _Value:
+    def compute_once(trial: Trial) -> _Value:
         if name not in vars(trial):
             vars(trial)[name] = compute(trial)
         value: _Value = vars(trial)[name]
         return value
 
-    return held
+    return compute_once
 
 
-def _fees(fee: Mapping[str, float], query_ids: tuple[str, ...]) -> PerQuery:
+def _look_up_fees(fee: Mapping[str, float], query_ids: tuple[str, ...]) -> PerQuery:
     lacking = [query_id for query_id in query_ids if query_id not in fee]
     if lacking:
         raise DataError(
@@ -294,12 +295,14 @@ def _fees(fee: Mapping[str, float], query_ids: tuple[str, ...]) -> PerQuery:
     return np.array([fee[query_id] for query_id in query_ids], dtype=np.float64)
 
 
-def _scores(check: QualityCheck, predictions: Predictions, correct: PerCell) -> PerCell:
+def _score_answers(check: QualityCheck, predictions: Predictions, correct: PerCell) -> PerCell:
     scores = check.scores(predictions.query_ids, predictions.targets, correct)
     return np.where(np.isnan(scores), 1, scores)
 
 
-def _own_scores(policy: Policy, predictions: Predictions, data: RoutingDataset) -> PerCell | None:
+def _read_own_scores(
+    policy: Policy, predictions: Predictions, data: RoutingDataset
+) -> PerCell | None:
     """The scores of the policy's own scorer; None where it has none."""
     scores = policy.scores(predictions.correctness, data.output_tokens, targets=predictions.targets)
     if scores is predictions.correctness:
@@ -322,44 +325,45 @@ def held_out_oracle(correct: PerCell, runs: PerCell | None) -> PerQuery:
         correct: The labels; NaN where missing.
         runs: The number of runs that each label is the mean of; NaN or None where that isn't known.
     """
-    found = np.full(len(correct), np.nan)
+    oracle = np.full(len(correct), np.nan)
     if runs is None:
-        return found
-    known = ~np.isnan(correct)
-    right: PerCell = np.rint(np.where(known, correct * runs, 0.0))
-    counted = (runs >= 2) & (np.abs(correct * runs - right) < _WHOLE)
-    rows = known.any(axis=1) & (counted | ~known).all(axis=1)
+        return oracle
+    is_known = ~np.isnan(correct)
+    right: PerCell = np.rint(np.where(is_known, correct * runs, 0.0))
+    is_countable = (runs >= 2) & (np.abs(correct * runs - right) < _WHOLE)
+    rows = is_known.any(axis=1) & (is_countable | ~is_known).all(axis=1)
     if rows.any():
-        often: PerCell = np.where(known, runs, 2.0)
-        found[rows] = _expected(right[rows], often[rows], known[rows])
-    return found
+        number: PerCell = np.where(is_known, runs, 2.0)
+        oracle[rows] = _average_over_ties(right[rows], number[rows], is_known[rows])
+    return oracle
 
 
-def _expected(
-    right: PerCell, runs: PerCell, known: Bool[NDArray[np.bool_], "query target"]
+def _average_over_ties(
+    right: PerCell, runs: PerCell, is_known: Bool[NDArray[np.bool_], "query target"]
 ) -> PerQuery:
     """The probability that the left-out run of the chosen target is right."""
-    seen = np.where(known, (right - 1) / (runs - 1), -1)  # the other runs' mean, if it was right
-    otherwise = np.where(known, right / (runs - 1), -1)
-    chance = np.where(known, right / runs, 0)
+    # The mean of the other runs, if the left-out one was right, and if it was wrong.
+    mean_if_right = np.where(is_known, (right - 1) / (runs - 1), -1)
+    mean_if_wrong = np.where(is_known, right / (runs - 1), -1)
+    chance = np.where(is_known, right / runs, 0)
     # Ties are broken by a uniform draw per target; this integrates over the chosen one's draw.
     nodes, weights = np.polynomial.legendre.leggauss(right.shape[1] // 2 + 1)
     total = np.zeros(len(right))
     for k in range(right.shape[1]):
-        mine = seen[:, [k]]
+        mine = mean_if_right[:, [k]]
         others = np.arange(right.shape[1]) != k
-        below = chance * (seen < mine) + (1 - chance) * (otherwise < mine)
-        level = chance * (seen == mine) + (1 - chance) * (otherwise == mine)
-        beaten = np.zeros(len(right))
+        below = chance * (mean_if_right < mine) + (1 - chance) * (mean_if_wrong < mine)
+        level = chance * (mean_if_right == mine) + (1 - chance) * (mean_if_wrong == mine)
+        won = np.zeros(len(right))
         for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
-            beaten += weight * (below + node * level)[:, others].prod(axis=1)
-        total += chance[:, k] * beaten
+            won += weight * (below + node * level)[:, others].prod(axis=1)
+        total += chance[:, k] * won
     return total
 
 
 _SHORT = 0.75
 """A domain is named if its compared share is below this fraction of the overall one."""
-_NAMED = 4
+_MOST_NAMES = 4
 
 
 @final
@@ -405,14 +409,14 @@ class Coverage:
         """Count the queries of a trial."""
         domains = trial.domains or ("",) * len(trial)
         sizes = Counter(domains)
-        kept = Counter(d for d, kept in zip(domains, trial.compared, strict=True) if kept)
+        compared = Counter(d for d, ok in zip(domains, trial.compared, strict=True) if ok)
         judged = zip(trial.targets, trial.judged, strict=True)
         return cls(
             len(trial),
             int(trial.compared.sum()),
-            tuple(DomainCoverage(name, sizes[name], kept[name]) for name in sorted(sizes)),
+            tuple(DomainCoverage(name, sizes[name], compared[name]) for name in sorted(sizes)),
             tuple(name for name, enough in judged if not enough),
-            _harder(trial, trial.compared),
+            _compare_difficulty(trial, trial.compared),
             trial.overlap,
         )
 
@@ -427,7 +431,7 @@ class Coverage:
             f"{self.compared:,} of {self.queries:,} queries are compared: those on which the "
             "outcomes of all sides are known"
         ]
-        short = self._short()
+        short = self._list_short()
         if short:
             parts.append("of " + ", of ".join(short) + " are")
         if self.compared and abs(self.harder) >= 0.005:
@@ -437,36 +441,37 @@ class Coverage:
                 "often"
             )
         if self.left_out:
-            names = ", ".join(self.left_out[:_NAMED])
-            more = f" and {len(self.left_out) - _NAMED} more" if len(self.left_out) > _NAMED else ""
+            names = ", ".join(self.left_out[:_MOST_NAMES])
+            others = len(self.left_out) - _MOST_NAMES
+            more = f" and {others} more" if others > 0 else ""
             parts.append(f"{names}{more} had too few labels to be compared with")
         if not self.compared:
             parts.append("score the answers of every target on the same queries")
         return "; ".join(parts) + "."
 
-    def _short(self) -> list[str]:
+    def _list_short(self) -> list[str]:
         least = _SHORT * self.compared / self.queries
         rows = [d for d in self.domains if d.compared < least * d.queries and d.domain]
         rows.sort(key=lambda d: d.compared - self.compared / self.queries * d.queries)
-        named = [f"{d.domain} {d.compared:,} of {d.queries:,}" for d in rows[:_NAMED]]
-        rest = rows[_NAMED:]
+        phrases = [f"{d.domain} {d.compared:,} of {d.queries:,}" for d in rows[:_MOST_NAMES]]
+        rest = rows[_MOST_NAMES:]
         if rest:
             total = sum(d.compared for d in rest), sum(d.queries for d in rest)
-            named.append(f"{len(rest)} more {total[0]:,} of {total[1]:,}")
-        return named
+            phrases.append(f"{len(rest)} more {total[0]:,} of {total[1]:,}")
+        return phrases
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        found = {**asdict(self), "harder": plain(self.harder), "note": self.note}
-        del found["overlap"]
-        return found if self.overlap is None else {**found, "overlap": self.overlap.to_dict()}
+        numbers = {**asdict(self), "harder": plain(self.harder), "note": self.note}
+        del numbers["overlap"]
+        return numbers if self.overlap is None else {**numbers, "overlap": self.overlap.to_dict()}
 
 
-def _harder(trial: Trial, compared: Bool[NDArray[np.bool_], " query"]) -> float:
-    known = ~np.isnan(trial.single_label)
-    count = known.sum(axis=0)
-    mean = np.where(known, trial.correct, 0).sum(axis=0) / np.maximum(count, 1)
-    beyond = np.where(known, trial.correct - mean, np.nan)
+def _compare_difficulty(trial: Trial, compared: Bool[NDArray[np.bool_], " query"]) -> float:
+    is_known = ~np.isnan(trial.single_label)
+    count = is_known.sum(axis=0)
+    mean = np.where(is_known, trial.correct, 0).sum(axis=0) / np.maximum(count, 1)
+    beyond = np.where(is_known, trial.correct - mean, np.nan)
     here, there = beyond[compared], beyond[~compared]
     if np.isnan(here).all() or np.isnan(there).all():
         return float("nan")

@@ -143,13 +143,13 @@ class PairRankings:
             correctness: Predicted probabilities.
             correct: Labels in [0, 1]; NaN where missing.
         """
-        known = ~np.isnan(correct)
-        accuracy = divide(np.where(known, correct, 0).sum(axis=0), known.sum(axis=0) * 1.0)
+        is_known = ~np.isnan(correct)
+        accuracy = divide(np.where(is_known, correct, 0).sum(axis=0), is_known.sum(axis=0) * 1.0)
         order = np.argsort(-np.nan_to_num(accuracy, nan=-1.0), kind="stable")
         leading = set(order[:BEST].tolist())
-        found = list(_pairs(correctness, correct))
-        best = [first in leading and second in leading for first, second, _ in found]
-        return cls(tuple(ranking for _, _, ranking in found), np.array(best, dtype=np.bool_))
+        pairs = list(_rank_pairs(correctness, correct))
+        best = [first in leading and second in leading for first, second, _ in pairs]
+        return cls(tuple(ranking for _, _, ranking in pairs), np.array(best, dtype=np.bool_))
 
     def scores(self, weights: Weights) -> dict[str, PerResample]:
         """The mean over all pairs, and over those of the most accurate targets."""
@@ -162,10 +162,11 @@ class PairRankings:
     @property
     def width(self) -> int:
         """Numbers per resample in the largest table that scoring makes."""
-        return max((len(one.right) + len(one.wrong) for one in self.rankings), default=0)
+        sizes = (len(ranking.right) + len(ranking.wrong) for ranking in self.rankings)
+        return max(sizes, default=0)
 
 
-def _pairs(correctness: PerCell, correct: PerCell) -> Iterator[tuple[int, int, Ranking]]:
+def _rank_pairs(correctness: PerCell, correct: PerCell) -> Iterator[tuple[int, int, Ranking]]:
     chance = np.clip(correctness, _LEAST, 1 - _LEAST)
     odds = log_odds(chance)
     labels = binary(correct)
@@ -198,21 +199,22 @@ def auc_by_target(ranking: tuple[Ranking, ...], weights: Weights) -> PerTarget:
 
 def brier_by_target(trial: Trial, weights: Weights) -> PerTarget:
     """Mean squared difference of probability and label (soft labels as they are)."""
-    return known_mean(weights, _squared_errors(trial))
+    return known_mean(weights, _tabulate_squared_errors(trial))
 
 
 @once_per_trial
-def _squared_errors(trial: Trial) -> KnownTable:
+def _tabulate_squared_errors(trial: Trial) -> KnownTable:
     return KnownTable.of(trial.squared_error(trial.correctness))
 
 
 def macro_mean(values: PerTarget) -> PerResample:
     """The mean over the targets, or pairs of targets, where the metric is defined."""
-    known = ~np.isnan(values)
-    return divide(np.where(known, values, 0).sum(axis=1), known.sum(axis=1).astype(np.float64))
+    is_defined = ~np.isnan(values)
+    count = is_defined.sum(axis=1).astype(np.float64)
+    return divide(np.where(is_defined, values, 0).sum(axis=1), count)
 
 
-def routed(trial: Trial) -> Bool[NDArray[np.bool_], "query target"]:
+def route_by_argmax(trial: Trial) -> Bool[NDArray[np.bool_], "query target"]:
     """The target that argmax routing (lam = 1) sends each query to, one-hot."""
     to: NDArray[np.bool_] = trial.most_probable[:, None] == np.arange(len(trial.targets))
     return to
@@ -225,7 +227,7 @@ def routing_by_target(trial: Trial, weights: Weights) -> dict[str, PerTarget]:
         `share_routed`; `accuracy_routed`, `accuracy_away` and their difference `accuracy_delta`;
         the same for mean observed `cost`, in US dollars; all at lam = 1.
     """
-    to, tables = _routing_tables(trial)
+    to, tables = _tabulate_routing(trial)
     result = {
         "share_routed": divide(weights @ to.astype(np.float64), weights.sum(axis=1, keepdims=True))
     }
@@ -240,14 +242,14 @@ def routing_by_target(trial: Trial, weights: Weights) -> dict[str, PerTarget]:
 
 
 @once_per_trial
-def _routing_tables(
+def _tabulate_routing(
     trial: Trial,
 ) -> tuple[Bool[NDArray[np.bool_], "query target"], dict[str, tuple[KnownTable, KnownTable]]]:
     """Where each query is routed; labels and costs there and elsewhere."""
-    to = routed(trial)
+    to = route_by_argmax(trial)
     tables = {"accuracy": trial.correct, "cost": trial.observed_cost}
-    known = {name: KnownTable.of(table) for name, table in tables.items()}
-    return to, {name: (table.only(to), table.only(~to)) for name, table in known.items()}
+    known_tables = {name: KnownTable.of(table) for name, table in tables.items()}
+    return to, {name: (table.only(to), table.only(~to)) for name, table in known_tables.items()}
 
 
 def selection(trial: Trial, weights: Weights) -> dict[str, PerResample]:
@@ -259,19 +261,19 @@ def selection(trial: Trial, weights: Weights) -> dict[str, PerResample]:
         answers correctly; `optimal_selection`: the share where it is also the cheapest right one.
     """
     names = "solvable_share", "solvable_accuracy", "optimal_selection"
-    return dict(zip(names, known_mean(weights, _selection_table(trial)).T, strict=True))
+    return dict(zip(names, known_mean(weights, _tabulate_selection(trial)).T, strict=True))
 
 
 @once_per_trial
-def _selection_table(trial: Trial) -> KnownTable:
+def _tabulate_selection(trial: Trial) -> KnownTable:
     labels = binary(trial.joint)
-    chosen = trial.of_choice(labels, trial.most_probable)
+    label = trial.of_choice(labels, trial.most_probable)
     cost = trial.of_choice(trial.paid, trial.most_probable)
     solvable = np.fmax.reduce(labels, axis=1)
-    right = np.where(solvable == 1, chosen, np.nan)
-    priced = ~np.isnan(trial.best_cost) & (~np.isnan(cost) | (chosen == 0))
-    cheapest = np.where(priced, (chosen == 1) & (cost <= trial.best_cost), np.nan)
-    optimal = np.where(np.isnan(right), np.nan, cheapest)
+    right = np.where(solvable == 1, label, np.nan)
+    priced = ~np.isnan(trial.best_cost) & (~np.isnan(cost) | (label == 0))
+    is_cheapest = np.where(priced, (label == 1) & (cost <= trial.best_cost), np.nan)
+    optimal = np.where(np.isnan(right), np.nan, is_cheapest)
     return KnownTable.of(np.stack([solvable, right, optimal], axis=1))
 
 
@@ -282,7 +284,7 @@ def by_regime(trial: Trial, weights: Weights) -> dict[str, PerRegime]:
         `share` of the compared queries; `accuracy` of argmax routing; `best_single`, the accuracy
         in the regime of the target that is best overall.
     """
-    member, answer, labels = _regime_tables(trial)
+    member, answer, labels = _tabulate_regimes(trial)
     measured = weights @ member.astype(np.float64)
     best = np.nan_to_num(known_mean(weights, trial.single_tables[0]), nan=-1.0).argmax(axis=1)
     singles = [known_mean(weights * inside, labels) for inside in member.T]
@@ -295,7 +297,7 @@ def by_regime(trial: Trial, weights: Weights) -> dict[str, PerRegime]:
 
 
 @once_per_trial
-def _regime_tables(
+def _tabulate_regimes(
     trial: Trial,
 ) -> tuple[Bool[NDArray[np.bool_], "query regime"], KnownTable, KnownTable]:
     """The regime of each query; the chosen target's label in its column; all labels."""

@@ -54,8 +54,9 @@ class PolicyValue:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        told = estimates_to_dict({"accuracy": self.accuracy, "by_inverse_propensity": self.inverse})
-        return {**told, "mean_cost": plain(self.cost), "effective_labels": plain(self.effective)}
+        estimates = {"accuracy": self.accuracy, "by_inverse_propensity": self.inverse}
+        values = estimates_to_dict(estimates)
+        return {**values, "mean_cost": plain(self.cost), "effective_labels": plain(self.effective)}
 
 
 @short_repr
@@ -91,20 +92,20 @@ class PolicyValues:
                 "chance selected none of these labels, so their means are the values; give the "
                 "dataset propensities, or use evaluate"
             )
-        terms = _terms(trial, labels)
+        terms = _compute_terms(trial, labels)
 
         def values(query: NDArray[np.int64], target: NDArray[np.int64]) -> NDArray[np.float64]:
             return np.ascontiguousarray(terms[query, target])
 
         sums = PathSums.of(trial, values)
-        path = _estimates(np.stack([total[0] for total in sums.totals(ones(len(trial)))]))
-        alone = _estimates(terms.sum(axis=0).T)
+        path = _estimate_points(np.stack([total[0] for total in sums.totals(ones(len(trial)))]))
+        alone = _estimate_points(terms.sum(axis=0).T)
         return cls(
             trial,
             sums.lam,
             path,
             {
-                name: _value(alone, k)
+                name: _make_value(alone, k)
                 for k, name in enumerate(trial.targets)
                 if not np.isnan(alone["accuracy"][k])
             },
@@ -123,23 +124,26 @@ class PolicyValues:
         overlap = self.trial.overlap_of([self.trial.path.at(lam)])
         if overlap is not None:
             overlap.check()
-        return _value(self.table, self._place(lam))
+        return _make_value(self.table, self._find_place(lam))
 
     def to_dict(self, lams: Sequence[float]) -> dict[str, Any]:
         """Plain values for JSON: the values at these lam, and of the single targets."""
-        found = {f"{lam:g}": _value(self.table, self._place(lam)).to_dict() for lam in lams}
-        return {"lam": found, "targets": {n: value.to_dict() for n, value in self.targets.items()}}
+        places = {f"{lam:g}": self._find_place(lam) for lam in lams}
+        by_lam = {lam: _make_value(self.table, at).to_dict() for lam, at in places.items()}
+        return {"lam": by_lam, "targets": {n: value.to_dict() for n, value in self.targets.items()}}
 
-    def _place(self, lam: float) -> int:
+    def _find_place(self, lam: float) -> int:
         return len(self) - 1 if lam == 1 else max(int(np.searchsorted(self.lam, lam)) - 1, 0)
 
 
-def _terms(trial: Trial, labels: ChanceLabels) -> Float[NDArray[np.float64], "query target term"]:
-    """What each cell adds to the sums that `_estimates` reads."""
+def _compute_terms(
+    trial: Trial, labels: ChanceLabels
+) -> Float[NDArray[np.float64], "query target term"]:
+    """What each cell adds to the sums that `_estimate_points` reads."""
     chance = labels.propensity
     lacking = np.zeros(labels.is_known.shape) if chance is None else chance < FLOOR
     label, weight = np.nan_to_num(trial.correct), labels.weight
-    seen, paid = np.nan_to_num(labels.corrected) * weight, trial.paid
+    observed, paid = np.nan_to_num(labels.corrected) * weight, trial.paid
     # The square of a sum of n numbers is at most n times the sum of their squares.
     turns = np.ones((len(trial), 1)) if labels.turns is None else labels.turns[:, None]
     terms = [
@@ -151,35 +155,36 @@ def _terms(trial: Trial, labels: ChanceLabels) -> Float[NDArray[np.float64], "qu
         turns * label**2,
         weight,
         turns * weight**2,
-        seen,
-        turns * seen * weight,
-        turns * seen**2,
+        observed,
+        turns * observed * weight,
+        turns * observed**2,
     ]
     return np.stack([*terms, np.nan_to_num(paid), ~np.isnan(paid)], axis=2).astype(np.float64)
 
 
-def _estimates(sums: Float[NDArray[np.float64], "term point"]) -> dict[str, PerPoint]:
+def _estimate_points(sums: Float[NDArray[np.float64], "term point"]) -> dict[str, PerPoint]:
     count, lacking, label, counts, labels, square = sums[:6]
-    weight, weights, seen, product, seen_square, paid, priced = sums[6:]
+    weight, weights, observed, product, observed_square, paid, priced = sums[6:]
     effective = divide(weight**2, weights)
     good = (lacking <= MOST_LACKING * (count + lacking)) & (effective >= LEAST_EFFECTIVE)
     mean = divide(label, count)
     spread = np.maximum(square - 2 * mean * labels + mean**2 * counts, 0)
-    inverse = divide(seen, weight)
-    own = np.maximum(seen_square - 2 * inverse * product + inverse**2 * weights, 0)
-    found = {
+    inverse = divide(observed, weight)
+    own = np.maximum(observed_square - 2 * inverse * product + inverse**2 * weights, 0)
+    numbers = {
         "accuracy": mean,
         "error": divide(np.sqrt(spread), count),
         "inverse": inverse,
         "inverse_error": divide(np.sqrt(own), weight),
         "cost": divide(paid, priced),
     }
-    return {name: np.where(good, n, np.nan) for name, n in found.items()} | {"effective": effective}
+    good_alone = {name: np.where(good, values, np.nan) for name, values in numbers.items()}
+    return {**good_alone, "effective": effective}
 
 
-def _value(table: Mapping[str, PerPoint], place: int) -> PolicyValue:
+def _make_value(table: Mapping[str, PerPoint], place: int) -> PolicyValue:
     accuracy, inverse = (
-        _interval(float(table[name][place]), float(table[error][place]))
+        _make_interval(float(table[name][place]), float(table[error][place]))
         for name, error in (("accuracy", "error"), ("inverse", "inverse_error"))
     )
     return PolicyValue(
@@ -187,6 +192,6 @@ def _value(table: Mapping[str, PerPoint], place: int) -> PolicyValue:
     )
 
 
-def _interval(value: float, error: float) -> Estimate:
+def _make_interval(value: float, error: float) -> Estimate:
     reason = "overlap is lacking" if math.isnan(value) else ""
     return Estimate(value, value - _WIDE * error, value + _WIDE * error, reason=reason)

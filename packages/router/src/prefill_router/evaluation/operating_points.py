@@ -132,7 +132,8 @@ class _TrainCurve:
         lam[-1] = 1.0
         cheapest = float(np.nanmin(price)) if not np.isnan(price).all() else np.nan
         anchors = best, float(label[best]), float(price[best]), cheapest
-        return cls(lam, points.accuracy[0], points.cost[0], _losses(trial, lam, best), *anchors)
+        losses = _measure_losses(trial, lam, best)
+        return cls(lam, points.accuracy[0], points.cost[0], losses, *anchors)
 
     def most_accurate(self, among: NDArray[np.bool_] | None = None) -> float:
         """The lam of the highest accuracy; of several, the cheapest."""
@@ -179,12 +180,12 @@ class _TrainCurve:
         return float(self.lam[np.flatnonzero(good)[-1]]) if good.any() else None
 
 
-def _losses(trial: Trial, lam: PerPoint, best: int) -> PerPoint:
+def _measure_losses(trial: Trial, lam: PerPoint, best: int) -> PerPoint:
     """The loss of evenly spread settings to the best single target, plus one standard error."""
     rows, losses = np.flatnonzero(trial.compared), np.full(len(lam), np.nan)
     alone = trial.correct[rows, best]
-    named = trial.conversations
-    groups = None if named is None else [named[row] for row in rows]
+    conversations = trial.conversations
+    groups = None if conversations is None else [conversations[row] for row in rows]
     for place in np.unique(np.linspace(0, len(lam) - 1, _MOST).astype(np.int64)):
         label = trial.correct[rows, trial.path.at(float(lam[place]))[rows]]
         mean, error = paired_mean(alone - label, groups)

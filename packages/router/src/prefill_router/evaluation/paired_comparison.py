@@ -150,33 +150,36 @@ def paired(
         ConfigError: There is no system, the reference or a check names an unknown one, or an option
             is invalid.
     """
-    reference = _named(systems, reference, checks or {})
+    reference = _choose_reference(systems, reference, checks or {})
     scorers = {
         name: Scorer(trial, step, axis, max_cost, (chosen or {}).get(name))
-        for name, trial in _trials(systems, dataset, checks or {}, fees or {}).items()
+        for name, trial in _make_trials(systems, dataset, checks or {}, fees or {}).items()
     }
     trial = next(iter(scorers.values())).trial
-    scores = _scores(scorers, ones(len(trial)))
-    point = _headlines(scores)
+    scores = _score_systems(scorers, ones(len(trial)))
+    point = _list_headlines(scores)
     width = max(scorer.width for scorer in scorers.values())
-    drawn = Bootstrap(len(trial), resamples, seed, width, trial.conversations).resample(
-        lambda weights: _headlines(_scores(scorers, weights)), point, progress, "paired bootstrap"
+    resampled = Bootstrap(len(trial), resamples, seed, width, trial.conversations).resample(
+        lambda weights: _list_headlines(_score_systems(scorers, weights)),
+        point,
+        progress,
+        "paired bootstrap",
     )
     why = {
         (name, number): scores[name].why_undefined(("headline", number, ""))
         for (name, number), value in point.items()
         if np.isnan(value[0])
     }
-    found = estimates(point, drawn, why.__getitem__)
+    numbers = estimates(point, resampled, why.__getitem__)
     differences = estimates(
-        _minus(point, reference),
-        _minus(drawn, reference),
+        _subtract_reference(point, reference),
+        _subtract_reference(resampled, reference),
         lambda key: why.get(key) or why.get((reference, key[1]), ""),
     )
     return Paired(
         reference=reference,
-        headline={name: with_chance(_of(found, name)) for name in scorers},
-        difference={name: _of(differences, name) for name in scorers if name != reference},
+        headline={name: with_chance(_pick_system(numbers, name)) for name in scorers},
+        difference={name: _pick_system(differences, name) for name in scorers if name != reference},
         resamples=resamples,
         seed=seed,
         conversations=count_groups(trial.conversations),
@@ -219,9 +222,9 @@ def compare(
             some of them.
         ConfigError: An option is invalid.
     """
-    one, other = policies or (Lambda(), Lambda())
-    both = paired(
-        {"first": (first, one), "second": (second, other)},
+    first_policy, second_policy = policies or (Lambda(), Lambda())
+    pair = paired(
+        {"first": (first, first_policy), "second": (second, second_policy)},
         dataset,
         reference="second",
         checks={
@@ -239,14 +242,14 @@ def compare(
     )
     numbers = {
         system: {name: estimate.value for name, estimate in estimates.items()}
-        for system, estimates in both.headline.items()
+        for system, estimates in pair.headline.items()
     }
     return Comparison(
-        first=numbers["first"], second=numbers["second"], difference=both.difference["first"]
+        first=numbers["first"], second=numbers["second"], difference=pair.difference["first"]
     )
 
 
-def _named(
+def _choose_reference(
     systems: Mapping[str, tuple[Predictions, Policy]],
     reference: str | None,
     checks: Mapping[str, QualityCheck],
@@ -259,7 +262,7 @@ def _named(
     return next(iter(systems)) if reference is None else reference
 
 
-def _trials(
+def _make_trials(
     systems: Mapping[str, tuple[Predictions, Policy]],
     dataset: RoutingDataset,
     checks: Mapping[str, QualityCheck],
@@ -281,7 +284,7 @@ def _trials(
     }
 
 
-def _scores(scorers: Mapping[str, Scorer], weights: Weights) -> dict[str, Scores]:
+def _score_systems(scorers: Mapping[str, Scorer], weights: Weights) -> dict[str, Scores]:
     readings = {name: scorer.read(weights) for name, scorer in scorers.items()}
     among = tuple(readings.values())
     return {
@@ -290,16 +293,16 @@ def _scores(scorers: Mapping[str, Scorer], weights: Weights) -> dict[str, Scores
     }
 
 
-def _headlines(scores: Mapping[str, Scores]) -> Table:
+def _list_headlines(scores: Mapping[str, Scores]) -> Table:
     """The headline numbers by system and name."""
     return {
         (name, number): value
-        for name, one in scores.items()
-        for number, value in one.headline.items()
+        for name, system_scores in scores.items()
+        for number, value in system_scores.headline.items()
     }
 
 
-def _minus(table: Table, reference: str) -> Table:
+def _subtract_reference(table: Table, reference: str) -> Table:
     """The numbers of every other system minus the reference's."""
     return {
         (name, number): value - table[reference, number]
@@ -308,5 +311,5 @@ def _minus(table: Table, reference: str) -> Table:
     }
 
 
-def _of(found: Mapping[tuple[str, str], Estimate], system: str) -> dict[str, Estimate]:
-    return {number: estimate for (name, number), estimate in found.items() if name == system}
+def _pick_system(numbers: Mapping[tuple[str, str], Estimate], system: str) -> dict[str, Estimate]:
+    return {number: estimate for (name, number), estimate in numbers.items() if name == system}

@@ -67,8 +67,8 @@ class RecordedCheck(QualityCheck):
         shape = (len(self.query_ids), len(self.targets))
         if self.table.shape != shape:
             raise DataError(f"the scores are {self.table.shape}; ids and targets need {shape}")
-        known = self.table[~np.isnan(self.table)]
-        if not ((known >= 0) & (known <= 1)).all():
+        scores = self.table[~np.isnan(self.table)]
+        if not ((scores >= 0) & (scores <= 1)).all():
             raise DataError("the scores of a quality check must be in [0, 1], or NaN where missing")
 
     def scores(

@@ -82,11 +82,11 @@ class RateChoice:
         lams = np.append(np.quantile(changes, np.linspace(0, 1, _LAMS), method="nearest"), 1.0)
         rows = np.arange(len(rates))
         choices = [path.at(float(lam)) for lam in lams]
-        paid = np.stack([train.observed_cost[rows, choice] for choice in choices], axis=1)
-        spent = known_mean(ones(len(rates)), paid)[0]
+        prices = np.stack([train.observed_cost[rows, choice] for choice in choices], axis=1)
+        costs = known_mean(ones(len(rates)), prices)[0]
         right = np.array([rates[rows, choice].mean() for choice in choices])
-        corners = envelope_targets(spent, right) or [len(lams) - 1]
-        return tuple(lams[corners].tolist()), tuple(spent[corners].tolist())
+        corners = envelope_targets(costs, right) or [len(lams) - 1]
+        return tuple(lams[corners].tolist()), tuple(costs[corners].tolist())
 
     def choose(self, trial: Trial) -> Iterator[Choice]:
         """The target of each query, at one corner after another."""
@@ -253,7 +253,7 @@ class ReferenceTable:
         gap = mean[above] - mean[below]
         share = (cost - mean[below]) / gap if gap > 0 else 1.0
         mixed = [(1 - share) * table[:, below] + share * table[:, above] for table in (label, paid)]
-        slope = _slope(mean[order], label.mean(axis=0)[order], place)
+        slope = _find_slope(mean[order], label.mean(axis=0)[order], place)
         return MixedReference(mixed[0], mixed[1], slope)
 
 
@@ -290,7 +290,7 @@ _WINDOW = 6 / (LEVELS - 1)
 """The share of the costs on each side over which a slope is measured; nearer levels are alike."""
 
 
-def _slope(cost: PerQuery, accuracy: PerQuery, place: int) -> float:
+def _find_slope(cost: PerQuery, accuracy: PerQuery, place: int) -> float:
     reach = _WINDOW * float(cost[-1] - cost[0])
     below = int(np.searchsorted(cost, cost[place] - reach))
     above = int(np.searchsorted(cost, cost[place] + reach, side="right")) - 1

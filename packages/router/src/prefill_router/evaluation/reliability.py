@@ -119,20 +119,21 @@ class Bins:
         """
         if count < 1:
             raise ConfigError(f"{count} bins were requested; give at least 1 (15 is usual)")
-        known = ~np.isnan(trial.correct)
-        columns = [*(known & chosen for chosen in _each_target(known)), known]
-        placed = [_placed(trial.correctness, cells, kind, count) for cells in columns]
-        tables = [_tables(trial, *pair, count) for pair in zip(columns, placed, strict=True)]
-        bounds = [_bounds(trial.correctness, *p, count) for p in zip(columns, placed, strict=True)]
+        is_known = ~np.isnan(trial.correct)
+        columns = [*(is_known & chosen for chosen in _mask_targets(is_known)), is_known]
+        places = [_place_cells(trial.correctness, cells, kind, count) for cells in columns]
+        tables = [_sum_cells(trial, *pair, count) for pair in zip(columns, places, strict=True)]
+        pairs = zip(columns, places, strict=True)
+        bounds = [_find_bounds(trial.correctness, *pair, count) for pair in pairs]
         return cls(
             (*trial.targets, POOLED),
             kind,
             count,
             np.stack([low for low, _ in bounds]),
             np.stack([high for _, high in bounds]),
-            _design([table[:_LINEAR] for table in tables]),
-            _design([table[_LINEAR:] for table in tables]),
-            np.stack([_totals(trial, cells) for cells in columns], axis=2),
+            _stack_tables([table[:_LINEAR] for table in tables]),
+            _stack_tables([table[_LINEAR:] for table in tables]),
+            np.stack([_sum_queries(trial, cells) for cells in columns], axis=2),
         )
 
     def sums(self, weights: Weights, *, noise: Noise = "resampling") -> BinSums:
@@ -144,17 +145,17 @@ class Bins:
                 of a sample of this size, or of both.
         """
         cells, label, square, brier = np.einsum("rq,qsc->src", weights, self.totals)
-        weight, predicted, observed = self._summed(self.linear, weights, _LINEAR)
+        weight, predicted, observed = self._sum_bins(self.linear, weights, _LINEAR)
         counted = {"resampling": weights**2 - weights, "sampling": weights, "all": weights**2}
-        products = self._summed(self.squared, counted[noise], _SQUARED)
+        products = self._sum_bins(self.squared, counted[noise], _SQUARED)
         mean, ratio = divide(observed, weight), divide(predicted, weight)
         gaps, labels = products[[0, 1, 4]], products[[2, 3, 4]]
         return BinSums(
             weight,
             ratio,
             mean,
-            _noise(ratio - mean, gaps, weight, whole=noise != "resampling"),
-            _noise(mean, labels, weight, whole=noise != "resampling"),
+            _estimate_noise(ratio - mean, gaps, weight, whole=noise != "resampling"),
+            _estimate_noise(mean, labels, weight, whole=noise != "resampling"),
             cells,
             divide(label, cells),
             np.maximum(divide(square, cells) - divide(label, cells) ** 2, 0),
@@ -166,7 +167,7 @@ class Bins:
         """Numbers per resample in the largest table that summing makes."""
         return len(self.totals) + _SQUARED * len(self.names) * self.count
 
-    def _summed(
+    def _sum_bins(
         self, design: "csr_array[Any, Any]", weights: Weights, tables: int
     ) -> Float[NDArray[np.float64], "table resample column bin"]:
         flat = np.asarray(design @ weights.T).T
@@ -174,24 +175,24 @@ class Bins:
         return np.ascontiguousarray(np.moveaxis(shaped, 1, 0))
 
 
-def _each_target(known: Bool[NDArray[np.bool_], "query target"]) -> Iterator[NDArray[np.bool_]]:
+def _mask_targets(known: Bool[NDArray[np.bool_], "query target"]) -> Iterator[NDArray[np.bool_]]:
     for k in range(known.shape[1]):
         yield np.arange(known.shape[1]) == k
 
 
-def _placed(
+def _place_cells(
     correctness: PerCell, cells: Bool[NDArray[np.bool_], "query target"], kind: BinKind, count: int
 ) -> Int[NDArray[np.int64], " cell"]:
     """The bin of each of these cells."""
     scores = correctness[cells]
     if kind == "width":
         return np.minimum((scores * count).astype(np.int64), count - 1)
-    _, place, often = np.unique(scores, return_inverse=True, return_counts=True)
-    rank = (np.cumsum(often) - often / 2) / max(len(scores), 1)
+    _, place, count_of_score = np.unique(scores, return_inverse=True, return_counts=True)
+    rank = (np.cumsum(count_of_score) - count_of_score / 2) / max(len(scores), 1)
     return np.asarray(rank * count).astype(np.int64)[place.reshape(-1)]
 
 
-def _bounds(
+def _find_bounds(
     correctness: PerCell,
     cells: Bool[NDArray[np.bool_], "query target"],
     bins: Int[NDArray[np.int64], " cell"],
@@ -204,7 +205,7 @@ def _bounds(
     return np.where(low > high, np.nan, low), np.where(low > high, np.nan, high)
 
 
-def _tables(
+def _sum_cells(
     trial: Trial,
     cells: Bool[NDArray[np.bool_], "query target"],
     bins: Int[NDArray[np.int64], " cell"],
@@ -223,7 +224,7 @@ def _tables(
     return [csr_array(table.T) for table in (number, predicted, label, *products)]
 
 
-def _design(columns: list[list["csr_array[Any, Any]"]]) -> "csr_array[Any, Any]":
+def _stack_tables(columns: list[list["csr_array[Any, Any]"]]) -> "csr_array[Any, Any]":
     """The tables of all columns as one sparse matrix, [table x column x bin, query]."""
     from scipy.sparse import csr_array, vstack
 
@@ -231,7 +232,7 @@ def _design(columns: list[list["csr_array[Any, Any]"]]) -> "csr_array[Any, Any]"
     return csr_array(vstack([table for column in tables for table in column], format="csr"))
 
 
-def _totals(
+def _sum_queries(
     trial: Trial, cells: Bool[NDArray[np.bool_], "query target"]
 ) -> Float[NDArray[np.float64], "query 4"]:
     label = np.where(cells, trial.correct, 0)
@@ -241,7 +242,7 @@ def _totals(
     return np.stack([table.sum(axis=1) for table in tables], axis=1)
 
 
-def _noise(
+def _estimate_noise(
     mean: PerBin,
     products: Float[NDArray[np.float64], "3 resample column bin"],
     weight: PerBin,
@@ -273,11 +274,11 @@ def calibration_error(sums: BinSums) -> PerColumn:
     """
     from scipy.special import ndtr
 
-    apart = np.abs(sums.predicted - sums.observed)
-    noise = np.sqrt(_finite(sums.gap_noise, apart**2))
-    steps = np.where(noise > 0, apart / np.where(noise > 0, noise, 1), 0)
-    longer = noise * (_CHANCE * np.exp(-(steps**2) / 2) - 2 * steps * ndtr(-steps))
-    return _over_bins(sums, apart - longer)
+    distance = np.abs(sums.predicted - sums.observed)
+    noise = np.sqrt(_limit_noise(sums.gap_noise, distance**2))
+    steps = np.where(noise > 0, distance / np.where(noise > 0, noise, 1), 0)
+    excess = noise * (_CHANCE * np.exp(-(steps**2) / 2) - 2 * steps * ndtr(-steps))
+    return _average_over_bins(sums, distance - excess)
 
 
 def chance_error(sums: BinSums) -> PerColumn:
@@ -291,24 +292,24 @@ def chance_error(sums: BinSums) -> PerColumn:
         sums: Statistics with the noise of `sampling`, if the last column is used.
     """
     single = np.isinf(sums.gap_noise[:, -1:])
-    apart = np.abs(sums.predicted - sums.observed)[:, -1:]
-    together = np.where(single, apart, _CHANCE * np.sqrt(sums.gap_noise[:, -1:]))
+    distance = np.abs(sums.predicted - sums.observed)[:, -1:]
+    together = np.where(single, distance, _CHANCE * np.sqrt(sums.gap_noise[:, -1:]))
     mean = sums.label_mean
     scatter = np.sqrt(divide(sums.label_variance, mean * (1 - mean)))[:, :-1, None]
-    alone = _deviation(sums.weight, sums.predicted)[:, :-1] * np.nan_to_num(scatter, nan=1.0)
-    return _over_bins(sums, np.concatenate([alone, together], axis=1))
+    alone = _expect_deviation(sums.weight, sums.predicted)[:, :-1] * np.nan_to_num(scatter, nan=1.0)
+    return _average_over_bins(sums, np.concatenate([alone, together], axis=1))
 
 
-def _deviation(draws: PerBin, chance: PerBin) -> PerBin:
+def _expect_deviation(draws: PerBin, chance: PerBin) -> PerBin:
     """The mean distance of a binomial share from its probability; NaN without draws."""
     from scipy.special import gammaln, xlog1py, xlogy
 
-    count, said = np.where(draws > 0, draws, np.nan), np.clip(chance, 0, 1)
-    over = np.floor(count * said) + 1  # the lowest number of successes above the mean
+    count, probability = np.where(draws > 0, draws, np.nan), np.clip(chance, 0, 1)
+    over = np.floor(count * probability) + 1  # the lowest number of successes above the mean
     inside = over <= count
     over = np.where(inside, over, 1)
     ways = gammaln(count + 1) - gammaln(over) - gammaln(count - over + 1)
-    size = ways + xlogy(over, said) + xlog1py(count - over + 1, -said)
+    size = ways + xlogy(over, probability) + xlog1py(count - over + 1, -probability)
     return np.where(inside, 2 * np.exp(size), 0) / count
 
 
@@ -329,13 +330,13 @@ def with_chance(
         name: Name of the calibration error.
         by_chance: Name of the expected error by chance.
     """
-    found = dict(estimates)
-    if name in found and by_chance in found and np.isfinite(found[name].lower):
-        one = found[name]
-        half = (one.upper - one.lower) / 2
-        lower = max(one.value - half - found[by_chance].value, 0.0)
-        found[name] = replace(one, lower=lower, upper=one.value + half)
-    return found
+    result = dict(estimates)
+    if name in result and by_chance in result and np.isfinite(result[name].lower):
+        error = result[name]
+        half = (error.upper - error.lower) / 2
+        lower = max(error.value - half - result[by_chance].value, 0.0)
+        result[name] = replace(error, lower=lower, upper=error.value + half)
+    return result
 
 
 def ece_by_target(
@@ -357,9 +358,9 @@ def decomposition(sums: BinSums) -> dict[str, PerColumn]:
         the predictions within bins minus twice their covariance with the labels there.
     """
     gap = (sums.predicted - sums.observed) ** 2
-    apart = (sums.observed - sums.label_mean[:, :, None]) ** 2
-    reliability = _over_bins(sums, gap - _finite(sums.gap_noise, gap))
-    resolution = _over_bins(sums, apart - _finite(sums.observed_noise, apart))
+    distance = (sums.observed - sums.label_mean[:, :, None]) ** 2
+    reliability = _average_over_bins(sums, gap - _limit_noise(sums.gap_noise, gap))
+    resolution = _average_over_bins(sums, distance - _limit_noise(sums.observed_noise, distance))
     uncertainty = sums.label_variance
     return {
         "brier": sums.brier,
@@ -380,28 +381,29 @@ def brier_parts_by_target(
 
 def bias(sums: BinSums) -> PerColumn:
     """Mean prediction minus share of right answers: above 0, the target is overestimated."""
-    return _over_bins(sums, sums.predicted - sums.observed)
+    return _average_over_bins(sums, sums.predicted - sums.observed)
 
 
 def log_loss(trial: Trial, weights: Weights) -> PerColumn:
     """Mean cross-entropy in nats, soft labels as they are; always predicting 0.5 gives 0.693."""
-    known = ~np.isnan(trial.correct)
-    said = np.clip(trial.correctness, _EDGE, 1 - _EDGE)
-    label = np.where(known, trial.correct, 0)
-    loss = np.where(known, -label * np.log(said) - (1 - label) * np.log1p(-said), 0)
+    is_known = ~np.isnan(trial.correct)
+    probability = np.clip(trial.correctness, _EDGE, 1 - _EDGE)
+    label = np.where(is_known, trial.correct, 0)
+    entropy = -label * np.log(probability) - (1 - label) * np.log1p(-probability)
+    loss = np.where(is_known, entropy, 0)
     total, cells = (
         weights @ np.concatenate([table, table.sum(axis=1, keepdims=True)], axis=1)
-        for table in (loss, known.astype(np.float64))
+        for table in (loss, is_known.astype(np.float64))
     )
     return divide(total, cells)
 
 
-def _over_bins(sums: BinSums, values: PerBin) -> PerColumn:
+def _average_over_bins(sums: BinSums, values: PerBin) -> PerColumn:
     """The mean over the bins, weighted by their cells; NaN without cells."""
     total = np.where(sums.weight > 0, sums.weight * values, 0).sum(axis=2)
     return divide(total, sums.cells)
 
 
-def _finite(noise: PerBin, square: PerBin) -> PerBin:
+def _limit_noise(noise: PerBin, square: PerBin) -> PerBin:
     """The noise; in a bin with a single draw, where it can't be estimated, the whole square."""
     return np.where(np.isinf(noise), square, noise)

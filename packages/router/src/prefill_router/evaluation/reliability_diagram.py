@@ -137,9 +137,9 @@ class Reliability:
         The interval of their reliability beyond chance is above 0; of 40 calibrated rows, about one
         is listed by chance.
         """
-        beyond = {n: row["reliability_beyond_chance"] for n, row in self.estimates.items()}
-        named = [name for name, value in beyond.items() if value.lower > 0]
-        return tuple(sorted(named, key=lambda name: -beyond[name].value))
+        excess = {n: row["reliability_beyond_chance"] for n, row in self.estimates.items()}
+        names = [name for name, value in excess.items() if value.lower > 0]
+        return tuple(sorted(names, key=lambda name: -excess[name].value))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; None where a number isn't defined."""
@@ -192,35 +192,38 @@ def reliability_of(
         ConfigError: An option is invalid.
     """
     kinds: tuple[BinKind, BinKind] = ("width", "mass")
-    placed = {kind: Bins.of(trial, kind=kind, count=bins) for kind in kinds}
+    bins_by_kind = {kind: Bins.of(trial, kind=kind, count=bins) for kind in kinds}
     whole = ones(len(trial))
-    point = _judge(trial, placed, whole)
-    width = max(each.width for each in placed.values())
+    point = _judge(trial, bins_by_kind, whole)
+    width = max(each.width for each in bins_by_kind.values())
     draws = Bootstrap(len(trial), resamples, seed, width, trial.conversations)
-    drawn = draws.resample(partial(_judge, trial, placed), point, progress, "calibration")
-    for name, bins_of in zip(("ece", "ece_equal_mass"), placed.values(), strict=True):
-        by_chance = _with_mean(chance_error(bins_of.sums(whole, noise="sampling")))
+    resampled = draws.resample(partial(_judge, trial, bins_by_kind), point, progress, "calibration")
+    for name, kind_bins in zip(("ece", "ece_equal_mass"), bins_by_kind.values(), strict=True):
+        by_chance = _append_mean(chance_error(kind_bins.sums(whole, noise="sampling")))
         # It depends on the size of the sample, so it isn't resampled.
-        point[f"{name}_by_chance"], drawn[f"{name}_by_chance"] = by_chance, by_chance[:0]
-    names = (*placed["width"].names, MEAN)
-    known = (~np.isnan(trial.observed)).sum(axis=0).tolist()
+        point[f"{name}_by_chance"], resampled[f"{name}_by_chance"] = by_chance, by_chance[:0]
+    names = (*bins_by_kind["width"].names, MEAN)
+    labels = (~np.isnan(trial.observed)).sum(axis=0).tolist()
     return Reliability(
         len(trial),
-        dict(zip(names, [*known, sum(known), sum(known)], strict=True)),
-        _estimates(names, point, drawn),
-        {kind: _diagram(b, b.sums(whole), drawn[_OBSERVED + kind]) for kind, b in placed.items()},
+        dict(zip(names, [*labels, sum(labels), sum(labels)], strict=True)),
+        _estimate_columns(names, point, resampled),
+        {
+            kind: _make_diagram(b, b.sums(whole), resampled[_OBSERVED + kind])
+            for kind, b in bins_by_kind.items()
+        },
         resamples,
         seed,
     )
 
 
-def _judge(trial: Trial, placed: Mapping[BinKind, Bins], weights: Weights) -> _Table:
+def _judge(trial: Trial, bins_by_kind: Mapping[BinKind, Bins], weights: Weights) -> _Table:
     """All numbers by name, with columns for the targets, all together, and the mean over targets.
 
     Further entries give the share of right answers in each bin of each kind.
     """
-    sums = {kind: bins.sums(weights) for kind, bins in placed.items()}
-    wide, clean = sums["width"], placed["width"].sums(weights, noise="all")
+    sums = {kind: bins.sums(weights) for kind, bins in bins_by_kind.items()}
+    wide, clean = sums["width"], bins_by_kind["width"].sums(weights, noise="all")
     table = {
         "ece": calibration_error(wide),
         "ece_equal_mass": calibration_error(sums["mass"]),
@@ -230,23 +233,24 @@ def _judge(trial: Trial, placed: Mapping[BinKind, Bins], weights: Weights) -> _T
         "log_loss": log_loss(trial, weights),
     }
     observed = {_OBSERVED + kind: each.observed for kind, each in sums.items()}
-    return {**{what: _with_mean(values) for what, values in table.items()}, **observed}
+    return {**{what: _append_mean(values) for what, values in table.items()}, **observed}
 
 
-def _with_mean(
+def _append_mean(
     values: Float[NDArray[np.float64], "resample column"],
 ) -> Float[NDArray[np.float64], "resample _"]:
     mean: PerResample = macro_mean(values[:, :-1])
     return np.concatenate([values, mean[:, None]], axis=1)
 
 
-def _estimates(
-    names: tuple[str, ...], point: _Table, drawn: _Table
+def _estimate_columns(
+    names: tuple[str, ...], point: _Table, resampled: _Table
 ) -> dict[str, dict[str, Estimate]]:
     numbers = [what for what in point if not what.startswith(_OBSERVED)]
     result = {}
     for k, name in enumerate(names):
-        here, there = ({what: table[what][:, k] for what in numbers} for table in (point, drawn))
+        tables = (point, resampled)
+        here, there = ({what: table[what][:, k] for what in numbers} for table in tables)
         row = estimates(here, there, "it has no labels")
         for what in ("ece", "ece_equal_mass"):
             row = with_chance(row, what, f"{what}_by_chance")
@@ -254,13 +258,13 @@ def _estimates(
     return result
 
 
-def _diagram(bins: Bins, at: BinSums, drawn: NDArray[np.float64]) -> Diagram:
+def _make_diagram(bins: Bins, at: BinSums, resampled: NDArray[np.float64]) -> Diagram:
     lower, upper = np.full((2, len(bins.names), bins.count), np.nan)
     tail = 50 * (1 - LEVEL)
     for k, b in np.argwhere(at.weight[0] > 0).tolist():
-        met = drawn[~np.isnan(drawn[:, k, b]), k, b]
-        if len(met):
-            lower[k, b], upper[k, b] = np.percentile(met, [tail, 100 - tail])
+        shares = resampled[~np.isnan(resampled[:, k, b]), k, b]
+        if len(shares):
+            lower[k, b], upper[k, b] = np.percentile(shares, [tail, 100 - tail])
     return Diagram(bins, at.weight[0], at.predicted[0], at.observed[0], lower, upper)
 
 
@@ -360,19 +364,19 @@ def try_calibrators(
         ),
     ]
 
-    def numbers(weights: Weights) -> Numbers:
+    def score_all(weights: Weights) -> Numbers:
         return {
             (place, name): value
             for place, scorer in enumerate(scorers)
-            for name, value in _numbers(scorer.score(weights)).items()
+            for name, value in _list_numbers(scorer.score(weights)).items()
         }
 
-    point = numbers(ones(len(judged)))
+    point = score_all(ones(len(judged)))
     width = scorers[0].bins.width
     draws = Bootstrap(len(judged), resamples, seed, width, judged.conversations)
-    drawn = draws.resample(numbers, point, progress, "calibrators")
-    values = estimates(point, drawn, _WHY)
-    differences = estimates(_less(point), _less(drawn), _WHY)
+    resampled = draws.resample(score_all, point, progress, "calibrators")
+    values = estimates(point, resampled, _WHY)
+    differences = estimates(_subtract_baseline(point), _subtract_baseline(resampled), _WHY)
     return tuple(
         CalibratorComparison(
             kind,
@@ -384,17 +388,17 @@ def try_calibrators(
     )
 
 
-def _numbers(scores: Scores) -> dict[str, PerResample]:
+def _list_numbers(scores: Scores) -> dict[str, PerResample]:
     trial = scores.trial
-    chosen = trial.of_choice(trial.correct, trial.most_probable)
+    label = trial.of_choice(trial.correct, trial.most_probable)
     return {
         "ece": scores.headline["ece_mean"],
         **{name: scores.headline[name] for name in ("ece_by_chance", "brier_mean", "auc_mean")},
         "log_loss": macro_mean(log_loss(trial, scores.weights)[:, :-1]),
-        "argmax_accuracy": mean_over(scores.weights, chosen),
+        "argmax_accuracy": mean_over(scores.weights, label),
     }
 
 
-def _less(numbers: Numbers) -> dict[tuple[int, str], NDArray[np.float64]]:
+def _subtract_baseline(numbers: Numbers) -> dict[tuple[int, str], NDArray[np.float64]]:
     """The numbers minus those without calibration."""
     return {key: value - numbers[0, key[1]] for key, value in numbers.items()}

@@ -197,7 +197,7 @@ class MetricTable(Mapping[str, MetricEntry]):
             own = name or compute.__name__.removeprefix("_")
             description = " ".join((compute.__doc__ or "").split())
             meaning, _, reading = description.partition(" Reading: ")
-            if any(own in known for known in self._registered.values()):
+            if any(own in entries for entries in self._registered.values()):
                 raise ValueError(f"there are two metrics {own}; each needs a name of its own")
             self._registered.setdefault(compute.__module__, {})[own] = MetricEntry(
                 f"{label} ({quoted})" if quoted else label,
@@ -261,10 +261,10 @@ def definitions(
     }[axis]
     largest = "the largest cost of any setting of the compared systems (of its own if alone)"
     ends = largest if max_cost is None else f"{max_cost:g} US dollars per query"
-    said = {"kind": "lambda"} if policy is None else policy
-    named = ", ".join(f"{name}: {value}" for name, value in said.items())
+    options = {"kind": "lambda"} if policy is None else policy
+    words = ", ".join(f"{name}: {value}" for name, value in options.items())
     return {
-        "policy": named + (f"; quality check: {check}" if check else ""),
+        "policy": words + (f"; quality check: {check}" if check else ""),
         "points": points,
         "cost_axis": f"{axis}: {cost}, C the mean observed cost in US dollars",
         "cost_anchors": "lowest and highest mean observed cost of a single target, these queries",
@@ -390,12 +390,12 @@ class MetricValues(Mapping[str, NDArray[np.float64]]):
     scores: "Scores"
 
     def __getitem__(self, name: str) -> NDArray[np.float64]:
-        known, entry = self.scores.known, self.table[name]
-        if entry.compute not in known:
-            found = entry.compute(self.scores)
+        cache, entry = self.scores.cache, self.table[name]
+        if entry.compute not in cache:
+            values = entry.compute(self.scores)
             hidden = self.scores.trial.chance is not None and name in NEEDS_ALL_LABELS
-            known[entry.compute] = np.full_like(found, np.nan) if hidden else found
-        value: NDArray[np.float64] = known[entry.compute]
+            cache[entry.compute] = np.full_like(values, np.nan) if hidden else values
+        value: NDArray[np.float64] = cache[entry.compute]
         return value
 
     def __iter__(self) -> Iterator[str]:
@@ -415,14 +415,14 @@ class Scores:
         weights: How often each query counts.
         reading: Its operating points, where they are known already.
         systems: The operating points of all compared systems; empty for this system alone.
-        known: Metrics computed so far.
+        cache: Metrics computed so far.
     """
 
     scorer: Scorer
     weights: Weights
     reading: CurveReading | None = None
     systems: tuple[CurveReading, ...] = ()
-    known: dict[object, NDArray[np.float64]] = field(default_factory=dict)
+    cache: dict[object, NDArray[np.float64]] = field(default_factory=dict)
 
     @property
     def headline(self) -> MetricValues:
@@ -530,13 +530,13 @@ class Scores:
         """Accuracy and mean cost (US dollars per query) at a lam; NaN for None."""
         if lam is None:
             return (np.full(len(self.weights), np.nan),) * 2
-        if lam not in self.known:
+        if lam not in self.cache:
             choice = self.trial.path.at(lam)
             tables = (self.trial.correct, self.trial.paid)
-            self.known[lam] = np.stack(
+            self.cache[lam] = np.stack(
                 [mean_over(self.same, self.trial.of_choice(table, choice)) for table in tables]
             )
-        accuracy, cost = self.known[lam]
+        accuracy, cost = self.cache[lam]
         return accuracy, cost
 
     @property

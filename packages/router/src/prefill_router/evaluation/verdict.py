@@ -204,7 +204,7 @@ class Verdict:
         )
 
     def _describe(self, point: CurvePoint, place: str) -> str:
-        share, right = point.cost_share, _hundred(point.accuracy, binary=self.binary)
+        share, right = point.cost_share, _word_accuracy(point.accuracy, binary=self.binary)
         if point.name == "level":
             saved = "" if math.isnan(share) else f"saves {100 * (1 - share):.0f} %, "
             doubt = "" if point.is_as_accurate else ". It may lose more than a point"
@@ -232,7 +232,7 @@ class Verdict:
         }
 
 
-def _hundred(accuracy: float, *, binary: bool) -> str:
+def _word_accuracy(accuracy: float, *, binary: bool) -> str:
     return f"{100 * accuracy:.1f} of 100 {'right' if binary else 'points'}"
 
 
@@ -277,8 +277,8 @@ class JudgedPart:
             return {"setting": self.setting}
         budgets = {f"{share:g}": lam for share, lam in self.points.budgets}
         points = self.points
-        named = {"level": points.level, "cheapest": points.cheapest, "accurate": points.accurate}
-        return {"setting": self.setting, **named, **budgets}
+        settings = {"level": points.level, "cheapest": points.cheapest, "accurate": points.accurate}
+        return {"setting": self.setting, **settings, **budgets}
 
     def lam_of(self, name: str) -> float:
         """The lam of a point that it has."""
@@ -325,7 +325,7 @@ def trace_price(parts: Sequence[JudgedPart]) -> tuple[PricePoint, ...]:
     """Price alone by rising cost, on the rows whose outcomes are known; empty without costs."""
     if not parts or all(np.isnan(part.trial.observed_cost).all() for part in parts):
         return ()
-    table = _tables(parts, free=False)["price"]
+    table = _make_tables(parts, free=False)["price"]
     rows = table.is_known & np.concatenate([part.trial.compared for part in parts])
     cost, accuracy = table.cost[rows], table.label[rows]
     if not rows.any() or np.isnan(cost).any():
@@ -449,7 +449,7 @@ class _Rows:
                 [part.trial.observed_cost for part in parts],
             )
         ]
-        references = _tables(parts, free=free)
+        references = _make_tables(parts, free=free)
         compared = np.logical_and.reduce([table.is_known for table in references.values()])
         labels, costs = zip(*at_points.values(), strict=True)
         needed = [*labels, best[0], *([] if free else [*costs, best[1]])]
@@ -475,7 +475,7 @@ class _Rows:
 
     def measure(self, name: str) -> CurvePoint:
         """The router at one point."""
-        label, cost = self._of(self.at_points[name])
+        label, cost = self._select_compared(self.at_points[name])
         rows = np.flatnonzero(self.compared)
         best, price = (values[rows] for values in self.best)
         gains = {reference: self.gain([name], reference) for reference in self.references}
@@ -486,7 +486,7 @@ class _Rows:
             float(cost.mean()),
             float(best.mean()),
             float(price.mean()),
-            _estimate(*self._estimate([name], _lose)),
+            _make_interval(*self._estimate([name], _compare_to_best)),
             gains["mix"],
             gains.get("price"),
             gains.get("domains"),
@@ -501,11 +501,12 @@ class _Rows:
             return table.spend(rows, float(cost.mean())).differences(label, cost)
 
         mean, error = self._estimate(names, differ)
-        reached = float(np.mean([self._of(self.at_points[name])[0].mean() for name in names]))
-        hidden = float(np.mean([self.hidden(name, reference) for name in names]))
-        return ReferenceGain(reached - mean, _estimate(mean, error), error, hidden)
+        labels = [self._select_compared(self.at_points[name])[0] for name in names]
+        reached = float(np.mean([label.mean() for label in labels]))
+        hidden = float(np.mean([self.estimate_hidden(name, reference) for name in names]))
+        return ReferenceGain(reached - mean, _make_interval(mean, error), error, hidden)
 
-    def _of(self, outcomes: Outcomes) -> tuple[PerRow, PerRow]:
+    def _select_compared(self, outcomes: Outcomes) -> tuple[PerRow, PerRow]:
         rows = np.flatnonzero(self.compared)
         return outcomes[0][rows], outcomes[1][rows]
 
@@ -521,31 +522,31 @@ class _Rows:
         groups = None if self.conversations is None else self.conversations[rows].tolist()
         mean, error = paired_mean(np.mean(each, axis=0), groups)
         means = [
-            np.mean([self._mean(outcomes[name], best, differ) for name in names])
+            np.mean([self._average_difference(outcomes[name], best, differ) for name in names])
             for outcomes, best in self.by_fold
         ]
         if not means:
             return mean, error
         return mean, math.sqrt(error**2 + float(np.var(means, ddof=1)) * (1 + 1 / len(means)))
 
-    def _mean(self, outcomes: Outcomes, best: PerQuery, differ: Differ) -> float:
+    def _average_difference(self, outcomes: Outcomes, best: PerQuery, differ: Differ) -> float:
         """The mean difference on the compared rows whose outcomes are known at other settings."""
         rows = self.compared & ~np.isnan(outcomes[0]) & ~np.isnan(best)
         if not np.isnan(outcomes[1]).all():
             rows &= ~np.isnan(outcomes[1])
         return float(differ(outcomes, best, np.flatnonzero(rows)).mean()) if rows.any() else 0.0
 
-    def hidden(self, name: str, reference: str) -> float:
+    def estimate_hidden(self, name: str, reference: str) -> float:
         """How much more often the router's labels are missing than the reference's, if surely."""
         label, cost = self.at_points[name]
-        mine = np.isnan(label).astype(np.float64)
-        if not mine.any() or not self.count:
+        is_lacking = np.isnan(label).astype(np.float64)
+        if not is_lacking.any() or not self.count:
             return 0.0
         table, spent = self.references[reference], cost[self.compared].mean()
         paid = table.cost[self.compared].mean(axis=0)
         level = -1 if np.isnan(paid).any() else int(np.argmin(np.abs(paid - spent)))
         groups = None if self.conversations is None else self.conversations.tolist()
-        mean, error = paired_mean(mine - np.isnan(table.label[:, level]), groups)
+        mean, error = paired_mean(is_lacking - np.isnan(table.label[:, level]), groups)
         return mean if mean > NORMAL * error else 0.0
 
     def average(self, names: Sequence[str]) -> dict[str, ReferenceGain]:
@@ -553,7 +554,7 @@ class _Rows:
         return {reference: self.gain(names, reference) for reference in self.references if names}
 
 
-def _lose(outcomes: Outcomes, best: PerQuery, rows: RowNumbers) -> PerRow:
+def _compare_to_best(outcomes: Outcomes, best: PerQuery, rows: RowNumbers) -> PerRow:
     """How much more often the router is right than the best single target."""
     difference: PerRow = outcomes[0][rows] - best[rows]
     return difference
@@ -595,7 +596,7 @@ def _join_conversations(parts: Sequence[JudgedPart]) -> Shaped[NDArray[np.str_],
     )
 
 
-def _tables(parts: Sequence[JudgedPart], *, free: bool) -> dict[str, ReferenceTable]:
+def _make_tables(parts: Sequence[JudgedPart], *, free: bool) -> dict[str, ReferenceTable]:
     """The references' tables by name; those of price only where costs are known."""
     rules: dict[str, list[FixedChoice | RateChoice | None]] = {
         "mix": [part.references.mix for part in parts]
@@ -614,7 +615,7 @@ def _tables(parts: Sequence[JudgedPart], *, free: bool) -> dict[str, ReferenceTa
     }
 
 
-def _estimate(mean: float, error: float) -> Estimate:
+def _make_interval(mean: float, error: float) -> Estimate:
     return Estimate(mean, mean - NORMAL * error, mean + NORMAL * error)
 
 
@@ -667,8 +668,8 @@ def _decide(
         if over_both or "price" not in gains:
             return "worth it", because, ""
         return "worth it", because + _PRICE_MAY_DO, "price"
-    named = ("setting", "accurate")
-    tested = [point.mix for point in curve if point.name in named or _is_budget(point.name)]
+    names = ("setting", "accurate")
+    tested = [point.mix for point in curve if point.name in names or _is_budget(point.name)]
     if all(gain.excludes(WORTH) for gain in tested):
         return "not worth it", because, ""
     return "can't tell", because, "mix"
@@ -722,18 +723,18 @@ def _measure_choice_auc(parts: Sequence[JudgedPart], resamples: int, seed: int) 
     pairs = [PairRankings.of(trial.correctness, trial.joint) for trial in trials]
     ends = np.cumsum([len(trial) for trial in trials])
 
-    def mean(weights: Weights) -> PerResample:
+    def average(weights: Weights) -> PerResample:
         pieces = np.split(weights, ends[:-1], axis=1)
-        both = zip(pairs, pieces, strict=True)
-        scores = [rankings.scores(piece)["choice_auc"] for rankings, piece in both]
+        parts_of = zip(pairs, pieces, strict=True)
+        scores = [rankings.scores(piece)["choice_auc"] for rankings, piece in parts_of]
         count = (~np.isnan(scores)).sum(axis=0).astype(np.float64)
         return divide(np.nansum(scores, axis=0), count)
 
     size = int(ends[-1])
     width = max(size, sum(rankings.width for rankings in pairs))
     groups = _join_conversations(parts)
-    drawn = Bootstrap(size, resamples, seed, width, None if groups is None else groups.tolist())
-    return drawn.estimate(mean, NO_PAIR)
+    bootstrap = Bootstrap(size, resamples, seed, width, None if groups is None else groups.tolist())
+    return bootstrap.estimate(average, NO_PAIR)
 
 
 def _describe_choice_auc(choice_auc: Estimate) -> str:

@@ -134,14 +134,14 @@ class WinVerdict:
     def lines(self) -> tuple[str, ...]:
         """More of the router, in up to three sentences."""
         sentences = [f"its pick differs from the fixed ranking's in {self.differ:,} votes"]
-        shares = sorted(self.shares.items(), key=lambda one: -one[1])
-        named = ", ".join(f"{name} for {worded(share, 'share')}" for name, share in shares if share)
+        shares = sorted(self.shares.items(), key=lambda pair: -pair[1])
+        names = ", ".join(f"{name} for {worded(share, 'share')}" for name, share in shares if share)
         if len([share for _, share in shares if share]) > _MOST_SHARES:
             first = shares[:_MOST_SHARES]
-            named = ", ".join(f"{name} for {worded(share, 'share')}" for name, share in first)
-            named += f", others for {worded(1 - sum(share for _, share in first), 'share')}"
+            names = ", ".join(f"{name} for {worded(share, 'share')}" for name, share in first)
+            names += f", others for {worded(1 - sum(share for _, share in first), 'share')}"
         sentences.append(
-            f"among all targets it chooses {named} of the prompts; the ranking {self.best}"
+            f"among all targets it chooses {names} of the prompts; the ranking {self.best}"
         )
         if not math.isnan(self.cost):
             sentences.append(
@@ -186,27 +186,27 @@ def judge_votes(parts: Sequence[VotedPart]) -> WinVerdict:
         DataError: There is no vote between two of the router's targets.
     """
     rows = [_PartRows.of(part) for part in parts]
-    picked, ranked = (
+    router_labels, ranking_labels = (
         np.concatenate(side)
-        for side in zip(*((part.picked, part.ranked) for part in rows), strict=True)
+        for side in zip(*((part.router_labels, part.ranking_labels) for part in rows), strict=True)
     )
-    if not len(picked):
+    if not len(router_labels):
         raise DataError("there is no vote between two of the router's targets; add votes")
     prompts = [prompt for part in rows for prompt in part.prompts]
-    differences = picked - ranked
+    differences = router_labels - ranking_labels
     mean, error = paired_mean(differences, prompts)
-    gain = _interval(mean, error)
-    rate = _interval(*paired_mean(picked, prompts))
+    gain = _make_interval(mean, error)
+    rate = _make_interval(*paired_mean(router_labels, prompts))
     word: Word = "can't tell"
     if gain.lower > 0:
         word = "worth it"
     elif gain.upper < WORTH:
         word = "not worth it"
-    needed = 0 if word != "can't tell" else _count_needed(len(picked), mean, error)
+    needed = 0 if word != "can't tell" else _count_needed(len(router_labels), mean, error)
     because = (
-        f"its pick won {worded(rate.value, 'share')} of {len(picked):,} votes, a tie being half a "
-        f"win, and that of the best fixed ranking {worded(float(ranked.mean()), 'share')}: "
-        f"{points(gain)}"
+        f"its pick won {worded(rate.value, 'share')} of {len(router_labels):,} votes, a tie being "
+        f"half a win, and that of the best fixed ranking "
+        f"{worded(float(ranking_labels.mean()), 'share')}: {points(gain)}"
     )
     if needed:
         because += f". About {needed:,} judged votes would decide it"
@@ -215,9 +215,9 @@ def judge_votes(parts: Sequence[VotedPart]) -> WinVerdict:
     return WinVerdict(
         word=word,
         because=because,
-        votes=len(picked),
+        votes=len(router_labels),
         win_rate=Estimate(rate.value, max(0.0, rate.lower), min(1.0, rate.upper)),
-        ranking_win_rate=float(ranked.mean()),
+        ranking_win_rate=float(ranking_labels.mean()),
         gain=gain,
         differ=sum(part.differ for part in rows),
         best=parts[0].ranking.best,
@@ -234,8 +234,8 @@ class _PartRows:
     """The votes of a part, one after another.
 
     Attributes:
-        picked: The label of the router's pick.
-        ranked: The label of the ranking's pick.
+        router_labels: The label of the router's pick.
+        ranking_labels: The label of the ranking's pick.
         prompts: The prompt of each vote, by its key.
         differ: In how many votes the picks differ.
         cost: The cost of the router's pick, US dollars; NaN where unknown.
@@ -243,8 +243,8 @@ class _PartRows:
         chosen: The target with the highest chance to win on each prompt.
     """
 
-    picked: PerVote
-    ranked: PerVote
+    router_labels: PerVote
+    ranking_labels: PerVote
     prompts: list[str]
     differ: int
     cost: PerVote
@@ -276,7 +276,7 @@ class _PartRows:
         )
 
 
-def _interval(mean: float, error: float) -> Estimate:
+def _make_interval(mean: float, error: float) -> Estimate:
     return Estimate(mean, mean - NORMAL * error, mean + NORMAL * error)
 
 
