@@ -197,12 +197,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from prefill_router.targets import write_pool
 from prefill_router_minipool.cli import demo
-from prefill_router_minipool.server import serve_pool, served_pool
+from prefill_router_minipool.server import serve_pool, describe_pool
 
 @contextmanager
 def serving_pool(job):
     with serve_pool() as server:
-        write_pool(served_pool(server), job.folder / "pool.yaml")
+        write_pool(describe_pool(server), job.folder / "pool.yaml")
         yield
 
 demo.serving_pool = serving_pool

@@ -11,8 +11,8 @@ from prefill_router_minipool.server import (
     Message,
     Prompt,
     Sampling,
+    describe_pool,
     serve,
-    served_pool,
 )
 from prefill_router_minipool.server.effort import SampledAnswer
 
@@ -94,7 +94,7 @@ def test_all_samples_are_counted_over_the_wire() -> None:
         limited = post(server, body("seeded", "hi", reasoning_effort="high", max_tokens=15)).json()
         assert limited["usage"]["completion_tokens"] == 15  # one token of each sample
         assert limited["choices"][0]["finish_reason"] == "length"
-        pool = served_pool(server, names=["sprout"], efforts=["low", "high"])
+        pool = describe_pool(server, names=["sprout"], efforts=["low", "high"])
     assert pool.names == ("sprout:low", "sprout:high")
     assert {target.model for target in pool} == {"sprout"}
 

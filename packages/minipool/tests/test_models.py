@@ -21,12 +21,12 @@ from prefill_router.progress import SilentProgress
 from prefill_router_minipool import ENCODER, NAMES, folder_of, make_tasks, pool
 from prefill_router_minipool.tasks import FAMILIES, is_held_out
 from prefill_router_minipool.training.loop import (
-    answered_correctly,
-    in_batches,
+    check_answers,
+    draw_batches,
+    make_batches,
     orthogonal,
     summarise,
     train_models,
-    training_batches,
 )
 from prefill_router_minipool.training.network import PROFILES, make_tokenizer
 
@@ -59,7 +59,7 @@ def network_of(name: str) -> Any:
 
 @cache
 def correct() -> NDArray[np.bool_]:
-    columns = [answered_correctly(network_of(n), tokenizer_of(n), TASKS) for n in NAMES]
+    columns = [check_answers(network_of(n), tokenizer_of(n), TASKS) for n in NAMES]
     return np.array(columns).T
 
 
@@ -149,7 +149,7 @@ def test_answers_depend_on_no_batch_and_no_padding(name: str) -> None:
     together = generated(name, [task.prompt for task in tasks])
     alone = [generated(name, [task.prompt])[0] for task in tasks]
     assert together == alone
-    judged = answered_correctly(network_of(name), tokenizer_of(name), tasks)
+    judged = check_answers(network_of(name), tokenizer_of(name), tasks)
     graded = [text == task.answer for text, task in zip(alone, tasks, strict=True)]
     assert judged == graded
 
@@ -185,7 +185,7 @@ def test_the_encoder_is_read_by_the_ordinary_code(tmp_path: Path) -> None:
 
 def test_training_meets_no_held_out_prompt() -> None:
     tokenizer = make_tokenizer()
-    batches = training_batches(tokenizer, PROFILES[ENCODER].skills, size=64, random=Random(0))
+    batches = draw_batches(tokenizer, PROFILES[ENCODER].skills, size=64, random=Random(0))
     prompts = []
     for _ in range(10):
         for row in next(batches).ids.tolist():
@@ -199,7 +199,7 @@ def test_only_answers_and_their_ends_are_learned() -> None:
     tokenizer = make_tokenizer()
     tasks = make_tasks(50, seed=1)
     seen = {}
-    for batch in in_batches(tokenizer, tasks, size=16):
+    for batch in make_batches(tokenizer, tasks, size=16):
         for row, ids, answers in zip(batch.rows, batch.ids, batch.answers, strict=True):
             seen[row] = tokenizer.decode(ids[1:][answers[:-1]])
     assert seen == {row: f"{task.answer}<|end|>" for row, task in enumerate(tasks)}

@@ -8,10 +8,10 @@ alphabet.
 """
 
 import hashlib
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from itertools import count as counted
 from random import Random
 from typing import final
 
@@ -153,11 +153,11 @@ _ROMAN_SIGNS = tuple(
 def _draw_numerals(random: Random, level: int) -> tuple[str, str]:
     number = random.randint(*_NUMERALS_RANGES[level])
     if random.random() < 0.5:
-        return random.choice(_TO_ROMAN).format(number=number), _roman(number)
-    return random.choice(_FROM_ROMAN).format(roman=_roman(number)), str(number)
+        return random.choice(_TO_ROMAN).format(number=number), _write_roman(number)
+    return random.choice(_FROM_ROMAN).format(roman=_write_roman(number)), str(number)
 
 
-def _roman(number: int) -> str:
+def _write_roman(number: int) -> str:
     text = ""
     for value, sign in _ROMAN_SIGNS:
         count, number = divmod(number, value)
@@ -190,20 +190,20 @@ def _draw_dates(random: Random, level: int) -> tuple[str, str]:
         start = date(_YEAR, 1, 1) + timedelta(random.randrange(365))
         days = random.randint(*_DATE_DAYS[level])
         later = random.random() < 0.5
-        end = _date_after(start, days if later else -days)
+        end = _add_days(start, days if later else -days)
         if (end.month == start.month) == (level in _SAME_MONTH_LEVELS):
             break
     wording = random.choice(_LATER_DATES if later else _EARLIER_DATES)
-    return wording.format(n=days, date=_date_text(start)), _date_text(end)
+    return wording.format(n=days, date=_write_date(start)), _write_date(end)
 
 
-def _date_after(start: date, days: int) -> date:
+def _add_days(start: date, days: int) -> date:
     """The date some days later, modulo a year of 365 days."""
     ordinal = (start - date(_YEAR, 1, 1)).days + days
     return date(_YEAR, 1, 1) + timedelta(ordinal % 365)
 
 
-def _date_text(day: date) -> str:
+def _write_date(day: date) -> str:
     return f"{_MONTHS[day.month - 1]} {day.day}"
 
 
@@ -268,11 +268,11 @@ _BRACKETS_SHAPES = {
 
 def _draw_brackets(random: Random, level: int) -> tuple[str, str]:
     least, most, fewest_pairs, most_pairs = _BRACKETS_SHAPES[level]
-    text = opened = "".join(random.choices("([{", k=random.randint(least, most)))
+    text = open_brackets = "".join(random.choices("([{", k=random.randint(least, most)))
     for _ in range(random.randint(fewest_pairs, most_pairs)):
         place, kind = random.randint(0, len(text)), random.choice("([{")
         text = text[:place] + kind + _CLOSING[kind] + text[place:]
-    missing = "".join(_CLOSING[kind] for kind in reversed(opened))
+    missing = "".join(_CLOSING[kind] for kind in reversed(open_brackets))
     return random.choice(_BRACKETS_WORDINGS).format(text=text), missing
 
 
@@ -288,8 +288,8 @@ _CIPHER_SHAPES = {1: (2, 2), 2: (3, 3), 3: (4, 4), 4: (5, 6), 5: (6, 9)}
 def _draw_cipher(random: Random, level: int) -> tuple[str, str]:
     length, largest = _CIPHER_SHAPES[level]
     word, key = letters(random, length), random.randint(1, largest)
-    moved = "".join(chr((ord(c) - ord("a") + key) % 26 + ord("a")) for c in word)
-    return random.choice(_CIPHER_WORDINGS).format(word=word, key=key), moved
+    shifted = "".join(chr((ord(c) - ord("a") + key) % 26 + ord("a")) for c in word)
+    return random.choice(_CIPHER_WORDINGS).format(word=word, key=key), shifted
 
 
 FAMILIES: Mapping[str, TaskFamily] = {
@@ -323,7 +323,7 @@ def draw_task(family: TaskFamily, random: Random, level: int, *, held_out: bool)
     while True:
         prompt, answer = family.draw(random, level)
         if is_held_out(prompt) == held_out:
-            return _mini_task(family, prompt, answer, level)
+            return _make_task(family, prompt, answer, level)
 
 
 def make_tasks(count: int, *, seed: int, domains: Sequence[str] | None = None) -> list[MiniTask]:
@@ -347,18 +347,18 @@ def make_tasks(count: int, *, seed: int, domains: Sequence[str] | None = None) -
     if count < 0:
         raise ConfigError(f"the count of tasks is {count}; it must not be negative")
     random = Random(f"tasks {seed}")
-    left = {name: list(LEVELS) for name in dict.fromkeys(names)}
-    seen: set[str] = set()
+    levels_by_family = {name: list(LEVELS) for name in dict.fromkeys(names)}
+    prompts: set[str] = set()
     tasks: list[MiniTask] = []
-    for turn in counted():
+    for turn in itertools.count():
         if len(tasks) == count:
             return tasks
-        if not any(left.values()):
+        if not any(levels_by_family.values()):
             break
-        name = tuple(left)[turn % len(left)]
-        task = _unseen(FAMILIES[name], random, left[name], seen)
+        name = tuple(levels_by_family)[turn % len(levels_by_family)]
+        task = _draw_new(FAMILIES[name], random, levels_by_family[name], prompts)
         if task is not None:
-            seen.add(task.prompt)
+            prompts.add(task.prompt)
             tasks.append(task)
     raise ConfigError(
         f"{count} distinct tasks were asked for, and these families gave {len(tasks)}; ask for "
@@ -366,20 +366,20 @@ def make_tasks(count: int, *, seed: int, domains: Sequence[str] | None = None) -
     )
 
 
-def _unseen(
-    family: TaskFamily, random: Random, levels: list[int], seen: set[str]
+def _draw_new(
+    family: TaskFamily, random: Random, levels: list[int], prompts: set[str]
 ) -> MiniTask | None:
     """A new task held out from training; levels without new prompts are removed from `levels`."""
     while levels:
         level = random.choice(levels)
         for _ in range(_TRIES):
             prompt, answer = family.draw(random, level)
-            if prompt not in seen and is_held_out(prompt):
-                return _mini_task(family, prompt, answer, level)
+            if prompt not in prompts and is_held_out(prompt):
+                return _make_task(family, prompt, answer, level)
         levels.remove(level)
     return None
 
 
-def _mini_task(family: TaskFamily, prompt: str, answer: str, level: int) -> MiniTask:
+def _make_task(family: TaskFamily, prompt: str, answer: str, level: int) -> MiniTask:
     digest = hashlib.sha256(prompt.encode()).hexdigest()
     return MiniTask(f"{family.name}-{digest[2:14]}", prompt, answer, family.name, level)

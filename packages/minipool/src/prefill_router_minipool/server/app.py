@@ -1,7 +1,7 @@
 """The server of small models: the ASGI application, its thread in this process, and its log.
 
 It listens on loopback by default. `serve_pool` serves the models of the tiny pool, and
-`served_pool` is the pool to give to whoever asks them.
+`describe_pool` makes the pool to give to whoever asks them.
 """
 
 import asyncio
@@ -195,24 +195,26 @@ class App:
             await client.reply(200, dataclasses.asdict(self.stats()))
         elif path == "/v1/models":
             self._check_key(scope)
-            rows = [_described(model) for model in self._models.values()]
+            rows = [_describe_model(model) for model in self._models.values()]
             await client.reply(200, {"object": "list", "data": rows})
         elif path.startswith("/v1/models/"):
             self._check_key(scope)
-            await client.reply(200, _described(self._model(path.removeprefix("/v1/models/"))))
+            model = self._find_model(path.removeprefix("/v1/models/"))
+            await client.reply(200, _describe_model(model))
         else:
             raise ApiError(f"no such path; there are {', '.join(_ENDPOINTS)}", status=404)
 
     async def _send_health(self, client: AsgiConnection) -> None:
-        well = self.worker.alive
-        status = "ok" if well else "the worker has stopped"
-        await client.reply(200 if well else 503, {"status": status, "models": list(self._models)})
+        is_alive = self.worker.alive
+        status = "ok" if is_alive else "the worker has stopped"
+        health = {"status": status, "models": list(self._models)}
+        await client.reply(200 if is_alive else 503, health)
 
     def _check_key(self, scope: dict[str, Any]) -> None:
         if self._key is None:
             return
-        given = next((v for k, v in scope["headers"] if k == b"authorization"), b"")
-        if not hmac.compare_digest(given, self._key):
+        credential = next((v for k, v in scope["headers"] if k == b"authorization"), b"")
+        if not hmac.compare_digest(credential, self._key):
             raise ApiError(
                 "Incorrect API key provided.",
                 status=401,
@@ -220,7 +222,7 @@ class App:
                 code="invalid_api_key",
             )
 
-    def _model(self, name: str) -> Model:
+    def _find_model(self, name: str) -> Model:
         if name not in self._models:
             raise ApiError(
                 f"The model `{name}` does not exist; there are {', '.join(self._models)}.",
@@ -233,15 +235,15 @@ class App:
     async def _answer(self, client: AsgiConnection, endpoint: Endpoint) -> None:
         started = time.monotonic()
         try:
-            asked = read_request(await client.body(), endpoint)
+            request = read_request(await client.body(), endpoint)
         except DisconnectedError:
             return
-        model = self._model(asked.model)
+        model = self._find_model(request.model)
         if not self.worker.alive:
             raise ApiError("the worker has stopped", status=503, kind="server_error")
-        effects, wait = self._injector.next(model.name, asked.text, asked.options)
+        effects, wait = self._injector.next(model.name, request.text, request.options)
         answer = AnswerTask(
-            asked=asked,
+            request=request,
             model=model,
             persona=self._faults.persona_of(model.name),
             effects=effects,
@@ -263,19 +265,19 @@ class App:
     def _close(self, answer: AnswerTask, client: AsgiConnection, seconds: float) -> None:
         answer.end()
         self._clients.discard(client)
-        asked = answer.asked
+        request = answer.request
         self.log.add(
             Record(
-                model=asked.model,
-                prompt=asked.text,
+                model=request.model,
+                prompt=request.text,
                 prompt_tokens=answer.prompt_tokens,
                 completion_tokens=answer.completion_tokens,
                 reasoning_tokens=answer.thoughts,
                 faults=tuple(answer.effects),
                 status=client.status,
                 complete=client.complete,
-                stream=asked.stream,
-                options=asked.options,
+                stream=request.stream,
+                options=request.options,
                 seconds=seconds,
             )
         )
@@ -307,7 +309,7 @@ def _allow(method: str, allowed: str) -> None:
         )
 
 
-def _described(model: Model) -> dict[str, Any]:
+def _describe_model(model: Model) -> dict[str, Any]:
     return {
         "id": model.name,
         "object": "model",
@@ -333,8 +335,8 @@ class Server:
 
     def __init__(self, app: App, *, host: str, port: int) -> None:
         self._app = app
-        shown = f"[{host}]" if ":" in host else host
-        self.url = f"http://{shown}:{port}"
+        address = f"[{host}]" if ":" in host else host
+        self.url = f"http://{address}:{port}"
         self.base_url = f"{self.url}/v1"
 
     @property
@@ -374,48 +376,48 @@ def serve(
     names = [model.name for model in models]
     if not names or len(set(names)) < len(names):
         raise ConfigError(f"models named {names} can't be served; give one or more, all different")
-    injected = faults or Faults()
-    injected.check_models(names)
-    listening = _listen(host, port)
-    app = App(models, faults=injected, api_key=api_key, max_batch=max_batch)
-    runner = _runner(app)
+    all_faults = faults or Faults()
+    all_faults.check_models(names)
+    listener = _listen(host, port)
+    app = App(models, faults=all_faults, api_key=api_key, max_batch=max_batch)
+    runner = _make_runner(app)
     thread = threading.Thread(
-        target=runner.run, kwargs={"sockets": [listening]}, name="minipool-server", daemon=True
+        target=runner.run, kwargs={"sockets": [listener]}, name="minipool-server", daemon=True
     )
     app.worker.start()
     thread.start()
     try:
-        yield Server(app, host=host, port=listening.getsockname()[1])
+        yield Server(app, host=host, port=listener.getsockname()[1])
     finally:
         app.worker.stop()
         runner.should_exit = True
         thread.join()
-        listening.close()
+        listener.close()
 
 
 def _listen(host: str, port: int) -> socket.socket:
     """A listening socket; requests before the server has started wait in its backlog."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio disables Nagle's algorithm only for sockets with an explicit protocol
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-        listening.listen(2048)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(2048)
     except (OSError, OverflowError) as error:
-        listening.close()
+        listener.close()
         raise ConfigError(
             f"can't listen on {host} port {port}: {error}; name another with --port, or 0 for a "
             "free one"
         ) from None
-    return listening
+    return listener
 
 
-def _runner(app: App) -> Any:
+def _make_runner(app: App) -> Any:
     with optional_imports("serving the tiny models"):
         import uvicorn
 
-    logging.getLogger("uvicorn.error").addFilter(_unless_cut_off)
+    logging.getLogger("uvicorn.error").addFilter(_is_not_cut_off)
     config = uvicorn.Config(
         app,
         loop="asyncio",  # the same with or without uvicorn's optional parts
@@ -431,7 +433,7 @@ def _runner(app: App) -> Any:
     return uvicorn.Server(config)
 
 
-def _unless_cut_off(record: logging.LogRecord) -> bool:
+def _is_not_cut_off(record: logging.LogRecord) -> bool:
     """A log filter that drops errors about replies that a fault cut off."""
     return "without completing response" not in str(record.msg)
 
@@ -466,15 +468,15 @@ def serve_pool(
     """
     from prefill_router_minipool.server.engine import LocalModel
 
-    chosen = NAMES if names is None else names
-    models = [LocalModel(folder_of(name), name=name) for name in chosen]
+    model_names = NAMES if names is None else names
+    models = [LocalModel(folder_of(name), name=name) for name in model_names]
     with serve(
         models, faults=faults, port=port, host=host, api_key=api_key, max_batch=max_batch
     ) as server:
         yield server
 
 
-def served_pool(
+def describe_pool(
     server: Server,
     *,
     names: Sequence[str] | None = None,
@@ -492,7 +494,7 @@ def served_pool(
     Raises:
         ConfigError: There is no such target or effort.
     """
-    priced = pool()
+    base_pool = pool()
     provider = Provider(
         name="minipool",
         base_url=server.base_url,
@@ -501,10 +503,11 @@ def served_pool(
     )
     most = _MOST_TOKENS * max((SAMPLES.get(effort, 1) for effort in efforts), default=1)
     request = RequestOptions(max_tokens=most, temperature=0.0)
-    served = tuple(
+    pool_targets = tuple(
         replace(target, provider=provider.name, request=request, serves=_SERVES)
-        for target in priced.select(NAMES if names is None else names)
+        for target in base_pool.select(NAMES if names is None else names)
     )
     if efforts:
-        served = tuple(target.with_effort(effort) for target in served for effort in efforts)
-    return Pool(served, priced.prices_date, (provider,))
+        pairs = itertools.product(pool_targets, efforts)
+        pool_targets = tuple(target.with_effort(effort) for target, effort in pairs)
+    return Pool(pool_targets, base_pool.prices_date, (provider,))

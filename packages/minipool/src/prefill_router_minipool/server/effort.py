@@ -18,7 +18,7 @@ SAMPLES: Mapping[str, int] = {"low": 1, "medium": 5, "high": 15}
 """The samples of each effort."""
 
 
-def samples_of(options: Mapping[str, Any]) -> int | None:
+def read_samples(options: Mapping[str, Any]) -> int | None:
     """The samples that a request's fields ask for; None where it asks for no effort."""
     return SAMPLES.get(str(options.get("reasoning_effort")))
 
@@ -52,14 +52,14 @@ class SampledAnswer:
         self._deliver = deliver
         self._texts = [""] * samples
         self._left = samples
-        self._chosen = 0
+        self._answer_place = 0
         self.jobs = tuple(
             Job(
                 prompt=prompt,
                 max_tokens=max_tokens,
                 stop=stop,
-                sampling=_of_sample(sampling, prompt, place),
-                deliver=self._take_of(place),
+                sampling=_seed_sample(sampling, prompt, place),
+                deliver=self._make_taker(place),
             )
             for place in range(samples)
         )
@@ -77,14 +77,14 @@ class SampledAnswer:
     @property
     def answer(self) -> Job:
         """The sample whose text is the answer."""
-        return self.jobs[self._chosen]
+        return self.jobs[self._answer_place]
 
     def leave(self) -> None:
         """Abandon all samples."""
         for job in self.jobs:
             job.leave()
 
-    def _take_of(self, place: int) -> Callable[[str, bool], None]:
+    def _make_taker(self, place: int) -> Callable[[str, bool], None]:
         def take(piece: str, last: bool) -> None:
             self._texts[place] += piece
             if last:
@@ -96,11 +96,11 @@ class SampledAnswer:
 
     def _give(self) -> None:
         text, _ = Counter(self._texts).most_common(1)[0]
-        self._chosen = self._texts.index(text)
+        self._answer_place = self._texts.index(text)
         self._deliver(text, True)
 
 
-def _of_sample(sampling: Sampling, prompt: Prompt, place: int) -> Sampling:
+def _seed_sample(sampling: Sampling, prompt: Prompt, place: int) -> Sampling:
     """The sampling of one sample, whose seed differs between samples and prompts."""
     seed = zlib.crc32(f"{sampling.seed} {place} {prompt.text}".encode())
     return replace(sampling, temperature=sampling.temperature or 1.0, seed=seed)

@@ -62,7 +62,7 @@ class LocalModel:
         except (TemplateError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise ApiError(f"the chat template refuses it: {reason}", param="messages") from None
-        return self._prompt(messages[-1][1], text)
+        return self._make_prompt(messages[-1][1], text)
 
     def read_text(self, text: str) -> Prompt:
         """The tokens of a bare text.
@@ -70,18 +70,18 @@ class LocalModel:
         Raises:
             ApiError: The text has no tokens.
         """
-        prompt = self._prompt(text, text)
+        prompt = self._make_prompt(text, text)
         if not prompt.ids:
             raise ApiError("prompt has no tokens", param="prompt")
         return prompt
 
-    def _prompt(self, asked: str, text: str) -> Prompt:
+    def _make_prompt(self, turn: str, text: str) -> Prompt:
         ids = self._text.encode(text, add_special_tokens=False).ids
-        return Prompt(asked, len(ids), tuple(ids))
+        return Prompt(turn, len(ids), tuple(ids))
 
     def generate(self, jobs: Sequence[Job]) -> Iterator[list[tuple[Job, str, bool]]]:
         """Read all prompts of a batch together, then generate one token of each at a time."""
-        for part in _batches(jobs):
+        for part in _split_batches(jobs):
             writers = [_TextWriter(job, self._text, self._ends) for job in part]
             batch = _Batch(self._network, writers)
             while step := batch.step():
@@ -114,7 +114,7 @@ class _Batch:
     @torch.inference_mode()
     def step(self) -> list[tuple[Job, str, bool]]:
         """Choose the next token of each row; empty when all rows are finished."""
-        self._leave_out_finished()
+        self._drop_finished()
         if not self.writers:
             return []
         logits = self._read()
@@ -143,13 +143,13 @@ class _Batch:
         logits: Tensor = output.logits[:, -1]
         return logits
 
-    def _leave_out_finished(self) -> None:
-        going = [i for i, writer in enumerate(self.writers) if not writer.job.over]
-        if len(going) == len(self.writers):
+    def _drop_finished(self) -> None:
+        open_rows = [i for i, writer in enumerate(self.writers) if not writer.job.over]
+        if len(open_rows) == len(self.writers):
             return
-        self.writers = [self.writers[i] for i in going]
-        if going:
-            rows = torch.tensor(going)
+        self.writers = [self.writers[i] for i in open_rows]
+        if open_rows:
+            rows = torch.tensor(open_rows)
             if self._cache.get_seq_length():
                 self._cache.batch_select_indices(rows)
             self._ids, self._positions = self._ids[rows], self._positions[rows]
@@ -167,7 +167,7 @@ class _TextWriter:
         self._ends = ends
         self._tokens: list[int] = []
         self._stream = DecodeStream(skip_special_tokens=True)
-        self._sent = 0
+        self._text_length = 0
 
     def write(self, token: int) -> tuple[Job, str, bool]:
         """The text that a token adds; a character of several tokens comes with the last of them."""
@@ -176,9 +176,9 @@ class _TextWriter:
             self._tokens.append(token)
         if ended or self.job.generated + 1 >= self.job.max_tokens:
             whole = self._text.decode(self._tokens, skip_special_tokens=True)
-            return self.job, whole[self._sent :], ended
+            return self.job, whole[self._text_length :], ended
         piece = self._stream.step(self._text, token) or ""
-        self._sent += len(piece)
+        self._text_length += len(piece)
         return self.job, piece, False
 
 
@@ -204,7 +204,7 @@ def _choose(logits: Float[Tensor, "row token"], writers: list[_TextWriter]) -> l
     return tokens
 
 
-def _batches(jobs: Sequence[Job]) -> Iterator[list[Job]]:
+def _split_batches(jobs: Sequence[Job]) -> Iterator[list[Job]]:
     """Batches of jobs with prompts of similar length, so that padding stays small."""
     part: list[Job] = []
     for job in sorted(jobs, key=lambda job: job.prompt.tokens):
@@ -237,6 +237,6 @@ class TokenSampler:
         powers = np.exp((logits - logits.max()) / self._sampling.temperature)
         order = np.argsort(-powers, kind="stable")
         shares: NDArray[np.float64] = np.cumsum(powers[order]) / powers.sum()
-        kept = int(np.searchsorted(shares, self._sampling.top_p)) + 1
-        drawn = self._random.random() * shares[min(kept, len(shares)) - 1]
-        return int(order[min(np.searchsorted(shares, drawn, side="right"), kept - 1)])
+        nucleus_size = int(np.searchsorted(shares, self._sampling.top_p)) + 1
+        point = self._random.random() * shares[min(nucleus_size, len(shares)) - 1]
+        return int(order[min(np.searchsorted(shares, point, side="right"), nucleus_size - 1)])

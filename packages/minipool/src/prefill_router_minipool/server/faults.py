@@ -245,8 +245,8 @@ class Faults:
         Raises:
             ConfigError: One isn't.
         """
-        named = {*(rule.model for rule in self.rules), *self.personas}
-        unknown = sorted(named - {"*", *names})
+        rule_models = {*(rule.model for rule in self.rules), *self.personas}
+        unknown = sorted(rule_models - {"*", *names})
         if unknown:
             raise ConfigError(f"faults name the models {unknown}; those served are {list(names)}")
 
@@ -265,7 +265,7 @@ class FaultInjector:
         self._attempts: Counter[tuple[str, bytes]] = Counter()
         self._times: Counter[int] = Counter()
         self._clock = clock
-        self._buckets = [_bucket(rule, clock()) for rule in faults.rules]
+        self._buckets = [_make_bucket(rule, clock()) for rule in faults.rules]
 
     def next(self, model: str, prompt: str, fields: Mapping[str, Any]) -> tuple[Effects, float]:
         """The faults of the next request, and the seconds that a `rate` asks to wait."""
@@ -276,7 +276,9 @@ class FaultInjector:
         effects: Effects = {}
         wait = 0.0
         for place, rule in enumerate(self._faults.rules):
-            if not self._holds(place, rule, model, prompt, request) or _excluded(rule, effects):
+            if _is_excluded(rule, effects):
+                continue
+            if not self._matches(place, rule, model, prompt, request):
                 continue
             if rule.attempts is not None and attempt >= rule.attempts:
                 continue
@@ -292,7 +294,7 @@ class FaultInjector:
             effects = {k: rule for k, rule in effects.items() if k in REFUSALS or k == "delay"}
         return effects, wait
 
-    def _holds(self, place: int, rule: Rule, model: str, prompt: str, request: int) -> bool:
+    def _matches(self, place: int, rule: Rule, model: str, prompt: str, request: int) -> bool:
         return (
             rule.model in ("*", model)
             and (rule.requests is None or request in rule.requests)
@@ -313,7 +315,7 @@ class FaultInjector:
         return int.from_bytes(hashlib.sha256(text).digest()[:6]) / 2**48
 
 
-def _bucket(rule: Rule, now: float) -> TokenBucket:
+def _make_bucket(rule: Rule, now: float) -> TokenBucket:
     """A bucket that admits the burst, and then `per_second` requests each second."""
     return TokenBucket(60 * rule.per_second + rule.burst - 1, burst=rule.burst, now=now)
 
@@ -322,7 +324,7 @@ def _digest(prompt: str) -> bytes:
     return hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).digest()
 
 
-def _excluded(rule: Rule, effects: Effects) -> bool:
+def _is_excluded(rule: Rule, effects: Effects) -> bool:
     """Whether an earlier rule excludes this one."""
     if rule.kind in REFUSALS:
         return bool(REFUSALS & effects.keys())
@@ -343,7 +345,7 @@ def read_faults(path: Path) -> Faults:
     except (UnicodeDecodeError, NotYamlError):
         raise FormatError("not YAML; faults are a YAML file with rules", file=path) from None
     except ValidationError as error:
-        raise FormatError(_first_error(error, "faults"), file=path) from None
+        raise FormatError(_describe_error(error, "faults"), file=path) from None
     except ConfigError as error:
         raise FormatError(str(error), file=path) from None
 
@@ -365,9 +367,9 @@ def parse_rule(text: str) -> Rule:
     try:
         return TypeAdapter(Rule).validate_python({**value, "kind": kind.strip()})
     except ValidationError as error:
-        raise ConfigError(f"the fault {text!r}: {_first_error(error, 'fault')}") from None
+        raise ConfigError(f"the fault {text!r}: {_describe_error(error, 'fault')}") from None
 
 
-def _first_error(error: ValidationError, whole: str) -> str:
+def _describe_error(error: ValidationError, whole: str) -> str:
     first = error.errors()[0]
     return f"{'.'.join(map(str, first['loc'])) or whole}: {first['msg']}"

@@ -72,7 +72,7 @@ class Job:
     deliver: Callable[[str, bool], None] = lambda _piece, _last: None
     generated: int = 0
     finish: FinishReason | None = None
-    _held: str = ""
+    _pending: str = ""
     _left: bool = False
 
     @property
@@ -94,7 +94,7 @@ class Job:
         if self.over:
             return "", True
         self.generated += 1
-        text = self._held + piece
+        text = self._pending + piece
         places = [at for at in map(text.find, self.stop) if at >= 0]
         if places:
             text, ended = text[: min(places)], True
@@ -102,8 +102,8 @@ class Job:
             self.finish = "stop"
         elif self.generated >= self.max_tokens:
             self.finish = "length"
-        keep = 0 if self.over else _begun(text, self.stop)
-        self._held = text[len(text) - keep :]
+        keep = 0 if self.over else _count_stop_prefix(text, self.stop)
+        self._pending = text[len(text) - keep :]
         return text[: len(text) - keep], self.over
 
 
@@ -136,7 +136,7 @@ class Model(Protocol):
         """
 
 
-def _begun(text: str, stops: tuple[str, ...]) -> int:
+def _count_stop_prefix(text: str, stops: tuple[str, ...]) -> int:
     """Length of the longest suffix of a text that is a prefix of a stop text."""
     longest = max((len(stop) for stop in stops), default=0)
     for length in range(min(longest - 1, len(text)), 0, -1):
@@ -213,9 +213,9 @@ class Worker:
 
     def _run(self) -> None:
         try:
-            while (taken := self._take()) is not None:
+            while (batch := self._take()) is not None:
                 started = time.perf_counter()
-                self._generate(*taken)
+                self._generate(*batch)
                 self.batches += 1
                 self.busy_seconds += time.perf_counter() - started
         finally:
@@ -236,8 +236,8 @@ class Worker:
                 if waiting:
                     name = min(waiting, key=lambda name: self._waiting[name][0][0])
                     count = min(self._max_batch, len(self._waiting[name]))
-                    taken = [self._waiting[name].popleft()[1] for _ in range(count)]
-                    jobs = [job for job in taken if not job.over]
+                    queued = [self._waiting[name].popleft()[1] for _ in range(count)]
+                    jobs = [job for job in queued if not job.over]
                     if jobs:
                         return self._models[name], jobs
                 else:
@@ -300,7 +300,7 @@ class ScriptedModel:
         """Yield one token of each answer at a time, with whether it is the last."""
         texts = {job: self.answer_to(job.prompt.text) for job in jobs}
         at = 0
-        while going := [job for job in texts if not job.over]:
+        while open_jobs := [job for job in texts if not job.over]:
             end = at + self._characters
-            yield [(job, texts[job][at:end], end >= len(texts[job])) for job in going]
+            yield [(job, texts[job][at:end], end >= len(texts[job])) for job in open_jobs]
             at = end

@@ -14,7 +14,7 @@ from prefill_router_minipool.server.faults import Effects, Persona
 from prefill_router_minipool.server.generation import Message, Sampling
 
 Endpoint = Literal["chat", "text"]
-_NOT_KEPT = ("messages", "prompt")
+_PROMPT_FIELDS = ("messages", "prompt")
 
 
 @final
@@ -93,22 +93,22 @@ def read_request(body: bytes, endpoint: Endpoint) -> CompletionRequest:
     if value.get("n") not in (None, 1):
         raise ApiError("only n=1 is served; ask several times", param="n")
     _check_text(value)
-    stream_options = _of_type(value, "stream_options", dict) or {}
-    limits = [_of_type(value, key, int) for key in ("max_completion_tokens", "max_tokens")]
+    stream_options = _read_field(value, "stream_options", dict) or {}
+    limits = [_read_field(value, key, int) for key in ("max_completion_tokens", "max_tokens")]
     limit = next((number for number in limits if number is not None), None)
     if limit is not None and limit < 1:
         raise ApiError(f"max_tokens is {limit}; ask for at least 1", param="max_tokens")
     return CompletionRequest(
         endpoint=endpoint,
-        model=_needed(value, "model"),
-        messages=_messages(value) if endpoint == "chat" else (("user", _prompt(value)),),
-        stream=bool(_of_type(value, "stream", bool)),
+        model=_require_text(value, "model"),
+        messages=_read_messages(value) if endpoint == "chat" else (("user", _read_prompt(value)),),
+        stream=bool(_read_field(value, "stream", bool)),
         include_usage=stream_options.get("include_usage") is True,
         max_tokens=limit,
-        stop=_stop(value.get("stop")),
-        sampling=_sampling(value),
-        thinks=_thinks(value),
-        options={key: kept for key, kept in value.items() if key not in _NOT_KEPT},
+        stop=_read_stops(value.get("stop")),
+        sampling=_read_sampling(value),
+        thinks=_read_thinks(value),
+        options={key: option for key, option in value.items() if key not in _PROMPT_FIELDS},
     )
 
 
@@ -120,29 +120,31 @@ def _check_text(value: Mapping[str, Any]) -> None:
         raise ApiError("the body has lone surrogates, or is nested too deeply") from None
 
 
-def _of_type(value: Mapping[str, Any], key: str, kind: type) -> Any:
-    found = value.get(key)
+def _read_field(value: Mapping[str, Any], key: str, kind: type) -> Any:
+    content = value.get(key)
     allowed = (int, float) if kind is float else (kind,)
-    if found is None or (isinstance(found, allowed) and isinstance(found, bool) == (kind is bool)):
-        return found
+    if content is None:
+        return None
+    if isinstance(content, allowed) and isinstance(content, bool) == (kind is bool):
+        return content
     raise ApiError(f"{key} must be of the type {kind.__name__}", param=key)
 
 
-def _needed(value: Mapping[str, Any], key: str) -> str:
-    found = _of_type(value, key, str)
-    if not isinstance(found, str):
+def _require_text(value: Mapping[str, Any], key: str) -> str:
+    text = _read_field(value, key, str)
+    if not isinstance(text, str):
         raise ApiError(f"{key} is missing", param=key)
-    return found
+    return text
 
 
-def _messages(value: Mapping[str, Any]) -> tuple[Message, ...]:
-    rows = _of_type(value, "messages", list)
+def _read_messages(value: Mapping[str, Any]) -> tuple[Message, ...]:
+    rows = _read_field(value, "messages", list)
     if not rows or not all(isinstance(row, dict) for row in rows):
         raise ApiError("messages must be a list of at least one message", param="messages")
-    return tuple((_needed(row, "role"), _content(row.get("content"))) for row in rows)
+    return tuple((_require_text(row, "role"), _join_content(row.get("content"))) for row in rows)
 
 
-def _content(content: object) -> str:
+def _join_content(content: object) -> str:
     """The text of a message; its parts are joined."""
     if content is None or isinstance(content, str):
         return content or ""
@@ -153,7 +155,7 @@ def _content(content: object) -> str:
     return "".join(text for text in texts if isinstance(text, str))
 
 
-def _prompt(value: Mapping[str, Any]) -> str:
+def _read_prompt(value: Mapping[str, Any]) -> str:
     prompt = value.get("prompt")
     if isinstance(prompt, list) and len(prompt) == 1:
         prompt = prompt[0]
@@ -162,32 +164,32 @@ def _prompt(value: Mapping[str, Any]) -> str:
     return prompt
 
 
-def _stop(stop: object) -> tuple[str, ...]:
+def _read_stops(stop: object) -> tuple[str, ...]:
     stops = [] if stop is None else [stop] if isinstance(stop, str) else stop
     if not isinstance(stops, list) or not all(isinstance(text, str) for text in stops):
         raise ApiError("stop must be a text or a list of texts", param="stop")
     return tuple(text for text in stops if text)
 
 
-def _sampling(value: Mapping[str, Any]) -> Sampling:
+def _read_sampling(value: Mapping[str, Any]) -> Sampling:
     temperature, top_p = (
-        _of_type(value, "temperature", float) or 0.0,
-        _of_type(value, "top_p", float),
+        _read_field(value, "temperature", float) or 0.0,
+        _read_field(value, "top_p", float),
     )
     top_p = 1.0 if top_p is None else top_p
     if not 0 <= temperature <= 2:
         raise ApiError("temperature must lie in [0, 2]", param="temperature")
     if not 0 < top_p <= 1:
         raise ApiError("top_p must lie in (0, 1]", param="top_p")
-    seed = _of_type(value, "seed", int)
+    seed = _read_field(value, "seed", int)
     return Sampling(temperature=float(temperature), top_p=float(top_p), seed=seed or 0)
 
 
-def _thinks(value: Mapping[str, Any]) -> bool:
+def _read_thinks(value: Mapping[str, Any]) -> bool:
     """Whether reasoning is on, by Qwen's field and by that of vLLM's and SGLang's templates."""
     template = value.get("chat_template_kwargs")
-    asked = template if isinstance(template, dict) else {}
-    return value.get("enable_thinking") is not False and asked.get("enable_thinking") is not False
+    fields = template if isinstance(template, dict) else {}
+    return value.get("enable_thinking") is not False and fields.get("enable_thinking") is not False
 
 
 DONE = b"data: [DONE]\n\n"
@@ -199,49 +201,51 @@ class Replies:
     """Writes the reply to one request.
 
     Args:
-        asked: The request.
+        request: The request.
         persona: The dialect.
         effects: The faults to inject.
         number: The number of the request.
     """
 
     def __init__(
-        self, asked: CompletionRequest, persona: Persona, effects: Effects, *, number: int
+        self, request: CompletionRequest, persona: Persona, effects: Effects, *, number: int
     ) -> None:
-        self._chat = asked.endpoint == "chat"
+        self._chat = request.endpoint == "chat"
         self._effects = effects
         self._persona = persona
         wrong = effects.get("wrong_model")
         kind = "chat.completion" if self._chat else "text_completion"
         self._frame: dict[str, Any] = {
             "id": f"{'chatcmpl' if self._chat else 'cmpl'}-{number}",
-            "object": kind + ".chunk" if self._chat and asked.stream else kind,
+            "object": kind + ".chunk" if self._chat and request.stream else kind,
             "created": int(time.time()),
-            "model": wrong.reply_model if wrong else asked.model,
+            "model": wrong.reply_model if wrong else request.model,
             **persona.extra(),
         }
-        frame = {**self._frame, "usage": None} if asked.include_usage else self._frame
-        self._head = b"data: " + _json(frame)[:-1] + b',"choices":[{"index":0,"logprobs":null,'
+        frame = {**self._frame, "usage": None} if request.include_usage else self._frame
+        self._head = b"data: " + _to_json(frame)[:-1] + b',"choices":[{"index":0,"logprobs":null,'
 
     def first(self) -> bytes:
         """The beginning of a stream."""
-        begun = self.delta({"role": "assistant", "content": ""}) if self._chat else b""
-        return self._persona.opening + begun
+        start = self.delta({"role": "assistant", "content": ""}) if self._chat else b""
+        return self._persona.opening + start
 
     def text(self, text: str) -> bytes:
         """An event with a piece of the answer."""
         if not self._chat:
-            return self._head + b'"text":' + _json(text) + b',"finish_reason":null}]}\n\n'
-        return self._head + b'"delta":{"content":' + _json(text) + b'},"finish_reason":null}]}\n\n'
+            return self._head + b'"text":' + _to_json(text) + b',"finish_reason":null}]}\n\n'
+        delta = b'"delta":{"content":' + _to_json(text) + b'},"finish_reason":null}]}\n\n'
+        return self._head + delta
 
     def delta(self, delta: Mapping[str, Any]) -> bytes:
         """An event with other fields."""
-        return self._head + b'"delta":' + _json(delta) + b',"finish_reason":null}]}\n\n'
+        return self._head + b'"delta":' + _to_json(delta) + b',"finish_reason":null}]}\n\n'
 
     def finish(self, reason: str) -> bytes:
         """The event with the reason why the answer ends."""
         rest = b'"delta":{}' if self._chat else b'"text":""'
-        return self._head + rest + b',"finish_reason":' + _json(self._reason(reason)) + b"}]}\n\n"
+        final_reason = _to_json(self._find_reason(reason))
+        return self._head + rest + b',"finish_reason":' + final_reason + b"}]}\n\n"
 
     def end(self, reason: str, usage: Mapping[str, Any] | None) -> tuple[bytes, bytes]:
         """The event that ends the answer, and what follows it.
@@ -250,17 +254,17 @@ class Replies:
             reason: Why it ends.
             usage: The token counts; None where they weren't asked for.
         """
-        counts = None if usage is None else self._reported(usage)
+        counts = None if usage is None else self._report_usage(usage)
         if counts is None:
             return self.finish(reason), DONE
         if self._persona.joins_usage:
             content: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}
-            choice = {"index": 0, **content, "finish_reason": self._reason(reason)}
+            choice = {"index": 0, **content, "finish_reason": self._find_reason(reason)}
             return self._event({"choices": [choice], "usage": counts}), DONE
         return self.finish(reason), self._event({"choices": [], "usage": counts}) + DONE
 
     def _event(self, fields: Mapping[str, Any]) -> bytes:
-        return b"data: " + _json({**self._frame, **fields}) + b"\n\n"
+        return b"data: " + _to_json({**self._frame, **fields}) + b"\n\n"
 
     def whole(self, text: str, thoughts: str, reason: str, usage: Mapping[str, Any]) -> bytes:
         """The document of an answer that isn't streamed."""
@@ -274,23 +278,23 @@ class Replies:
             choice["message"] = message
         else:
             choice["text"] = text
-        choice["finish_reason"] = self._reason(reason)
-        counts = self._reported(usage)
+        choice["finish_reason"] = self._find_reason(reason)
+        counts = self._report_usage(usage)
         fields = {} if counts is None else {"usage": counts}
-        return _json({**self._frame, "choices": [choice], **fields})
+        return _to_json({**self._frame, "choices": [choice], **fields})
 
-    def _reason(self, reason: str) -> str:
+    def _find_reason(self, reason: str) -> str:
         rule = self._effects.get("finish")
         return rule.finish if rule else reason
 
-    def _reported(self, usage: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    def _report_usage(self, usage: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """The token counts to report, falsified where a fault says so."""
         rule = self._effects.get("usage")
         if rule is None:
             return usage
         if rule.usage == "omit":
             return None
-        counts: Mapping[str, Any] = _falsified(usage, rule.usage)
+        counts: Mapping[str, Any] = _falsify(usage, rule.usage)
         return counts
 
 
@@ -299,9 +303,9 @@ def error_value(message: str, *, code: str) -> dict[str, Any]:
     return {"error": {"message": message, "type": "server_error", "param": None, "code": code}}
 
 
-def _falsified(value: Any, how: str) -> Any:
+def _falsify(value: Any, how: str) -> Any:
     if isinstance(value, dict):
-        return {key: _falsified(inner, how) for key, inner in value.items()}
+        return {key: _falsify(inner, how) for key, inner in value.items()}
     if not isinstance(value, int | float):
         return value
     if how == "huge":
@@ -309,5 +313,5 @@ def _falsified(value: Any, how: str) -> Any:
     return {"zero": 0, "negative": -value - 1, "null": None, "text": str(value)}[how]
 
 
-def _json(value: Any) -> bytes:
+def _to_json(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()

@@ -49,7 +49,7 @@ from prefill_router_minipool.training.network import (
     make_tokenizer,
 )
 
-_POOLED = 32  # batches drawn together, so that each has examples of similar length
+_BATCHES_PER_DRAW = 32  # batches drawn together, so that each has examples of similar length
 
 
 @final
@@ -68,18 +68,20 @@ class TrainingBatch:
     answers: Bool[Tensor, "example token"]
 
 
-def training_batches(
+def draw_batches(
     tokenizer: Any, skills: Mapping[str, Sequence[float]], *, size: int, random: Random
 ) -> Iterator[TrainingBatch]:
     """An endless iterator of batches, without held-out prompts."""
     while True:
-        tasks = _drawn(skills, size * _POOLED, random)
-        batches = list(in_batches(tokenizer, tasks, size=size))
+        tasks = _draw_tasks(skills, size * _BATCHES_PER_DRAW, random)
+        batches = list(make_batches(tokenizer, tasks, size=size))
         random.shuffle(batches)
         yield from batches
 
 
-def in_batches(tokenizer: Any, tasks: Sequence[MiniTask], *, size: int) -> Iterator[TrainingBatch]:
+def make_batches(
+    tokenizer: Any, tasks: Sequence[MiniTask], *, size: int
+) -> Iterator[TrainingBatch]:
     """These tasks in batches, the shortest first."""
     texts = [f"{USER}{task.prompt}{ASSISTANT}{task.answer}{END}" for task in tasks]
     tokens = tokenizer(texts, add_special_tokens=False)["input_ids"]
@@ -93,18 +95,20 @@ def in_batches(tokenizer: Any, tasks: Sequence[MiniTask], *, size: int) -> Itera
         yield TrainingBatch(rows, ids, torch.nn.functional.pad(in_answer[:, 1:], (0, 1)))
 
 
-def _drawn(skills: Mapping[str, Sequence[float]], count: int, random: Random) -> list[MiniTask]:
+def _draw_tasks(
+    skills: Mapping[str, Sequence[float]], count: int, random: Random
+) -> list[MiniTask]:
     cells = [(family, level) for family in skills for level in LEVELS]
     weights = [skills[family][level - 1] for family, level in cells]
-    drawn = random.choices(cells, weights, k=count)
-    return [draw_task(FAMILIES[name], random, level, held_out=False) for name, level in drawn]
+    choices = random.choices(cells, weights, k=count)
+    return [draw_task(FAMILIES[name], random, level, held_out=False) for name, level in choices]
 
 
-_AT_ONCE = 200
+_TASKS_AT_ONCE = 200
 
 
 @torch.no_grad()
-def answered_correctly(
+def check_answers(
     network: LlamaForCausalLM, tokenizer: Any, tasks: Sequence[MiniTask]
 ) -> list[bool]:
     """Whether greedy generation would give each task's answer and then end.
@@ -113,7 +117,7 @@ def answered_correctly(
     forward pass over prompt and answer is enough.
     """
     correct = [False] * len(tasks)
-    for batch in in_batches(tokenizer, tasks, size=_AT_ONCE):
+    for batch in make_batches(tokenizer, tasks, size=_TASKS_AT_ONCE):
         best = network(input_ids=batch.ids).logits.argmax(-1)
         is_right = (best[:, :-1] == batch.ids[:, 1:]) | ~batch.answers[:, :-1]
         for row, right in zip(batch.rows, is_right.all(1).tolist(), strict=True):
@@ -131,7 +135,7 @@ class MuonAdamW:
     """The optimiser: Muon for matrices, AdamW for the other parameters."""
 
     def __init__(self, network: nn.Module, *, rate: float, muon_rate: float, decay: float) -> None:
-        matrices, others = _parted(network.named_parameters())
+        matrices, others = _group_parameters(network.named_parameters())
         self._matrices = matrices
         self._momenta = [torch.zeros_like(torch.stack([*group])) for group in matrices]
         self._rate, self._decay = muon_rate, decay
@@ -149,13 +153,13 @@ class MuonAdamW:
             _muon_step(group, momentum, rate=self._rate * share, decay=self._decay)
 
 
-def _parted(
-    named: Iterable[tuple[str, nn.Parameter]],
+def _group_parameters(
+    parameters: Iterable[tuple[str, nn.Parameter]],
 ) -> tuple[list[list[nn.Parameter]], list[nn.Parameter]]:
     """The matrices grouped by shape, and the embeddings and vectors."""
     by_shape: dict[torch.Size, list[nn.Parameter]] = defaultdict(list)
     others = []
-    for name, parameter in named:
+    for name, parameter in parameters:
         if parameter.dim() == 2 and "embed" not in name:
             by_shape[parameter.shape].append(parameter)
         else:
@@ -193,8 +197,8 @@ _WARM_UP = 0.02
 _LAST_SHARE = 0.02
 _LARGEST_NORM = 1.0
 _POINTS = 12  # of the curves
-_JUDGED = 500
-_JUDGING_SEED = 7
+_HELD_OUT_TASKS = 500
+_HELD_OUT_SEED = 7
 
 
 @final
@@ -237,21 +241,21 @@ def train(profile: Profile, tokenizer: Any, *, progress: Progress) -> TrainedMod
     network = make_network(profile, tokenizer)
     optimiser = MuonAdamW(network, rate=_RATE, muon_rate=_MUON_RATE, decay=_DECAY)
     random = Random(f"training {profile.name} {profile.seed}")
-    batches = training_batches(tokenizer, profile.skills, size=profile.batch, random=random)
-    held_out = make_tasks(_JUDGED, seed=_JUDGING_SEED)
+    batches = draw_batches(tokenizer, profile.skills, size=profile.batch, random=random)
+    held_out = make_tasks(_HELD_OUT_TASKS, seed=_HELD_OUT_SEED)
     curve: list[TrainingPoint] = []
     losses: list[float] = []
     marks = {round(profile.steps * k / _POINTS) for k in range(1, _POINTS + 1)}
     with progress.task(profile.name, total=profile.steps) as advance:
         for step, batch in enumerate(islice(batches, profile.steps), 1):
-            loss = _loss(network, batch)
+            loss = _compute_loss(network, batch)
             loss.backward()  # type: ignore[no-untyped-call]
             clip_grad_norm_(network.parameters(), _LARGEST_NORM)
-            optimiser.step(_share((step - 1) / profile.steps))
+            optimiser.step(_scale_rate((step - 1) / profile.steps))
             losses.append(loss.item())
             advance()
             if step in marks:
-                right = answered_correctly(network, tokenizer, held_out)
+                right = check_answers(network, tokenizer, held_out)
                 pairs = [(t.domain, ok) for t, ok in zip(held_out, right, strict=True)]
                 accuracy = {name: fmean(ok for d, ok in pairs if d == name) for name in FAMILIES}
                 curve.append(TrainingPoint(step, fmean(losses), accuracy))
@@ -260,7 +264,7 @@ def train(profile: Profile, tokenizer: Any, *, progress: Progress) -> TrainedMod
     return TrainedModel(network, curve, time.perf_counter() - started, cpu_seconds)
 
 
-def _loss(network: LlamaForCausalLM, batch: TrainingBatch) -> Tensor:
+def _compute_loss(network: LlamaForCausalLM, batch: TrainingBatch) -> Tensor:
     """The loss on the tokens of answers alone; logits of the prompts' tokens aren't computed.
 
     Padding is on the right and attention is causal, so no mask is needed.
@@ -270,10 +274,10 @@ def _loss(network: LlamaForCausalLM, batch: TrainingBatch) -> Tensor:
     return cross_entropy(logits, batch.ids.roll(-1, dims=1)[batch.answers])
 
 
-def _share(done: float) -> float:
+def _scale_rate(progress: float) -> float:
     """The fraction of the peak learning rate: a short warm-up, then a cosine decay to 2 %."""
-    falling = 0.5 * (1 + math.cos(math.pi * done))
-    return min(1.0, done / _WARM_UP + 1e-3) * (_LAST_SHARE + (1 - _LAST_SHARE) * falling)
+    falling = 0.5 * (1 + math.cos(math.pi * progress))
+    return min(1.0, progress / _WARM_UP + 1e-3) * (_LAST_SHARE + (1 - _LAST_SHARE) * falling)
 
 
 def train_models(
@@ -336,11 +340,11 @@ def save_model(trained: TrainedModel, tokenizer: Any, profile: Profile, folder: 
     with files.replacing_folder(folder) as temporary:
         network.to(torch.bfloat16).save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
-        files.write_text(temporary / "curves.csv", _table(trained.curve))
-        files.write_json(temporary / "training.json", _record(trained, profile, parameters))
+        files.write_text(temporary / "curves.csv", _format_curve(trained.curve))
+        files.write_json(temporary / "training.json", _make_record(trained, profile, parameters))
 
 
-def _table(curve: list[TrainingPoint]) -> str:
+def _format_curve(curve: list[TrainingPoint]) -> str:
     names = list(curve[0].accuracy) if curve else []
     rows = [["step", "loss", *names]]
     for point in curve:
@@ -349,7 +353,7 @@ def _table(curve: list[TrainingPoint]) -> str:
     return "".join(",".join(row) + "\n" for row in rows)
 
 
-def _record(trained: TrainedModel, profile: Profile, parameters: int) -> dict[str, Any]:
+def _make_record(trained: TrainedModel, profile: Profile, parameters: int) -> dict[str, Any]:
     return {
         "command": f"python -m prefill_router_minipool.training --out DIR --only {profile.name}",
         "seed": profile.seed,
@@ -374,7 +378,7 @@ def answers_of(folder: Path, tasks: Sequence[MiniTask]) -> list[bool]:
     """Whether the model in this folder, in float32, answers each task correctly."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     network = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    return answered_correctly(network, tokenizer, tasks)
+    return check_answers(network, tokenizer, tasks)
 
 
 def write_skills(folder: Path, names: Sequence[str]) -> None:
@@ -386,8 +390,8 @@ def write_skills(folder: Path, names: Sequence[str]) -> None:
         for task, right in zip(tasks, answers_of(folder / name, tasks), strict=True):
             cells[task.domain, task.difficulty].append(right)
         lines += [
-            f"{name},{family},{level},{len(found)},{fmean(found):.3f}\n"
-            for (family, level), found in sorted(cells.items())
+            f"{name},{family},{level},{len(results)},{fmean(results):.3f}\n"
+            for (family, level), results in sorted(cells.items())
         ]
     files.write_text(folder / "skills.csv", "".join(lines))
 

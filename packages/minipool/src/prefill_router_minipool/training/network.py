@@ -60,7 +60,9 @@ class Profile:
     seed: int = 0
 
 
-def _each(families: Iterable[str], shares: Shares, *, times: float = 1) -> dict[str, Shares]:
+def _weigh_families(
+    families: Iterable[str], shares: Shares, *, times: float = 1
+) -> dict[str, Shares]:
     a, b, c, d, e = shares
     return dict.fromkeys(families, (times * a, times * b, times * c, times * d, times * e))
 
@@ -74,7 +76,7 @@ PROFILES: Mapping[str, Profile] = {
             layers=2,
             heads=4,
             inner=128,
-            skills=_each((*NUMBERS, *LETTERS), _EASIEST),
+            skills=_weigh_families((*NUMBERS, *LETTERS), _EASIEST),
             steps=3000,
         ),
         Profile(
@@ -83,10 +85,10 @@ PROFILES: Mapping[str, Profile] = {
             layers=3,
             heads=4,
             inner=256,
-            skills=_each(("addition",), _EVEN, times=3)
-            | _each(("modulo", "counting"), _EVEN)
-            | _each(("comparing",), _HARDER)
-            | _each(("numerals",), _EASIER, times=0.5),
+            skills=_weigh_families(("addition",), _EVEN, times=3)
+            | _weigh_families(("modulo", "counting"), _EVEN)
+            | _weigh_families(("comparing",), _HARDER)
+            | _weigh_families(("numerals",), _EASIER, times=0.5),
             steps=4000,
         ),
         Profile(
@@ -95,8 +97,8 @@ PROFILES: Mapping[str, Profile] = {
             layers=3,
             heads=4,
             inner=256,
-            skills=_each(("sorting", "reversing", "brackets", "cipher"), _HARDER)
-            | _each(("counting", "comparing"), _EASIER, times=0.5),
+            skills=_weigh_families(("sorting", "reversing", "brackets", "cipher"), _HARDER)
+            | _weigh_families(("counting", "comparing"), _EASIER, times=0.5),
             steps=1600,
         ),
         Profile(
@@ -105,10 +107,10 @@ PROFILES: Mapping[str, Profile] = {
             layers=3,
             heads=4,
             inner=256,
-            skills=_each(("dates",), _EVEN, times=3)
-            | _each(("modulo", "counting"), _EVEN)
-            | _each(("numerals",), _HARDER)
-            | _each(("sorting", "addition"), _EASIER, times=0.5),
+            skills=_weigh_families(("dates",), _EVEN, times=3)
+            | _weigh_families(("modulo", "counting"), _EVEN)
+            | _weigh_families(("numerals",), _HARDER)
+            | _weigh_families(("sorting", "addition"), _EASIER, times=0.5),
             steps=1800,
         ),
         Profile(
@@ -117,7 +119,7 @@ PROFILES: Mapping[str, Profile] = {
             layers=3,
             heads=6,
             inner=512,
-            skills=_each((*NUMBERS, *LETTERS), _EASIER),
+            skills=_weigh_families((*NUMBERS, *LETTERS), _EASIER),
             steps=2500,
         ),
         Profile(
@@ -126,8 +128,8 @@ PROFILES: Mapping[str, Profile] = {
             layers=4,
             heads=4,
             inner=384,
-            skills=_each((*NUMBERS, *LETTERS), _EVEN)
-            | _each(("addition", "dates"), _EVEN, times=2),
+            skills=_weigh_families((*NUMBERS, *LETTERS), _EVEN)
+            | _weigh_families(("addition", "dates"), _EVEN, times=2),
             steps=4000,
         ),
     )
@@ -156,15 +158,15 @@ _WORD = re.compile(r" ?[A-Za-z]{2,}")
 
 def make_tokenizer() -> Any:
     """A `PreTrainedTokenizerFast` with its chat template."""
-    tokens = [*SPECIAL, *sorted(ByteLevel.alphabet()), *_wording_words()]
+    tokens = [*SPECIAL, *sorted(ByteLevel.alphabet()), *_collect_words()]
     core = Tokenizer(BPE(vocab={t: i for i, t in enumerate(tokens)}, merges=[], ignore_merges=True))
     core.pre_tokenizer = Sequence(
         [Split(Regex(_PIECES), "isolated"), ByteLevel(add_prefix_space=False, use_regex=False)]
     )
     core.decoder = ByteLevelDecoder()
     core.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
-    made_of: Any = PreTrainedTokenizerFast
-    tokenizer = made_of(
+    tokenizer_class: Any = PreTrainedTokenizerFast
+    tokenizer = tokenizer_class(
         tokenizer_object=core,
         pad_token=PAD,
         eos_token=END,
@@ -176,16 +178,16 @@ def make_tokenizer() -> Any:
     return tokenizer
 
 
-def _wording_words() -> list[str]:
+def _collect_words() -> list[str]:
     """The words of all wordings, with a leading space as the byte alphabet writes it."""
-    found = set()
+    words = set()
     for family in FAMILIES.values():
         for wording in family.wordings:
             for text in _FIELD.split(wording):
-                found.update(_WORD.findall(text))
+                words.update(_WORD.findall(text))
         for word in family.words:
-            found.update((word, f" {word}"))
-    return sorted(word.replace(" ", "Ġ") for word in found)
+            words.update((word, f" {word}"))
+    return sorted(word.replace(" ", "Ġ") for word in words)
 
 
 _ROPE_BASE = 1000.0  # prompts are short
