@@ -116,13 +116,9 @@ class _SearchJob:
         begin(self._to, plan_of(self._space, self._config, dataset, split))
         bar, sources = BarProgress(console=err), opt.sources(encoders)
         needs = [n for c in openers(self._space) for n in self._space.recipe(c).needs]
-        states = gather(
-            tuple(dict.fromkeys(needs)),
-            dataset,
-            opt.open_stores(stores),
-            sources=sources,
-            progress=bar,
-        )
+        distinct_needs = tuple(dict.fromkeys(needs))
+        opened = opt.open_stores(stores)
+        states = gather(distinct_needs, dataset, opened, sources=sources, progress=bar)
         train, test = seal(dataset, split, self._to)
         del dataset  # from here on nothing has test rows until `conclude` opens them
         trials = search(
@@ -139,12 +135,7 @@ class _SearchJob:
         if sealed:
             return verdict
         verdict, router = conclude(
-            verdict,
-            test,
-            states,
-            again=self._again,
-            sources=sources,
-            progress=bar,
+            verdict, test, states, again=self._again, sources=sources, progress=bar
         )
         router.save(self._to / ROUTER)
         self._write_report(verdict, router.split)

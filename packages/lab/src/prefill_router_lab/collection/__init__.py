@@ -1,4 +1,4 @@
-"""Asks every target every question, within the limits of providers and of a purse."""
+"""Asks every target every question, within the limits of providers and of a budget."""
 
 from prefill_router.lazy_imports import face
 

@@ -224,55 +224,60 @@ def page_parts(result: ComparisonResult) -> list[Part]:
 
 def verdict(result: ComparisonResult) -> list[str]:
     """The result in a few sentences."""
-    first = result.routers[0].evaluation
-    best = by_number(result.routers, "auc_mean")[0]
-    chooser = by_number(result.routers, "choice_auc")[0]
-    shared = result.routers[0].headline
-    auc, choice = (
-        worded(router.headline[name].value, "number")
-        for router, name in ((best, "auc_mean"), (chooser, "choice_auc"))
-    )
+    first = result.routers[0]
     single, oracle = (
-        worded(shared[name].value, "share") for name in ("best_single_accuracy", "oracle_accuracy")
+        worded(first.headline[name].value, "share")
+        for name in ("best_single_accuracy", "oracle_accuracy")
     )
-    sentences = [
-        *_word_verdicts(result),
+    overview = (
         f"{len(result.routers)} routers were fitted on the same queries and judged on "
-        f"{first.queries:,} others. "
-        + _choose_sentence(
-            best.headline["auc_mean"],
-            f"{best.name} best predicts whether a target will be right (mean AUC {auc})."
-            if best.headline["auc_mean"].value > CHANCE_AUC
-            else "None predicts whether a target will be right: the mean AUC of all is at most one "
-            f"half, which chance has ({auc}).",
-            "The best predictor isn't known",
-        )
-        + " "
-        + _choose_sentence(
-            chooser.headline["choice_auc"],
-            f"{chooser.name} best predicts which of two targets will be (choice AUC {choice})."
-            if chooser.headline["choice_auc"].value > CHANCE_AUC
-            else "None predicts which of two targets will be: the choice AUC of all is at most "
-            f"one half, which chance has ({choice}).",
-            "The best at choosing between two targets isn't known",
-        )
-        + " "
-        + _choose_sentence(
-            shared["best_single_accuracy"],
+        f"{first.evaluation.queries:,} others.",
+        _word_best(
+            result,
+            "auc_mean",
+            ability="predicts whether a target will be right",
+            label="mean AUC",
+            otherwise="The best predictor isn't known",
+        ),
+        _word_best(
+            result,
+            "choice_auc",
+            ability="predicts which of two targets will be",
+            label="choice AUC",
+            otherwise="The best at choosing between two targets isn't known",
+        ),
+        _choose_sentence(
+            first.headline["best_single_accuracy"],
             f"The best single target has an accuracy of {single}, a perfect router of {oracle}.",
             "The accuracy of the best single target isn't known",
         ),
-    ]
+    )
     better = [
         router.name
         for router in result.routers
         if significance_of(router.against, "auc_mean") == "better"
     ]
     return [
-        *sentences,
+        *_word_verdicts(result),
+        " ".join(overview),
         f"Significantly better than the reference, {result.plan.reference}, in mean AUC: "
         f"{', '.join(better) or 'none'} ({ONE_BY_ONE}).",
     ]
+
+
+def _word_best(
+    result: ComparisonResult, number: str, *, ability: str, label: str, otherwise: str
+) -> str:
+    """Which router has the highest AUC of a kind, or that none is above chance."""
+    best = by_number(result.routers, number)[0]
+    estimate = best.headline[number]
+    value = worded(estimate.value, "number")
+    text = f"{best.name} best {ability} ({label} {value})."
+    if not estimate.value > CHANCE_AUC:
+        text = (
+            f"None {ability}: the {label} of all is at most one half, which chance has ({value})."
+        )
+    return _choose_sentence(estimate, text, otherwise)
 
 
 def _choose_sentence(estimate: Estimate, text: str, otherwise: str) -> str:

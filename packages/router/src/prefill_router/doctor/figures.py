@@ -1,6 +1,6 @@
 """The figures of a check-up, each with its data."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -85,17 +85,7 @@ def draw_plane(checkup: Checkup) -> tuple[Figure, list[Row]]:
         axes.text(0.5, 0.5, "no cost is known, so there is nothing to draw", ha="center", color=INK)
         axes.set_axis_off()
         return figure, rows
-    styles: Mapping[str, tuple[str, str]] = {
-        "router": ("-", BLUE),
-        "single target": ("o", ORANGE),
-        "shuffled control": ("X", PINK),
-        "router at this lam": ("D", BLUE),
-    }
-    for series, (shape, colour) in styles.items():
-        at = [(row["x"], row["y"]) for row in rows if row["series"] == series] or [(np.nan, np.nan)]
-        x, y = np.array(at).T
-        fill = "none" if series == "single target" else colour  # as on the other pages
-        axes.plot(PER * x, 100 * y, shape, color=colour, label=series, ms=7, lw=1.6, mfc=fill)
+    _draw_series(axes, rows)
     draw_mix(axes, *(scale * side for scale, side in zip((PER, 100), mixes, strict=True)))
     if price:
         draw_price(axes, PER * np.array(costs), 100 * np.array(rights))
@@ -105,12 +95,39 @@ def draw_plane(checkup: Checkup) -> tuple[Figure, list[Row]]:
     axes.set_ylabel("accuracy (%)", color=INK)
     axes.margins(x=0.08, y=0.08)
     legend_below(figure, columns=6)
-    drawable = [i for i in range(len(cost)) if np.isfinite(cost[i]) and np.isfinite(accuracy[i])]
-    places = [(PER * float(cost[i]), 100 * float(accuracy[i])) for i in drawable]
-    line = [(PER * float(a), 100 * float(b)) for a, b in zip(*mixes, strict=True)][::8]
-    line += [(PER * row["x"], 100 * row["y"]) for row in rows if row["series"] == "router"][::40]
-    place_labels(axes, places, [trial.targets[i] for i in drawable], avoid=line, colour=INK)
+    _label_targets(axes, rows)
     return figure, rows
+
+
+def _draw_series(axes: Axes, rows: Sequence[Row]) -> None:
+    """Draw the router, its lam, the single targets and the shuffled control."""
+    styles: Mapping[str, tuple[str, str]] = {
+        "router": ("-", BLUE),
+        "single target": ("o", ORANGE),
+        "shuffled control": ("X", PINK),
+        "router at this lam": ("D", BLUE),
+    }
+    for series, (shape, colour) in styles.items():
+        x, y = np.array(_scale_points(rows, series) or [(np.nan, np.nan)]).T
+        fill = "none" if series == "single target" else colour  # as on the other pages
+        axes.plot(x, y, shape, color=colour, label=series, ms=7, lw=1.6, mfc=fill)
+
+
+def _label_targets(axes: Axes, rows: Sequence[Row]) -> None:
+    """Write each single target's name beside it, clear of the mixes and of the router's curve."""
+    targets = [
+        row
+        for row in rows
+        if row["series"] == "single target" and np.isfinite((row["x"], row["y"])).all()
+    ]
+    names = [row["target"] for row in targets]
+    line = _scale_points(rows, "best fixed mix")[::8] + _scale_points(rows, "router")[::40]
+    place_labels(axes, _scale_points(targets, "single target"), names, avoid=line, colour=INK)
+
+
+def _scale_points(rows: Sequence[Row], series: str) -> list[tuple[float, float]]:
+    """The points of a series, in the units of the figure."""
+    return [(PER * row["x"], 100 * row["y"]) for row in rows if row["series"] == series]
 
 
 def draw_shuffled(control: ShuffledControl) -> tuple[Figure, list[Row]]:

@@ -354,10 +354,10 @@ def _average_over_ties(
         others = np.arange(right.shape[1]) != k
         below = chance * (mean_if_right < mine) + (1 - chance) * (mean_if_wrong < mine)
         level = chance * (mean_if_right == mine) + (1 - chance) * (mean_if_wrong == mine)
-        won = np.zeros(len(right))
+        win_chance = np.zeros(len(right))
         for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
-            won += weight * (below + node * level)[:, others].prod(axis=1)
-        total += chance[:, k] * won
+            win_chance += weight * (below + node * level)[:, others].prod(axis=1)
+        total += chance[:, k] * win_chance
     return total
 
 

@@ -342,16 +342,7 @@ def try_calibrators(
         DataError: The parts have queries in common, or their targets differ.
         ConfigError: An option is invalid.
     """
-    shared = set(calibration.query_ids) & set(judged.query_ids)
-    if shared:
-        raise DataError(
-            f"{len(shared)} queries are in both parts; calibrate and judge on different queries"
-        )
-    if calibration.targets != judged.targets:
-        raise DataError(
-            f"the calibration part has the targets {calibration.targets}, the other "
-            f"{judged.targets}; predict both with the same router"
-        )
+    _check_parts(calibration, judged)
     fits = [
         fit_calibrator(kind, calibration.correctness, calibration.observed, calibration.targets)
         for kind in kinds
@@ -386,6 +377,20 @@ def try_calibrators(
         )
         for place, (kind, fit) in enumerate(zip(kinds, fits, strict=True), 1)
     )
+
+
+def _check_parts(calibration: Trial, judged: Trial) -> None:
+    """Refuse parts with queries in common or other targets."""
+    shared = set(calibration.query_ids) & set(judged.query_ids)
+    if shared:
+        raise DataError(
+            f"{len(shared)} queries are in both parts; calibrate and judge on different queries"
+        )
+    if calibration.targets != judged.targets:
+        raise DataError(
+            f"the calibration part has the targets {calibration.targets}, the other "
+            f"{judged.targets}; predict both with the same router"
+        )
 
 
 def _list_numbers(scores: Scores) -> dict[str, PerResample]:

@@ -638,7 +638,7 @@ def _find_refusal(parts: Sequence[JudgedPart]) -> str:
 def _decide(
     rows: _Rows, curve: Sequence[CurvePoint], budgets: dict[str, ReferenceGain], refusal: str
 ) -> tuple[Word, str, str]:
-    """The verdict, its reason, and the reference that it can't be told from; empty if none."""
+    """The verdict, its reason, and the reference that it may equal; empty if none."""
     if refusal:
         return "can't tell", refusal, "mix"
     if rows.count < HALF * rows.with_label or not curve:

@@ -1,7 +1,7 @@
 """Is a router that learned from votes worth using? A verdict in win rate.
 
-A vote says which of two answers is better, and not whether either is right: no accuracy can be
-told. So the router chooses between the two targets of each vote, that with the higher chance to
+A vote says which of two answers is better, and not whether either is right: accuracy can't
+be known. So the router chooses between the two targets of each vote, that with the higher chance to
 win, and its win rate is how often its pick won, a tie being half a win (the win rate of pairs of
 RouteLLM, Ong and others 2024). It is compared with the best fixed ranking: the strengths of a
 Bradley-Terry model without features (Bradley and Terry 1952), learned from the same votes as the
@@ -33,7 +33,7 @@ PerVote = Float[NDArray[np.float64], " vote"]
 _MOST_SHARES: Final = 5
 """How many targets the shares of the prompts are named for."""
 _PER: Final = 1000
-"""The number of prompts that a cost is told for."""
+"""The number of prompts that a cost is given for."""
 
 
 @short_repr
@@ -197,11 +197,7 @@ def judge_votes(parts: Sequence[VotedPart]) -> WinVerdict:
     mean, error = paired_mean(differences, prompts)
     gain = _make_interval(mean, error)
     rate = _make_interval(*paired_mean(router_labels, prompts))
-    word: Word = "can't tell"
-    if gain.lower > 0:
-        word = "worth it"
-    elif gain.upper < WORTH:
-        word = "not worth it"
+    word = _choose_word(gain)
     needed = 0 if word != "can't tell" else _count_needed(len(router_labels), mean, error)
     because = (
         f"its pick won {worded(rate.value, 'share')} of {len(router_labels):,} votes, a tie being "
@@ -274,6 +270,12 @@ class _PartRows:
             votes.of_pick(fixed, paid),
             [targets[place] for place in chances.argmax(axis=1).tolist()],
         )
+
+
+def _choose_word(gain: Estimate) -> Word:
+    if gain.lower > 0:
+        return "worth it"
+    return "not worth it" if gain.upper < WORTH else "can't tell"
 
 
 def _make_interval(mean: float, error: float) -> Estimate:

@@ -115,29 +115,40 @@ class Drawing:
 
 def drawing(evaluation: Evaluation, view: View) -> Drawing:
     """The content of the raw or the normalised accuracy-cost figure."""
-    curve, headline = evaluation.curve, evaluation.headline
-    best = int(np.flatnonzero(curve.lam_from == evaluation.max_lam[0])[0])
+    best = int(np.flatnonzero(evaluation.curve.lam_from == evaluation.max_lam[0])[0])
     on = tuple(name in evaluation.frontier for name in evaluation.targets)
     common: dict[str, Any] = {"names": evaluation.targets, "frontier": on}
-    mixes, price = _space_mixes(evaluation), _read_price_alone(evaluation)
     if view == "raw":
-        band, cost = evaluation.raw_band, _read_targets(evaluation, "mean_cost")
-        return Drawing(
-            "Accuracy against cost",
-            f"Mean observed cost (US dollars per {PER:,} queries)",
-            "Accuracy (%)",
-            (PER * curve.mean_cost, 100 * curve.accuracy),
-            Band(PER * band.x, 100 * band.lower, 100 * band.upper),
-            (PER * cost, 100 * _read_targets(evaluation, "accuracy")),
-            best=(PER * float(curve.mean_cost[best]), 100 * float(curve.accuracy[best])),
-            oracle=100 * headline["oracle_accuracy"].value,
-            mix=(PER * mixes[0], 100 * mixes[1]),
-            price=None if price is None else (PER * price[0], 100 * price[1]),
-            corner=False,
-            log=is_wide(PER * cost),
-            costliest=_find_costliest(evaluation, cost),
-            **common,
-        )
+        return _make_raw_drawing(evaluation, best, common)
+    return _make_normalised_drawing(evaluation, best, common)
+
+
+def _make_raw_drawing(evaluation: Evaluation, best: int, common: Mapping[str, Any]) -> Drawing:
+    curve, band = evaluation.curve, evaluation.raw_band
+    mixes, price = _space_mixes(evaluation), _read_price_alone(evaluation)
+    cost = _read_targets(evaluation, "mean_cost")
+    return Drawing(
+        "Accuracy against cost",
+        f"Mean observed cost (US dollars per {PER:,} queries)",
+        "Accuracy (%)",
+        (PER * curve.mean_cost, 100 * curve.accuracy),
+        Band(PER * band.x, 100 * band.lower, 100 * band.upper),
+        (PER * cost, 100 * _read_targets(evaluation, "accuracy")),
+        best=(PER * float(curve.mean_cost[best]), 100 * float(curve.accuracy[best])),
+        oracle=100 * evaluation.headline["oracle_accuracy"].value,
+        mix=(PER * mixes[0], 100 * mixes[1]),
+        price=None if price is None else (PER * price[0], 100 * price[1]),
+        corner=False,
+        log=is_wide(PER * cost),
+        costliest=_find_costliest(evaluation, cost),
+        **common,
+    )
+
+
+def _make_normalised_drawing(
+    evaluation: Evaluation, best: int, common: Mapping[str, Any]
+) -> Drawing:
+    curve, price = evaluation.curve, _read_price_alone(evaluation)
     axis = evaluation.definitions["cost_axis"].split(":")[0]
     return Drawing(
         "Accuracy against cheapness, normalised",
@@ -151,7 +162,7 @@ def drawing(evaluation: Evaluation, view: View) -> Drawing:
         ),
         best=(float(curve.normalised_cost[best]), float(curve.normalised_accuracy[best])),
         oracle=1.0,
-        mix=_normalise(evaluation, mixes),
+        mix=_normalise(evaluation, _space_mixes(evaluation)),
         price=None if price is None else _normalise(evaluation, price),
         corner=True,
         log=False,

@@ -28,7 +28,7 @@ from prefill_router.plotting import (
 from prefill_router.reporting.report import Rows
 from prefill_router.reporting.report_files import write_csv
 
-# Okabe and Ito's colours, told apart by readers with any colour vision, on white and on black.
+# Okabe and Ito's colours, distinguished by readers with any colour vision, on white and on black.
 BLUE, ORANGE, GREEN, PINK, YELLOW, SKY = (
     *("#0072B2", "#D55E00", "#009E73"),
     *("#CC79A7", "#E69F00", "#56B4E9"),
