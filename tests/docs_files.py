@@ -372,4 +372,5 @@ NAMES: dict[str, Callable[[Path], dict[str, object]]] = {
     "guarantee.md": a_router,
     "litellm.md": litellm_router,
     "robustness.md": a_router,
+    "traffic-labels.md": predictions,
 }
