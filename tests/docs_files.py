@@ -31,6 +31,7 @@ from packages.router.tests.importers.layout_samples import (
 from packages.router.tests.importers.truth import write_csv, write_jsonl, write_parquet
 from prefill_router import ActivationStore, Router, read_dataset
 from prefill_router.data import Query, write_dataset
+from prefill_router.importers import import_dataset
 from prefill_router.router import VersionRegistry
 from prefill_router.runs import Task
 from prefill_router.targets import Pool, RequestOptions, Target, read_pool, write_pool
@@ -128,6 +129,17 @@ def data(folder: Path) -> None:
     write_jsonl(folder / "votes.jsonl", votes)
     price = {"input_token_price_per_million": 1, "output_token_price_per_million": 2}
     (folder / "cost.json").write_text(json.dumps({"org/alpha": price}))
+
+
+def datasets(folder: Path) -> None:
+    """Datasets to be joined: two collections, and two runs of the same questions."""
+    data(folder)
+    for name, file in (
+        ("routerbench", "routerbench_0shot.csv"),
+        ("routellm", "gsm8k_responses.csv"),
+    ):
+        imported = import_dataset(name, [folder / file])[0]
+        write_dataset(imported, folder / file.partition("_")[0])
 
 
 def prompts_and_results(folder: Path) -> None:
@@ -339,6 +351,9 @@ FILES: dict[str, Callable[[Path], None]] = {
     "comparing.md": recipes,
     "efforts.md": answers_with_effort,
     "data.md": data,
+    "datasets.md": datasets,
+    "formats.md": data,
+    "votes.md": data,
     "grading.md": a_run_to_grade,
     "layers.md": two_stores,
     "learning.md": receipts,

@@ -41,7 +41,7 @@ def truth(sample: Sample, values: dict[tuple[int, int], float]) -> dict[tuple[st
 def test_every_format_has_a_sample() -> None:
     formats = {sample.format for sample in SAMPLES.values()}
     to = "SAMPLES in packages/router/tests/importers/samples.py"
-    check_cases(FORMATS.own, formats, add="a sample", to=to, guide="data.md")
+    check_cases(FORMATS.own, formats, add="a sample", to=to, guide="formats.md")
 
 
 def test_the_truth_is_read(sample: Sample, tmp_path: Path) -> None:
