@@ -319,9 +319,9 @@ def a_space(folder: Path) -> None:
 
 def routers_to_study(folder: Path) -> None:
     """The routers of the guide, and the speeds of their targets."""
-    page = (ROOT / "docs" / "guides" / "studies.md").read_text(encoding="utf-8")
-    for name, block in zip(("routers", "speeds"), page.split("```yaml\n")[1:], strict=True):
-        (folder / f"{name}.yaml").write_text(block.split("```")[0])
+    for page, name in (("studies", "routers"), ("study-costs", "speeds")):
+        text = (ROOT / "docs" / "guides" / f"{page}.md").read_text(encoding="utf-8")
+        (folder / f"{name}.yaml").write_text(text.split("```yaml\n")[1].split("```")[0])
 
 
 def other_wordings(folder: Path) -> None:
@@ -365,6 +365,8 @@ FILES: dict[str, Callable[[Path], None]] = {
     "robustness.md": other_wordings,
     "savings.md": receipts,
     "studies.md": routers_to_study,
+    "study-costs.md": routers_to_study,
+    "study-setup.md": routers_to_study,
     "search.md": a_space,
     "switchyard.md": a_language_model,
     "tasks.md": tasks,
