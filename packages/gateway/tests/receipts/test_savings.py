@@ -57,7 +57,7 @@ def made(count: int, *, together: int = 1, first: int = 0, **changed: Any) -> li
 
 
 def found(folder: Path, receipts: list[Receipt], named: str | None = None) -> Savings:
-    return savings_since(str(write(folder / "receipts.sqlite", receipts)), FREE, named=named)
+    return savings_since(str(write(folder / "receipts.sqlite", receipts)), FREE, against=named)
 
 
 def test_the_baselines_cost_is_that_of_each_request_there(tmp_path: Path) -> None:
@@ -244,14 +244,14 @@ def test_each_request_is_compared_with_the_baseline_of_its_receipt(tmp_path: Pat
 
 def test_a_named_target_is_compared_with_all(tmp_path: Path) -> None:
     url = str(write(tmp_path / "receipts.sqlite", [*made(30), made_receipt(99, baseline=None)]))
-    named = savings_since(url, FREE, named="small")
+    named = savings_since(url, FREE, against="small")
     assert (named.baselines, named.chosen_by) == ({"small": 31}, "named")
     assert named.at_baseline < named.spent
     with pytest.raises(DataError, match="they have large, middle, small"):
-        savings_since(url, FREE, named="giant")
+        savings_since(url, FREE, against="giant")
     with pytest.raises(DataError, match="name a baseline"):
         savings_since(url, FREE, since=START + 1e6)
-    assert savings_since(url, FREE, since=START + 1e6, named="large").requests == 0
+    assert savings_since(url, FREE, since=START + 1e6, against="large").requests == 0
 
 
 def test_a_conversation_that_another_target_continued_counts_once(tmp_path: Path) -> None:

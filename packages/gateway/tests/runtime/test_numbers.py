@@ -86,5 +86,5 @@ def test_minutes_count_what_came_failed_and_had_no_forecast() -> None:
 def test_requests_are_found_by_a_part_of_them() -> None:
     recent = RecentRequests()
     recent.fill(ended(number) for number in range(9))
-    found = recent.since(None, 2, which=lambda receipt: receipt.choice.id > ended(3).choice.id)
+    found = recent.since(None, 2, selects=lambda receipt: receipt.choice.id > ended(3).choice.id)
     assert [r.choice.id for r in found] == [ended(n).choice.id for n in (8, 7)]

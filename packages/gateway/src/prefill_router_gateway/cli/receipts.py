@@ -333,7 +333,7 @@ def savings(
         encoder_second_dollars=encoder_second_dollars,
         encoder_thousand_dollars=encoder_thousand_dollars,
     )
-    report = savings_since(receipts, settings, since=moment(since) or 0.0, named=baseline)
+    report = savings_since(receipts, settings, since=moment(since) or 0.0, against=baseline)
     if as_json:
         print_json(report.to_dict())
     else:

@@ -306,7 +306,7 @@ def _cache_effect(
     price, minutes = target.input_price, target.cache_write_price
     if price is None:
         return 0.0, 0.0, cache_seconds
-    read = price if target.cached_input_price is None else target.cached_input_price
+    read_price = price if target.cached_input_price is None else target.cached_input_price
     hour = minutes if target.cache_write_hour_price is None else target.cache_write_hour_price
     by_marks = by_marks and bool(minutes or hour)
     if by_marks and mark is None:
@@ -315,7 +315,7 @@ def _cache_effect(
     # price lists also have 0, where nothing is charged for writing
     write = (hour if is_long else minutes) or price
     seconds = max(cache_seconds, _HOUR) if is_long else cache_seconds
-    return (write - price) / _MILLION, (write - read) / _MILLION, seconds
+    return (write - price) / _MILLION, (write - read_price) / _MILLION, seconds
 
 
 def _served_endpoints(pool: Pool, name: str) -> frozenset[Endpoint]:

@@ -550,7 +550,7 @@ class Decider:
     ) -> RoutingDecision:
         p, first = estimate.correctness, choice.order[0]
         high = choice.cost[first] + estimate.high_cost[first] - estimate.cost[first]
-        less = {} if choice.cost is estimate.cost else self._by_name(estimate.cost - choice.cost)
+        savings = {} if choice.cost is estimate.cost else self._by_name(estimate.cost - choice.cost)
         order = tuple(self._names[k] for k in choice.order)
         return RoutingDecision(
             id=identity,
@@ -568,7 +568,7 @@ class Decider:
             session=question.session,
             tool_loop=question.in_tool_loop and len(choice.order) == 1,
             opening=question.opening,
-            cached={name: dollars for name, dollars in less.items() if dollars},
+            cached={name: dollars for name, dollars in savings.items() if dollars},
             high_cost=float(high) if self.costs.has_prices else None,
         )
 

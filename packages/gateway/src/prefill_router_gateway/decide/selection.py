@@ -592,13 +592,13 @@ class TargetChooser:
 
 
 def _append_rest(
-    chosen: TargetChoice, estimate: RequestEstimate, able: Sequence[int]
+    choice: TargetChoice, estimate: RequestEstimate, able: Sequence[int]
 ) -> TargetChoice:
     """The choice with the targets below a floor at its end, to be called if the others fail."""
-    rest, p = [k for k in able if k not in chosen.order], estimate.trusted_correctness
+    rest, p = [k for k in able if k not in choice.order], estimate.trusted_correctness
     if not rest or p is None:
-        return chosen
-    return replace(chosen, order=[*chosen.order, *sorted(rest, key=lambda k: -p[k])])
+        return choice
+    return replace(choice, order=[*choice.order, *sorted(rest, key=lambda k: -p[k])])
 
 
 def _put_first(column: int, order: list[int]) -> list[int]:

@@ -180,10 +180,12 @@ def check_listen(listen: ListenSettings, keys: ClientKeys | None) -> None:
             "one with `prefill-router key new NAME --file keys.yaml` and set keys to that file, or "
             "listen on 127.0.0.1"
         )
-    wrong = [name for name in listen.hosts if not name or set(name) & set("/*@ ") or "://" in name]
-    if wrong:
+    wrong_names = [
+        name for name in listen.hosts if not name or set(name) & set("/*@ ") or "://" in name
+    ]
+    if wrong_names:
         raise ConfigError(
-            f"listen.hosts has {wrong}; give host names as clients use them, such as "
+            f"listen.hosts has {wrong_names}; give host names as clients use them, such as "
             "gateway.example"
         )
 

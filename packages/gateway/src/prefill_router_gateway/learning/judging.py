@@ -139,8 +139,8 @@ def _measure_source(
 ) -> LabelSource:
     if name.startswith("verifier:"):
         return LabelSource(name=name, labels=len(scores), error=0.0)
-    again = [_is_right(s[0]) == _is_right(s[1]) for s in scores.values() if len(s) > 1]
-    agreement = _average(again)
+    repeats = [_is_right(s[0]) == _is_right(s[1]) for s in scores.values() if len(s) > 1]
+    agreement = _average(repeats)
     pairs = [
         (_is_right(mine[-1]) != _is_right(by_source[other.name][cell][-1]), other)
         for cell, mine in scores.items()
@@ -149,22 +149,22 @@ def _measure_source(
     ]
     off = _average(opposite for opposite, _ in pairs)
     users = [not opposite for opposite, other in pairs if other.name == "user"]
-    theirs = sum(other.error for _, other in pairs) / len(pairs) if pairs else 0.0
+    their_error = sum(other.error for _, other in pairs) / len(pairs) if pairs else 0.0
     return LabelSource(
         name=name,
         labels=len(scores),
-        repeated=len(again),
+        repeated=len(repeats),
         agreement=agreement,
         by_users=len(users),
         user_agreement=_average(users),
         compared=len(pairs),
         contradicted=off,
         error=estimated_error(
-            repeats=len(again),
+            repeats=len(repeats),
             agreement=agreement,
             compared=len(pairs),
             contradicted=off,
-            theirs=theirs,
+            theirs=their_error,
             assumed=USER_ERROR if name == "user" else ASSUMED_ERROR,
         ),
     )

@@ -412,12 +412,12 @@ def gain_over(
         predictions = router.predict(test, stores=states, progress=progress)
         trial = Trial.join(predictions, test, policy=router.policy)
         trials.append((trial, trial.path.at(router.setting)))
-    (new, mine), (old, theirs) = trials
+    (new, new_choice), (old, old_choice) = trials
     bootstrap = Bootstrap(len(test), _RESAMPLES, 0, len(test), test.conversations)
 
     def difference(table: str) -> Estimate:
-        first = new.of_choice(getattr(new, table), mine)
-        second = old.of_choice(getattr(old, table), theirs)
+        first = new.of_choice(getattr(new, table), new_choice)
+        second = old.of_choice(getattr(old, table), old_choice)
         off = np.where(np.isnan(first) | np.isnan(second), np.nan, first - second)
         has_both = ~np.isnan(off)
         return bootstrap.estimate(

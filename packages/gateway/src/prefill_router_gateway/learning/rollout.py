@@ -499,32 +499,32 @@ class CandidateTrial:
     def step(self, progress: Progress) -> CandidateStep | None:
         """Decide about the candidate, or else about what serves; None where there is neither."""
         state = self.registry.state()
-        tried, against = state.candidate, state.current
-        if tried is None:
-            tried, against = state.current, state.before
-        if tried is None or follows_change(state, tried):
+        version, against = state.candidate, state.current
+        if version is None:
+            version, against = state.current, state.before
+        if version is None or follows_change(state, version):
             return None
-        evidence = self._collect_data(state[tried], against, progress)
+        evidence = self._collect_data(state[version], against, progress)
         if isinstance(evidence, str):
             return CandidateStep(
-                version=tried, decision=RolloutDecision("wait", evidence), is_taken=False
+                version=version, decision=RolloutDecision("wait", evidence), is_taken=False
             )
         data, settings = evidence
         decision = decide_rollout(data, settings)
-        after = advance(self.registry, decision, tried, settings)
-        return CandidateStep(version=tried, decision=decision, is_taken=after is not None)
+        after = advance(self.registry, decision, version, settings)
+        return CandidateStep(version=version, decision=decision, is_taken=after is not None)
 
     def _collect_data(
-        self, tried: VersionLineage, against: str | None, progress: Progress
+        self, version: VersionLineage, against: str | None, progress: Progress
     ) -> tuple[RolloutData, RolloutSettings] | str:
         """The labelled traffic since the version was fitted, or why there is none."""
-        traffic = self._export_since_fit(tried)
+        traffic = self._export_since_fit(version)
         if isinstance(traffic, str):
             return traffic
         dataset, samples, served = traffic
-        router = self._load(tried.name)
+        router = self._load(version.name)
         running = None if against is None else self._load(against)
-        for name, other in ((tried.name, router), (against, running)):
+        for name, other in ((version.name, router), (against, running)):
             names = () if other is None else other.pool.names
             if lacking := [target for target in names if target not in dataset.pool.names]:
                 return f"the pool lacks targets of {name}: {', '.join(lacking)}"
@@ -532,9 +532,9 @@ class CandidateTrial:
         predictions, candidate = _predict_choices(router, dataset, states, progress)
         most = predictions.scale.high
         if running is None:
-            current = _majority_target(predictions, served, tried)
+            current = _majority_target(predictions, served, version)
             if current is None:
-                return f"what served before {tried.name} isn't one of its targets"
+                return f"what served before {version.name} isn't one of its targets"
         else:
             theirs, choices = _predict_choices(running, dataset, states, progress)
             predictions, current = _add_targets(predictions, theirs, choices)
@@ -552,7 +552,7 @@ class CandidateTrial:
             label_error=cells.label_error,
             lost=_find_drawn(predictions, samples) & np.isnan(cells.correct),
             live=np.array(
-                [served[id_].router == tried.fingerprint for id_ in predictions.query_ids]
+                [served[id_].router == version.fingerprint for id_ in predictions.query_ids]
             ),
             conversations=None if cells.conversations is None else np.array(cells.conversations),
         )
@@ -562,10 +562,12 @@ class CandidateTrial:
         return Router.load(self.registry.router(version), sources=self.sources)
 
     def _export_since_fit(
-        self, tried: VersionLineage
+        self, version: VersionLineage
     ) -> tuple[RoutingDataset, Mapping[str, LabelledSample], Mapping[str, Receipt]] | str:
         """The dataset, samples and receipts since a version was fitted, or why there are none."""
-        since = -math.inf if tried.traffic is None else math.nextafter(tried.traffic[1], math.inf)
+        since = (
+            -math.inf if version.traffic is None else math.nextafter(version.traffic[1], math.inf)
+        )
         samples = current_samples(labelled_samples(self.receipts, since=since), self.since)
         scored = current_scores(scored_receipts(self.receipts, since=since), self.since)
         turns = turns_by_request(self.receipts, since=since)
@@ -641,15 +643,15 @@ def _add_targets(
 
 
 def _majority_target(
-    predictions: Predictions, served: Mapping[str, Receipt], tried: VersionLineage
+    predictions: Predictions, served: Mapping[str, Receipt], version: VersionLineage
 ) -> Choices | None:
     """The target that answers most requests that the version didn't decide on."""
-    others = [
+    receipts = [
         served[decision]
         for decision in predictions.query_ids
-        if served[decision].router != tried.fingerprint
+        if served[decision].router != version.fingerprint
     ]
-    names = Counter(receipt.outcome.target for receipt in others)
+    names = Counter(receipt.outcome.target for receipt in receipts)
     target = names.most_common(1)[0][0] if names else None
     if target not in predictions.targets:
         return None

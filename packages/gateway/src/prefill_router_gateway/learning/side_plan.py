@@ -190,15 +190,16 @@ class SidePlan:
         ]
 
     def _draw_request(self, request: RoutedRequest, row: list[float], at: float) -> SideQuestions:
-        name, mine = request[0].sample.id, str(request[1].outcome.target)
+        name, client_target = request[0].sample.id, str(request[1].outcome.target)
         chances, seed = dict(zip(self._pool.names, row, strict=True)), self._settings.seed
         targets = [target for target in chances if chance(seed, name, target) < chances[target]]
         if self._judges.form == "pairs":  # the client's answer is judged beside any other
-            others = [p for target, p in chances.items() if target != mine]
-            chances[mine] = 1 - float(np.prod([1 - p for p in others]))
-            targets = (
-                [t for t in chances if t == mine or t in targets] if set(targets) - {mine} else []
-            )
+            others = [p for target, p in chances.items() if target != client_target]
+            chances[client_target] = 1 - float(np.prod([1 - p for p in others]))
+            if set(targets) - {client_target}:
+                targets = [t for t in chances if t == client_target or t in targets]
+            else:
+                targets = []
         return SideQuestions(id=name, at=at, propensity=chances, drawn=targets)
 
     def _expected_gains(self, receipt: Receipt) -> list[float]:

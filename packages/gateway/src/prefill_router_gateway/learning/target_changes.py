@@ -265,22 +265,22 @@ def follow_changes(
     running = read_light(place).pool
     priced = {target.name: target for target in pool if target.has_price}
     targets = tuple(t.priced_as(priced[t.name]) if t.name in priced else t for t in running)
-    moved = {new.name for old, new in zip(running, targets, strict=True) if old != new}
+    repriced = {new.name for old, new in zip(running, targets, strict=True) if old != new}
     worse = _find_worse(state, changes, len(pool))
     avoidable = [change for change in worse if change.target in running.names]
-    if not moved and not avoidable:
+    if not repriced and not avoidable:
         return None
     router = Router.load(place)
-    if moved:
+    if repriced:
         router = router.with_pool(replace(running, targets=targets, prices_date=day))
     router = _leave_targets(router, [change.target for change in avoidable])
     avoidable = [change for change in avoidable if change.target not in router.pool.names]
-    if not moved and not avoidable:
+    if not repriced and not avoidable:
         return None
     prices = {
         change.target: change
         for change in changes
-        if change.kind == "price" and change.target in moved
+        if change.kind == "price" and change.target in repriced
     }
     answered = [*avoidable, *prices.values()]
     name = registry.add(

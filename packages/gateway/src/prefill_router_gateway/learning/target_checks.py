@@ -186,13 +186,13 @@ class TargetChecks:
     def _next_anchors(self, target: str, askable: Collection[str]) -> list[str]:
         """The next anchors: those that were asked least, and of these the oldest."""
         start, times = self._last_noticed("quality", target), self._grades.repeated.get(target, {})
-        again = {name: sum(at > start for at in some) for name, some in times.items()}
+        times_asked = {name: sum(at > start for at in some) for name, some in times.items()}
         right = sorted(
-            (again.get(name, 0), some[0].at, name)
+            (times_asked.get(name, 0), some[0].at, name)
             for name, some in self._grades.since(target, start).items()
             if name in askable and some[0].score >= CUT
         )
-        new = LEARNED - sum(again.values())
+        new = LEARNED - sum(times_asked.values())
         last = max((at for some in times.values() for at in some), default=-math.inf)
         requests = sum(request.target == target and request.at > last for request in self._traffic)
         suspicion = self._watch_answers(target)[0][1].suspicion

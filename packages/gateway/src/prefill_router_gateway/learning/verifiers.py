@@ -255,11 +255,11 @@ _Check = Callable[..., Iterable[Any]]
 
 def _limit_checks(checks: Mapping[str, _Check]) -> dict[str, _Check]:
     """The checks of a schema's keywords, of which so many are made and no more."""
-    left = itertools.count(MOST_CHECKS, -1)
+    countdown = itertools.count(MOST_CHECKS, -1)
 
     def limit_check(check: _Check) -> _Check:
         def count(validator: Any, keyword: Any, value: Any, schema: Any) -> Iterator[Any]:
-            if next(left) <= 0:
+            if next(countdown) <= 0:
                 raise ValueError("the schema takes too many checks")
             yield from check(validator, keyword, value, schema) or ()
 

@@ -399,7 +399,7 @@ class PageNumbers:
         receipts = latest.since(
             after,
             limit,
-            which=lambda receipt: (
+            selects=lambda receipt: (
                 outcome in (None, receipt.outcome.kind) and (part or "") in receipt.choice.id
             ),
         )
@@ -476,11 +476,11 @@ class PageNumbers:
         """The state and performance of the targets."""
         gateway = self._gateway
         pool = gateway.live.loaded.pool
-        since, ended = (await self._read_recent()).last_hour()
+        since, receipts = (await self._read_recent()).last_hour()
         return Targets(
             prices_date=pool.prices_date,
             since=since,
-            targets=[views.health(pool, name, gateway.breakers, ended) for name in pool.names],
+            targets=[views.health(pool, name, gateway.breakers, receipts) for name in pool.names],
         )
 
     async def drift(self) -> DriftView:

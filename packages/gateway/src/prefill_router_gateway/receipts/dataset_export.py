@@ -289,7 +289,7 @@ def _add_sample(
     rows: dict[str, Query],
 ) -> str:
     """Add the query of a sampled request; returns why it can't be used, or nothing."""
-    name, mine = sampled.sample.id, receipt.outcome.target
+    name, client_target = sampled.sample.id, receipt.outcome.target
     if sampled.questions is None:
         return _NOT_DRAWN
     prompt = _read_prompt(receipt, sampled)
@@ -301,13 +301,13 @@ def _add_sample(
     for target in names:
         cell = cells.setdefault((name, target), _Cell())
         cell.chances.append(sampled.questions.propensity.get(target, 0.0))
-        own = scores if target == mine else ()
+        own = scores if target == client_target else ()
         label = sampled.label(target, own, errors)
         if label is not None and cell.chances[0] > 0:
             cell.scores.append(label[0])
             cell.errors += [label[1]] if label[1] else []
         answer = sampled.answers.get(target)
-        if target == mine:
+        if target == client_target:
             _add_usage(cell, receipt)
         elif answer is not None and not answer.failure:
             _add_counts(cell, answer.input_tokens, answer.output_tokens)

@@ -154,30 +154,30 @@ def check_any(recorded: Recorded) -> None:
 
 
 def replay_setting(
-    recorded: Recorded, name: str, who: TargetColumns, *, cost: PerRequest | None = None
+    recorded: Recorded, name: str, columns: TargetColumns, *, cost: PerRequest | None = None
 ) -> ReplaySetting:
     """The result of a choice of targets.
 
     Args:
         recorded: The requests.
         name: The setting's name.
-        who: The column of each request's target.
+        columns: The column of each request's target.
         cost: The estimated US dollars of each; by default, estimates with nothing cached.
     """
-    point = recorded.point(who)
+    point = recorded.point(columns)
     estimated = point.cost * len(recorded)
     if cost is not None and recorded.priced.all():
         estimated = float(cost.sum())
-    same = (who == recorded.chosen) & ~np.isnan(recorded.observed)
+    same = (columns == recorded.chosen) & ~np.isnan(recorded.observed)
     return ReplaySetting(
         name=name,
         requests=len(recorded),
-        changed=int((who != recorded.chosen).sum()),
+        changed=int((columns != recorded.chosen).sum()),
         accuracy=point.accuracy,
         estimated_cost=estimated,
         observed_cost=float(recorded.observed[same].sum()) if same.any() else math.nan,
         observed=int(same.sum()),
-        moves=recorded.moves(recorded.chosen, who),
+        moves=recorded.moves(recorded.chosen, columns),
     )
 
 
@@ -250,7 +250,7 @@ def by_router(
         )
     forecasts = _forecast_prompts(part, [prompts[name] for name in part.ids], router, progress)
     correctness = np.stack([forecast.correctness for forecast in forecasts])
-    again = part.again(
+    replayed = part.again(
         correctness=_map_columns(correctness, router.pool.names, part.targets),
         estimated_cost=_map_columns(
             router.estimated_cost(forecasts), router.pool.names, part.targets
@@ -259,7 +259,7 @@ def by_router(
         scale=router.costs.scale,
         policy=router.policy,
     )
-    return again, lacking
+    return replayed, lacking
 
 
 def _map_columns(table: PerCell, names: Sequence[str], targets: Sequence[str]) -> PerCell:
@@ -395,17 +395,17 @@ class _RecordedSessions:
             lam: The trade-off; None for each request's own.
         """
         world = _ReplayedSessions(self._recorded, alone, lam)
-        who = alone.copy()
+        columns = alone.copy()
         cost: PerRequest = np.zeros(len(alone))
         for receipt, keeping in zip(self._receipts, self._keeping, strict=True):
             row = self._row.get(receipt.choice.id)
             target, dollars = world.decide(receipt, keeping, row)
             world.ends(receipt, keeping, target)
             if row is not None:
-                column = who[row] = self._column[target]
+                column = columns[row] = self._column[target]
                 known = self._recorded.estimated_cost[row, column]
                 cost[row] = known if dollars is None else dollars
-        return replay_setting(self._recorded, name, who, cost=cost)
+        return replay_setting(self._recorded, name, columns, cost=cost)
 
 
 @final
@@ -456,15 +456,17 @@ class _ReplayedSessions:
         known = outcome.target is not None or outcome.kind == "routed"
         if choice.session is None or outcome.kind not in _HOLDS or not known:
             return
-        was = outcome.target or choice.target
-        who = was if target == choice.target else target
+        answerer = outcome.target or choice.target
+        target_at_end = answerer if target == choice.target else target
         usage = outcome.usage
         counts = () if usage is None else (usage.input_tokens, usage.output_tokens)
         tokens = sum(n for n in counts if n is not None) or choice.input_tokens
-        if keeping is not None and who != was:
-            tokens = round(tokens * keeping.ratio.get(who, 1.0) / keeping.ratio.get(was, 1.0))
+        if keeping is not None and target_at_end != answerer:
+            tokens = round(
+                tokens * keeping.ratio.get(target_at_end, 1.0) / keeping.ratio.get(answerer, 1.0)
+            )
         end = receipt.at + outcome.total_seconds
-        heapq.heappush(self._ends, (end, len(self._ends), choice.session, who, tokens))
+        heapq.heappush(self._ends, (end, len(self._ends), choice.session, target_at_end, tokens))
 
     def _choose(self, receipt: Receipt, keeping: AffinityRule, row: int) -> tuple[str, float]:
         """Choose as the gateway does where the conversation has a target."""
@@ -473,7 +475,7 @@ class _ReplayedSessions:
         spent = own == 0 and bool(choice.lam_asked)
         lam = Allowance(own, exhausted=spent) if self._lam is None else Allowance(self._lam)
         columns = [self._recorded.targets.index(name) for name in names]
-        chosen = self._make_chooser(names, keeping, row).choose(
+        target_choice = self._make_chooser(names, keeping, row).choose(
             RoutingRequest(endpoint=receipt.endpoint, at=receipt.at, session=choice.session),
             RequestEstimate(
                 tokens=choice.input_tokens,
@@ -486,8 +488,8 @@ class _ReplayedSessions:
             waits=self._recorded.waits[row],
             limited=[k for k, name in enumerate(names) if name in choice.limited],
         )
-        first = chosen.order[0]
-        return names[first], float(chosen.cost[first])
+        first = target_choice.order[0]
+        return names[first], float(target_choice.cost[first])
 
     def _make_chooser(
         self, names: tuple[str, ...], keeping: AffinityRule, row: int

@@ -239,15 +239,15 @@ def compare_share(scored: Iterable[ScoredReceipt]) -> tuple[Arm, Arm]:
     Raises:
         DataError: One of the two is empty; the message says why.
     """
-    every = [_ComparedRequest.of(*pair) for pair in scored if pair[0].outcome.kind in _TRIED]
-    apart = [n for n, request in enumerate(every) if request.reason == "share"]
-    if not apart:
+    requests = [_ComparedRequest.of(*pair) for pair in scored if pair[0].outcome.kind in _TRIED]
+    places = [n for n, request in enumerate(requests) if request.reason == "share"]
+    if not places:
         raise DataError(
             "no receipt is of a request outside the routed share; to have some, put this in the "
             "gateway's settings: traffic: {share: 0.1, otherwise: TARGET}"
         )
     groups: dict[str, list[_ComparedRequest]] = {}
-    for request in every[apart[0] : apart[-1] + 1]:
+    for request in requests[places[0] : places[-1] + 1]:
         groups.setdefault(request.conversation, []).append(request)
     rest = [group for group in groups.values() if _has_reason(group, ("share",))]
     routed = [

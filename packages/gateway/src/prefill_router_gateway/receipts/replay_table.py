@@ -178,14 +178,16 @@ class Recorded:
         count = before[path.start[1:]] - before[path.start[:-1]]
         return self._choose_with_waits(path.target[path.start[:-1] + count - 1], self.lam)
 
-    def _choose_with_waits(self, who: TargetColumns, lam: PerRequest) -> TargetColumns:
+    def _choose_with_waits(self, policy_columns: TargetColumns, lam: PerRequest) -> TargetColumns:
         """The choices where waiting counts, by the gateway's own rule."""
-        columns: TargetColumns = who.copy()
+        columns: TargetColumns = policy_columns.copy()
         has_forecast = self.may_answer & ~np.isnan(self.correctness + self.estimated_cost)
         for row, waits in enumerate(self.waits):
             if waits is None or (waits.deadline_seconds is None and not waits.dollars_per_second):
                 continue
-            order = sorted(np.flatnonzero(has_forecast[row]).tolist(), key=int(who[row]).__ne__)
+            order = sorted(
+                np.flatnonzero(has_forecast[row]).tolist(), key=int(policy_columns[row]).__ne__
+            )
             p, rank = self.correctness[row], partial(self._rank, row, float(lam[row]))
             columns[row] = order_ready(order, p, self.targets, waits, (), rank)[0]
         return columns
@@ -196,10 +198,12 @@ class Recorded:
         cost = CostScale(*self.scales[row].tolist()).normalise(self.estimated_cost[row] + dollars)
         return policy_order(self.policies[row], p, cost, lam, names=self.targets, among=among)
 
-    def point(self, who: TargetColumns) -> ReplayPoint:
+    def point(self, columns: TargetColumns) -> ReplayPoint:
         """The expected result of a choice, over known values; NaN where there are none."""
         rows = np.arange(len(self))
-        return ReplayPoint(_mean(self.correctness[rows, who]), _mean(self._known_cost[rows, who]))
+        return ReplayPoint(
+            _mean(self.correctness[rows, columns]), _mean(self._known_cost[rows, columns])
+        )
 
     def moves(self, before: TargetColumns, after: TargetColumns) -> list[tuple[str, str, int]]:
         """The changes of target, from, to and how many, the most frequent first."""

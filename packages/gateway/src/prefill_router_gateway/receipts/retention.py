@@ -79,21 +79,21 @@ class Retention:
         if self.wait() != 0.0:
             return False
         self._due = time.monotonic() + _NEXT
-        now, tables, more = self._clock(), _learning_tables(self._store), False
+        now, tables, has_more = self._clock(), _learning_tables(self._store), False
         if self._days is not None:
             before = now - self._days * _DAY
-            more = (
+            has_more = (
                 self._delete_receipts(before, tables) == _AT_ONCE
                 or self._delete_feedback(before) == _AT_ONCE
             )
         if self._learning_days is not None and tables:
-            more |= self._delete_learning(now - self._learning_days * _DAY, tables)
-        if more:
+            has_more |= self._delete_learning(now - self._learning_days * _DAY, tables)
+        if has_more:
             self._due = time.monotonic() + _PAUSE
         elif self.deleted > self._logged:
             count, self._logged = self.deleted - self._logged, self.deleted
             _log.info("%d receipts older than %d days were deleted", count, self._days)
-        return more
+        return has_more
 
     def _delete_receipts(self, before: float, tables: Sequence[str]) -> int:
         """Delete some receipts with all that belongs to them; returns how many were found."""

@@ -177,7 +177,7 @@ class SavingsSums:
     Args:
         store: The receipts.
         since: Only requests from this time on, in seconds since 1970.
-        named: The target that all are compared with instead; None for each receipt's own.
+        against: The target that all are compared with instead; None for each receipt's own.
 
     Attributes:
         baselines: The compared requests by baseline, the most frequent first.
@@ -190,12 +190,12 @@ class SavingsSums:
         forecast_seconds: How long requests waited for them.
     """
 
-    def __init__(self, store: Database, since: float, named: str | None = None) -> None:
+    def __init__(self, store: Database, since: float, against: str | None = None) -> None:
         self.baselines, self.unpriced = dict[str, int](), dict[str, int]()
         self.unnamed, self.forecasts, self.forecast_seconds = 0, 0, 0.0
         apart, sums = dict[str, tuple[int, float]](), Sums()
-        for baseline in baselines_of(store, since) if named is None else [named]:
-            for row in _select_sums(store, baseline, since, every=named is not None):
+        for baseline in baselines_of(store, since) if against is None else [against]:
+            for row in _select_sums(store, baseline, since, of_all=against is not None):
                 self._add_row(baseline, row, apart, sums)
         self.apart = {kind: apart[kind] for kind in APART if kind in apart}
         self.groups = np.array([*sums.values()]).reshape(-1, len(GroupSums._fields))
@@ -235,9 +235,9 @@ def baselines_of(store: Database, since: float) -> list[str | None]:
     return [baseline for (baseline,) in rows]
 
 
-def _condition_of(baseline: str | None, since: float, *, every: bool) -> tuple[str, list[Any]]:
+def _condition_of(baseline: str | None, since: float, *, of_all: bool) -> tuple[str, list[Any]]:
     """The condition on receipts of one baseline, or on all, with its values."""
-    if every:
+    if of_all:
         return "at >= ?", [since]
     if baseline is None:
         return "at >= ? AND baseline IS NULL", [since]
@@ -245,16 +245,16 @@ def _condition_of(baseline: str | None, since: float, *, every: bool) -> tuple[s
 
 
 def _select_sums(
-    store: Database, baseline: str | None, since: float, *, every: bool
+    store: Database, baseline: str | None, since: float, *, of_all: bool
 ) -> list[tuple[Any, ...]]:
     """Rows of kind, group, target without a cost, `GroupSums`, forecasts, and their seconds."""
-    name, (which, values) = baseline or "", _condition_of(baseline, since, every=every)
+    name, (condition, values) = baseline or "", _condition_of(baseline, since, of_all=of_all)
     number, key = _JSON_NUMBER[store.dialect], _json_key(store, name)
     return store.select(
         f"""WITH request AS (SELECT {_GROUP} AS part, {_WHY_APART} AS why, target, answered_by,
             cost, estimated_cost, probability, forecast_seconds,
             {number.format("estimated_costs")} AS there, {_discounts(store)},
-            {number.format("correctness")} AS chance FROM {RECEIPTS} WHERE {which}),
+            {number.format("correctness")} AS chance FROM {RECEIPTS} WHERE {condition}),
         compared AS (SELECT request.*, CASE WHEN why IS NOT NULL THEN why
             WHEN cost IS NULL OR (answered_by <> ? AND estimated_cost IS NULL) THEN 'unpriced'
             WHEN answered_by <> ? AND there IS NULL THEN 'unpriced there' ELSE 'compared' END
@@ -270,13 +270,13 @@ def _select_sums(
     )
 
 
-def switched_conversations(store: Database, since: float, named: str | None = None) -> int:
+def switched_conversations(store: Database, since: float, against: str | None = None) -> int:
     """How many conversations another target than the baseline continued, each counted once.
 
     A request continues a conversation if an earlier one is of it that didn't name its target. A
     first request that is recognised by its text alone continues none: others may begin alike.
     """
-    baseline, values = ("baseline", []) if named is None else ("CAST(? AS TEXT)", [named])
+    baseline, values = ("baseline", []) if against is None else ("CAST(? AS TEXT)", [against])
     ((count,),) = store.select(
         f"""WITH turn AS (SELECT session, answered_by, cost, details, {_WHY_APART} AS why,
             {baseline} AS alone, row_number() OVER (PARTITION BY session ORDER BY at, id) AS place
@@ -338,10 +338,10 @@ def read_costs(url: str) -> list[Deduction]:
 def score_sums(store: Database, since: float) -> PerGroup:
     """Scored answers and the sum of their scores, by group; sources of an answer are averaged."""
     labels = TABLE_OF[AnswerLabel]
-    more = f" UNION ALL SELECT id, target, source, at, score FROM {labels}"
+    union = f" UNION ALL SELECT id, target, source, at, score FROM {labels}"
     rows = store.select(
         f"""WITH rating AS (SELECT id, NULL AS target, source, at, score FROM {FEEDBACK}
-            {more if store.existing([labels]) else ""}),
+            {union if store.existing([labels]) else ""}),
         latest AS (SELECT rating.id, {_GROUP.replace("id)", "rating.id)")} AS part, rating.score,
             row_number() OVER (PARTITION BY rating.id, source ORDER BY rating.at DESC) AS place
             FROM rating JOIN {RECEIPTS} AS r ON r.id = rating.id WHERE r.at >= ?
@@ -356,14 +356,14 @@ def score_sums(store: Database, since: float) -> PerGroup:
 
 
 def also_asked_of(
-    store: Database, since: float, named: str | None = None
+    store: Database, since: float, against: str | None = None
 ) -> tuple[int, float | None]:
     """Requests whose baseline was asked on the side, and their cost by the estimate."""
     if not store.existing([TABLE_OF[SideAnswer]]):
         return 0, None
-    baselines = baselines_of(store, since) if named is None else [named]
+    baselines = baselines_of(store, since) if against is None else [against]
     rows = [
-        _measure_side_answers(store, baseline, since, every=named is not None)
+        _measure_side_answers(store, baseline, since, of_all=against is not None)
         for baseline in baselines
         if baseline is not None
     ]
@@ -372,14 +372,14 @@ def also_asked_of(
 
 
 def _measure_side_answers(
-    store: Database, baseline: str, since: float, *, every: bool
+    store: Database, baseline: str, since: float, *, of_all: bool
 ) -> tuple[int, float, float]:
     """Requests that one baseline was asked on the side, what they cost, and their estimate."""
     number = _JSON_NUMBER[store.dialect].format("estimated_costs")
-    which, values = _condition_of(baseline, since, every=every)
+    condition, values = _condition_of(baseline, since, of_all=of_all)
     ((count, paid, estimated),) = store.select(
         f"""WITH side AS (SELECT id, cost AS paid FROM {TABLE_OF[SideAnswer]} WHERE target = ?),
-        receipt AS (SELECT * FROM {RECEIPTS} WHERE {which}),
+        receipt AS (SELECT * FROM {RECEIPTS} WHERE {condition}),
         request AS (SELECT paid, cost, estimated_cost, {number} AS there, {_discounts(store)}
             FROM side JOIN receipt ON receipt.id = side.id WHERE
             paid IS NOT NULL AND cost IS NOT NULL AND estimated_cost > 0)
@@ -495,7 +495,7 @@ def _count_words(count: int) -> str:
 
 
 def savings_since(
-    url: str, settings: SavingsSettings, *, since: float = 0.0, named: str | None = None
+    url: str, settings: SavingsSettings, *, since: float = 0.0, against: str | None = None
 ) -> Savings:
     """What routing saved, in one pass over the receipts of each baseline by the database.
 
@@ -503,21 +503,21 @@ def savings_since(
         url: See `open_store`.
         settings: What the encoder costs.
         since: Only requests from this time on, in seconds since 1970.
-        named: The target to compare all with; None for the baseline that each receipt names.
+        against: The target to compare all with; None for the baseline that each receipt names.
 
     Raises:
         DataError: No receipt names a baseline, or none has an estimate for the one named here.
         StoreError: The database can't be read, or has no receipts tables.
     """
     with closing(open_store(url, create=False)) as store:
-        table = SavingsSums(store, since, named)
-        baselines = _read_named_baselines(store, since) if named is None else [named]
-        if named is not None and not table.groups.size:
-            _check_target(store, named, since)
+        table = SavingsSums(store, since, against)
+        baselines = _read_named_baselines(store, since) if against is None else [against]
+        if against is not None and not table.groups.size:
+            _check_target(store, against, since)
         deducted = (_deduct_encoder(table, settings), *learning_costs(store, since))
         scores = score_sums(store, since)
-        also_asked, also_ratio = also_asked_of(store, since, named)
-        switched = switched_conversations(store, since, named)
+        also_asked, also_ratio = also_asked_of(store, since, against)
+        switched = switched_conversations(store, since, against)
     total, groups = table.total, table.groups
     saved = estimate(groups, lambda s: total.requests * (s.there - s.spent) / s.requests)
     observed = estimate(scores, lambda s: s.spent / s.requests)
@@ -529,7 +529,7 @@ def savings_since(
         since=since,
         baseline=" and ".join(table.baselines or baselines),
         baselines=table.baselines,
-        chosen_by="receipts" if named is None else "named",
+        chosen_by="receipts" if against is None else "named",
         requests=int(total.requests),
         groups=len(groups),
         spent=float(total.spent),
@@ -552,7 +552,7 @@ def savings_since(
     )
 
 
-def request_saving(url: str, receipt: Receipt, named: str | None = None) -> RequestSaving | None:
+def request_saving(url: str, receipt: Receipt, against: str | None = None) -> RequestSaving | None:
     """What one request would have cost at the baseline; None if it can't be compared.
 
     The interval is the estimate times the ratios, observed to estimated cost, of the baseline's
@@ -561,12 +561,12 @@ def request_saving(url: str, receipt: Receipt, named: str | None = None) -> Requ
     Args:
         url: See `open_store`.
         receipt: The request.
-        named: The target to compare it with; None for the baseline that the receipt names.
+        against: The target to compare it with; None for the baseline that the receipt names.
 
     Raises:
         StoreError: The database can't be read, or has no receipts tables.
     """
-    baseline = named or receipt.baseline
+    baseline = against or receipt.baseline
     cost = receipt.cost_at(baseline)
     if baseline is None or cost is None or receipt.cost is None:
         return None
@@ -604,13 +604,13 @@ def _measure_spread(store: Database, baseline: str) -> tuple[float, float] | tup
 
 def _read_named_baselines(store: Database, since: float) -> list[str]:
     """The baselines that receipts name; refuses where none does."""
-    named = [baseline for baseline in baselines_of(store, since) if baseline is not None]
-    if not named:
+    names = [baseline for baseline in baselines_of(store, since) if baseline is not None]
+    if not names:
         raise DataError(
             "no receipt in that time names a baseline, so there is nothing to compare with; take a "
             "longer time, or name a baseline, a target to compare all with"
         )
-    return named
+    return names
 
 
 def _check_target(store: Database, baseline: str, since: float) -> None:

@@ -339,10 +339,10 @@ def _make_sample_insert(draft: SampleDraft, redaction: Redaction) -> Statement |
         return None
 
 
-def _give_results(batch: Sequence[_QueuedRow], written: Sequence[bool]) -> None:
+def _give_results(batch: Sequence[_QueuedRow], results_of_rows: Sequence[bool]) -> None:
     """Give the results to all waiters, with one call per loop."""
     ends: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[bool], bool]]] = {}
-    for item, ok in zip(batch, written, strict=True):
+    for item, ok in zip(batch, results_of_rows, strict=True):
         ends.setdefault(item.loop, []).append((item.result, ok))
     for loop, results in ends.items():
         _call_soon(loop, _settle, results)
@@ -475,14 +475,14 @@ class RecentRequests:
         return f"{self._process}-{self._number}"
 
     def since(
-        self, cursor: str | None, limit: int, *, which: Callable[[Receipt], bool] | None = None
+        self, cursor: str | None, limit: int, *, selects: Callable[[Receipt], bool] | None = None
     ) -> list[Receipt]:
         """The requests that ended since a cursor, or the latest if it is unknown; newest first.
 
         Args:
             cursor: An earlier value of `cursor`.
             limit: The most receipts.
-            which: Selects receipts; None for all.
+            selects: Selects receipts; None for all.
         """
         process, _, place = (cursor or "").partition("-")
         is_current = process == self._process and place.isascii() and place.isdigit()
@@ -491,7 +491,7 @@ class RecentRequests:
         for number, receipt in reversed(self._recent):
             if number <= after or len(receipts) == limit:
                 break
-            if which is None or which(receipt):
+            if selects is None or selects(receipt):
                 receipts.append(receipt)
         return receipts
 

@@ -207,10 +207,10 @@ def load(places: GatewayPaths, *, environment: Mapping[str, str] | None = None) 
         light = light.with_pool(
             _merge_pools(light.pool, pool, _read_charged(places, served.current))
         )
-    own = _use_own_lam(settings, light)
-    warnings = tuple(_list_warnings(called, light, own))
+    own_settings = _use_own_lam(settings, light)
+    warnings = tuple(_list_warnings(called, light, own_settings))
     loaded = LoadedGateway(
-        settings=own,
+        settings=own_settings,
         light=light,
         pool=called,
         keys=keys,
@@ -377,10 +377,10 @@ def _check_targets(settings: GatewaySettings | None, pool: Pool, light: LightRou
 
 def _check_budgets(settings: GatewaySettings, keys: ClientKeys | None) -> None:
     names = [key.name for key in keys or ()]
-    named = {b.key for b in settings.budgets if b.key is not None}
+    key_names = {b.key for b in settings.budgets if b.key is not None}
     problems = [
         f"budgets name the key {name!r}, which isn't in the file of keys{meant(name, names)}"
-        for name in sorted(named - set(names))
+        for name in sorted(key_names - set(names))
     ]
     if problems:
         raise ConfigError(*problems)
@@ -410,12 +410,12 @@ def _list_warnings(pool: Pool, light: LightRouter, settings: GatewaySettings) ->
         )
     yield from _warn_of_unpriced(pool, () if light.costs.is_free else light.pool.names)
     deployed = pool.deployed
-    theirs = {
+    variables = {
         *_OTHER_VARIABLES,
         *(p.api_key_env for p in map(deployed.provider_of, deployed.names)),
     }
     for name, suggestion in stray_variables().items():
-        if name not in theirs:
+        if name not in variables:
             yield f"the environment variable {name} isn't a setting{suggestion}"
 
 

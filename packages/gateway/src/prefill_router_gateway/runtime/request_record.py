@@ -208,13 +208,13 @@ async def write_receipt(
     log_request(receipt)
     if place is not None:
         place.free()  # now, to be written together with the answer
-    written = None if shared is None else shared.request_write()
+    shared_write = None if shared is None else shared.request_write()
     sample = request.sample
     if sample is not None and (outcome.kind != "answered" or outcome.tool_calls):
         sample.answer.drop()
     await recorders.writer.keep(receipt, sample)
-    if written is not None:
-        await written
+    if shared_write is not None:
+        await shared_write
 
 
 def make_receipt(

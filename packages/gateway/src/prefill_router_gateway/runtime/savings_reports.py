@@ -60,7 +60,7 @@ class SavingsReports:
             began = time.monotonic()
             url = self._find_receipts()
             savings = await asyncio.to_thread(
-                savings_since, url, settings, since=start, named=baseline
+                savings_since, url, settings, since=start, against=baseline
             )
             now = time.monotonic()
             if len(self._cache) >= _MOST:

@@ -233,20 +233,20 @@ class Metrics:
         """Count a request that ended."""
         outcome, choice = receipt.outcome, receipt.choice
         target = self._label_target(outcome.target)
-        chosen = self._label_target(choice.order[0] if choice.order else None)
+        chosen_target = self._label_target(choice.order[0] if choice.order else None)
         self._requests(receipt.endpoint, target, outcome.kind, choice.reason).inc()
         if choice.fallback is not None:
             self._fallbacks(choice.fallback).inc()
         estimated = choice.estimated_cost.get(choice.order[0]) if choice.order else None
         if estimated is not None:
-            self._estimated(chosen).inc(estimated)
+            self._estimated(chosen_target).inc(estimated)
         self._uncounted.append(receipt)
         if len(self._uncounted) >= _MOST_UNCOUNTED:
             self._count_savings()
         self._observe_outcome(receipt, target)
-        self._seconds("decision", chosen).observe(receipt.decision_seconds)
+        self._seconds("decision", chosen_target).observe(receipt.decision_seconds)
         if receipt.forecast_seconds is not None:
-            self._seconds("forecast", chosen).observe(receipt.forecast_seconds)
+            self._seconds("forecast", chosen_target).observe(receipt.forecast_seconds)
 
     def observe_report(self, receipt: Receipt) -> None:
         """Count the outcome of a request that was counted when it was decided."""

@@ -165,14 +165,14 @@ class Trace:
         self._span.end(_nanoseconds(at))
 
     def _add_children(self, receipt: Receipt) -> None:
-        decided = receipt.at + receipt.decision_seconds
+        decided_at = receipt.at + receipt.decision_seconds
         if receipt.forecast_seconds is not None:
-            start = decided - receipt.forecast_seconds
+            start = decided_at - receipt.forecast_seconds
             self._add_child("forecast", start, receipt.forecast_seconds, {})
         self._add_child(
             "decide", receipt.at, receipt.decision_seconds, _decision_attributes(receipt)
         )
-        start = decided
+        start = decided_at
         attempts = receipt.outcome.attempts
         for number, attempt in enumerate(attempts):
             if number and number == len(attempts) - 1:

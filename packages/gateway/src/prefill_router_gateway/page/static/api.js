@@ -14,18 +14,18 @@ export class CallError extends Error {
 
 let asking = null;
 
-function stored() {
+function readKey() {
   try {
     return sessionStorage.getItem(STORED);
   } catch {
-    return kept;
+    return memoryKey;
   }
 }
 
-let kept = null; // used where the browser has no storage
+let memoryKey = null; // used where the browser has no storage
 
-function store(key) {
-  kept = key;
+function storeKey(key) {
+  memoryKey = key;
   try {
     sessionStorage.setItem(STORED, key);
   } catch {
@@ -35,16 +35,16 @@ function store(key) {
 
 /** Asks the user for the key; calls that need it at the same time share one dialog. */
 function askKey(wrong) {
-  asking ??= new Promise((done, refuse) => {
+  asking ??= new Promise((resolve, refuse) => {
     const dialog = byId("ask-key");
     notice(byId("key-wrong"), wrong);
     dialog.returnValue = "";
-    byId("key-form").onsubmit = () => store(byId("key").value.trim());
+    byId("key-form").onsubmit = () => storeKey(byId("key").value.trim());
     dialog.onclose = () => {
-      const given = byId("key").value.trim();
+      const key = byId("key").value.trim();
       byId("key").value = "";
       asking = null;
-      if (given) done();
+      if (key) resolve();
       else refuse(new CallError("The gateway requires an admin key.", 401));
     };
     dialog.oncancel = () => { byId("key").value = ""; };
@@ -56,7 +56,7 @@ function askKey(wrong) {
 /** Calls the gateway, asking for a key where needed; returns any other response. */
 export async function call(path, options = {}) {
   for (;;) {
-    const key = stored();
+    const key = readKey();
     const headers = { ...options.headers, ...(key ? { authorization: `Bearer ${key}` } : {}) };
     let reply;
     try {
@@ -66,7 +66,7 @@ export async function call(path, options = {}) {
       throw new CallError("The gateway doesn't answer.", 0);
     }
     if (reply.status !== 401 && reply.status !== 403) return reply;
-    if (stored() === key) await askKey(key ? await errorText(reply) : "");
+    if (readKey() === key) await askKey(key ? await errorText(reply) : "");
   }
 }
 

@@ -28,9 +28,9 @@ export class Chart {
     const width = Math.floor(this.#picture.clientWidth);
     if (width === 0 || (this.#last?.text === text && this.#last.width === width)) return;
     this.#last = { text, width };
-    const drawn = this.draw(data, width);
-    this.#picture.replaceChildren(picture(this.caption, drawn.desc, width, drawn.height, drawn.parts));
-    renew(this.#table, table(this.caption, drawn.columns, drawn.rows));
+    const chart = this.draw(data, width);
+    this.#picture.replaceChildren(picture(this.caption, chart.desc, width, chart.height, chart.parts));
+    renew(this.#table, table(this.caption, chart.columns, chart.rows));
   }
 }
 

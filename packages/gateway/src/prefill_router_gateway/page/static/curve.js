@@ -105,7 +105,7 @@ function decades(from, to) {
 
 /** Every target alone; its name only where it overlaps nothing. */
 function singles(all, marks, scale, width) {
-  const taken = [...all, ...marks].map((s) => box(scale.x(s.cost) - 5, scale.y(s.accuracy) - 5, 10, 10));
+  const boxes = [...all, ...marks].map((s) => box(scale.x(s.cost) - 5, scale.y(s.accuracy) - 5, 10, 10));
   return all.flatMap((single) => {
     const [x, y] = [scale.x(single.cost), scale.y(single.accuracy)];
     const dot = shape("circle", { class: "single", cx: x, cy: y, r: 4 }, shape("title", null, single.target));
@@ -115,9 +115,9 @@ function singles(all, marks, scale, width) {
       [x - long + 4, y - 9], [x - long + 4, y + 18]];
     const free = places.map(([left, base]) => ({ left, base, at: box(left, base - 11, long, 13) }))
       .find(({ left, base, at }) => left >= LEFT && left + long <= width && base < HEIGHT - BOTTOM && base > 10 &&
-        taken.filter((other) => overlap(at, other)).length === 0);
+        boxes.filter((other) => overlap(at, other)).length === 0);
     if (!free) return [dot];
-    taken.push(free.at);
+    boxes.push(free.at);
     return [dot, shape("text", { class: "soft label", x: free.left, y: free.base }, name)];
   });
 }

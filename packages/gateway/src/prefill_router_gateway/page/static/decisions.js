@@ -15,7 +15,7 @@ const ended = (decision) => decision.at + decision.total_seconds;
 
 export class Decisions {
   #body = byId("rows").tBodies[0];
-  #known = new Map();
+  #entries = new Map();
   #cursor = null;
   #chosen = null;
   #unsaid = 0;
@@ -24,7 +24,7 @@ export class Decisions {
   #open;
   #outcome = byId("filter-outcome");
   #id = byId("filter-id");
-  #asked = "";
+  #query = "";
 
   /** @param {(id: string, focus: boolean) => void} open Shows the explanation of a decision. */
   constructor(open) {
@@ -43,12 +43,12 @@ export class Decisions {
   }
 
   async update() {
-    const asked = this.#filter();
+    const query = this.#filter();
     const after = this.#cursor === null ? "" : `&after=${encodeURIComponent(this.#cursor)}`;
     const first = this.#cursor === null;
-    const { cursor, decisions } = await get(`decisions?limit=${MOST}${after}${asked}`);
-    if (asked !== this.#asked) return;
-    const fresh = decisions.filter((decision) => !this.#known.has(decision.id));
+    const { cursor, decisions } = await get(`decisions?limit=${MOST}${after}${query}`);
+    if (query !== this.#query) return;
+    const fresh = decisions.filter((decision) => !this.#entries.has(decision.id));
     if (fresh.length > 0 && this.#pointedAt()) {
       // The cursor stays the same, so that the next update gets them again.
       say(byId("beat"), `${fresh.length === MOST ? `${MOST} or more` : count(fresh.length)} new, held`);
@@ -60,21 +60,21 @@ export class Decisions {
     for (const decision of fresh.reverse()) this.#add(decision, !first);
     if (top) this.#slide(top.offsetTop - was);
     this.#trim();
-    byId("no-rows").hidden = this.#known.size > 0;
+    byId("no-rows").hidden = this.#entries.size > 0;
     this.#announce(first ? 0 : fresh.length);
   }
 
   /** The query of the filters; if it changed, the table is cleared. */
   #filter() {
-    const given = { outcome: this.#outcome.value, id: this.#id.value.trim() };
-    const asked = Object.entries(given).map(([name, value]) => (value ? `&${name}=${encodeURIComponent(value)}` : "")).join("");
-    if (asked !== this.#asked) {
-      [this.#asked, this.#cursor] = [asked, null];
-      this.#known.clear();
+    const values = { outcome: this.#outcome.value, id: this.#id.value.trim() };
+    const query = Object.entries(values).map(([name, value]) => (value ? `&${name}=${encodeURIComponent(value)}` : "")).join("");
+    if (query !== this.#query) {
+      [this.#query, this.#cursor] = [query, null];
+      this.#entries.clear();
       this.#body.replaceChildren();
-      say(byId("no-rows"), asked ? "None of the latest requests matches." : "No requests yet. They appear here when they end.");
+      say(byId("no-rows"), query ? "None of the latest requests matches." : "No requests yet. They appear here when they end.");
     }
-    return asked;
+    return query;
   }
 
   #find(event) {
@@ -113,15 +113,15 @@ export class Decisions {
   }
 
   #row(id) {
-    return this.#known.get(id)?.row ?? null;
+    return this.#entries.get(id)?.row ?? null;
   }
 
   #add(decision, fresh) {
     const row = makeRow(decision, fresh);
     const others = [...this.#body.rows];
-    const next = others.find((other) => ended(this.#known.get(other.dataset.id).decision) <= ended(decision));
+    const next = others.find((other) => ended(this.#entries.get(other.dataset.id).decision) <= ended(decision));
     this.#body.insertBefore(row, next ?? null);
-    this.#known.set(decision.id, { decision, row });
+    this.#entries.set(decision.id, { decision, row });
     if (!this.#body.querySelector('button[tabindex="0"]')) row.querySelector("button").tabIndex = 0;
   }
 
@@ -131,7 +131,7 @@ export class Decisions {
       const button = last.querySelector("button");
       if (button === document.activeElement) this.#reach(last.previousElementSibling);
       else if (button.tabIndex === 0) this.#body.rows[0].querySelector("button").tabIndex = 0;
-      this.#known.delete(last.dataset.id);
+      this.#entries.delete(last.dataset.id);
       last.remove();
     }
   }

@@ -7,7 +7,7 @@ import { NONE, clock, count, dollars, duration, moment, number, percent } from "
 import { BECAUSE, ENDS, FALLBACKS, KINDS, OUTCOMES, SCORED } from "./words.js";
 
 export class Detail {
-  #shown = null;
+  #shownId = null;
   #closed;
 
   /** @param {(id: string | null) => void} shows Called with the id that is shown, or null. */
@@ -21,7 +21,7 @@ export class Detail {
   }
 
   async open(id, focus) {
-    this.#shown = id;
+    this.#shownId = id;
     this.shows(id);
     const body = byId("detail-body");
     let content;
@@ -30,7 +30,7 @@ export class Detail {
     } catch (error) {
       content = [el("p", { class: "notice bad" }, error.message)];
     }
-    if (this.#shown !== id) return;
+    if (this.#shownId !== id) return;
     byId("detail").hidden = false;
     byId("detail").scrollTop = 0;
     body.replaceChildren(...content);
@@ -38,7 +38,7 @@ export class Detail {
   }
 
   close() {
-    this.#shown = null;
+    this.#shownId = null;
     byId("detail").hidden = true;
     this.#closed();
     this.shows(null);
@@ -85,7 +85,7 @@ function targets({ targets: all }) {
 /** The winners at other lams: in words, and as a strip from 0 to 1. */
 function turns({ path, below, above, decision }) {
   if (path.length === 0) return [];
-  const said = [
+  const sentence = [
     below ? `At lam ${number(below.lam)} and below, ${below.target} would win.` : "No other target would win at a lower lam.",
     above ? `Above lam ${number(above.lam)}, ${above.target} would win.` : "No other target would win at a higher lam.",
   ].join(" ");
@@ -104,7 +104,7 @@ function turns({ path, below, above, decision }) {
   const columns = [{ name: "Winner" }, { name: "From lam", num: true }, { name: "To lam", num: true }];
   return [
     el("h4", null, "At another lam"),
-    el("p", null, said),
+    el("p", null, sentence),
     picture("Winners over lam from 0 to 1", desc, width, 24, parts),
     el("details", null, el("summary", null, "Winners over lam: the numbers"),
       table("Winners over lam", columns, rows)),

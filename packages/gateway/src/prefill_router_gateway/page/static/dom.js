@@ -35,16 +35,16 @@ export function say(node, text) {
 /** Sets a node's content and keeps equal nodes, with their focus, selection and scroll position. */
 export function renew(node, ...content) {
   const old = [...node.childNodes];
-  content.forEach((given, i) => {
-    const fresh = given instanceof Node ? given : document.createTextNode(given);
+  content.forEach((item, i) => {
+    const fresh = item instanceof Node ? item : document.createTextNode(item);
     if (!old[i]) node.append(fresh);
-    else if (old[i].nodeName === fresh.nodeName) liken(old[i], fresh);
+    else if (old[i].nodeName === fresh.nodeName) makeEqual(old[i], fresh);
     else old[i].replaceWith(fresh);
   });
   old.slice(content.length).forEach((rest) => rest.remove());
 }
 
-function liken(old, fresh) {
+function makeEqual(old, fresh) {
   if (old.isEqualNode(fresh)) return;
   if (old.nodeType === Node.TEXT_NODE) {
     old.data = fresh.data;
@@ -64,8 +64,8 @@ export function notice(node, text, ...more) {
 
 /** Pairs of names and values; those without a value are left out. */
 export function pairs(entries, attributes = { class: "pairs" }) {
-  const known = entries.filter(([, value]) => value !== null && value !== undefined);
-  return el("dl", attributes, known.map(([name, value]) => [el("dt", null, name), el("dd", null, value)]));
+  const withValue = entries.filter(([, value]) => value !== null && value !== undefined);
+  return el("dl", attributes, withValue.map(([name, value]) => [el("dt", null, name), el("dd", null, value)]));
 }
 
 /** A table: columns are {name, num}, rows are lists of texts or nodes; the first cell is a header. */

@@ -28,13 +28,13 @@ function inWords(features) {
 }
 
 export class Drift {
-  #said = el("p", { class: "soft" });
+  #summary = el("p", { class: "soft" });
   #chart = new Chart("Drift by feature", draw);
   #last = null;
 
   async update() {
     this.#last = await get("drift");
-    if (!this.#said.isConnected) byId("drift-body").append(this.#said, this.#chart.node);
+    if (!this.#summary.isConnected) byId("drift-body").append(this.#summary, this.#chart.node);
     this.draw();
   }
 
@@ -43,11 +43,11 @@ export class Drift {
     const { watched, requests, needed, mean, features } = this.#last;
     byId("drift-of").textContent = watched ? `${count(requests)} requests` : "";
     this.#chart.node.hidden = mean === null;
-    if (!watched) say(this.#said, "This router has no reference of its train rows, so drift can't be measured.");
-    else if (mean === null) say(this.#said, `${count(requests)} of the ${count(needed)} requests that are needed to measure drift.`);
+    if (!watched) say(this.#summary, "This router has no reference of its train rows, so drift can't be measured.");
+    else if (mean === null) say(this.#summary, `${count(requests)} of the ${count(needed)} requests that are needed to measure drift.`);
     else {
       const most = features.length > DRAWN ? ` The chart shows the ${DRAWN} largest.` : "";
-      say(this.#said, `${inWords(features)} The measure is the population stability index, ${number(mean, 3)} on average: below ${SOME} a feature has no drift, from ${MUCH} on a large one.${most}`);
+      say(this.#summary, `${inWords(features)} The measure is the population stability index, ${number(mean, 3)} on average: below ${SOME} a feature has no drift, from ${MUCH} on a large one.${most}`);
       this.#chart.show(features);
     }
   }

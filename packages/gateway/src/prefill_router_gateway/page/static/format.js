@@ -2,19 +2,19 @@
 
 export const NONE = "–";
 
-const known = (value) => value !== null && value !== undefined;
+const isKnown = (value) => value !== null && value !== undefined;
 const whole = new Intl.NumberFormat("en");
-const given = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
+const exact = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
 const brief = new Intl.NumberFormat("en", { maximumSignificantDigits: 3, notation: "compact" });
 const LEAST = 1e-7;
 
 export function count(value) {
-  return known(value) ? whole.format(value) : NONE;
+  return isKnown(value) ? whole.format(value) : NONE;
 }
 
 /** US dollars: cents from one dollar on, two significant digits below. */
 export function dollars(value) {
-  if (!known(value)) return "?";
+  if (!isKnown(value)) return "?";
   if (value === 0) return "$0";
   const size = Math.abs(value);
   if (size < LEAST) return `<\u00a0$${LEAST.toFixed(7)}`;
@@ -26,7 +26,7 @@ export function dollars(value) {
 
 /** A price. */
 export function price(value) {
-  return known(value) ? `$${given.format(value)}` : NONE;
+  return isKnown(value) ? `$${exact.format(value)}` : NONE;
 }
 
 /** A round amount for the label of an axis. */
@@ -35,15 +35,15 @@ export function tick(value) {
 }
 
 export function percent(value, digits = 1) {
-  return known(value) ? `${(100 * value).toFixed(digits)}\u00a0%` : NONE;
+  return isKnown(value) ? `${(100 * value).toFixed(digits)}\u00a0%` : NONE;
 }
 
 export function number(value, digits = 2) {
-  return known(value) ? value.toFixed(digits).replace("-", "\u2212") : NONE;
+  return isKnown(value) ? value.toFixed(digits).replace("-", "\u2212") : NONE;
 }
 
 export function duration(seconds) {
-  if (!known(seconds)) return NONE;
+  if (!isKnown(seconds)) return NONE;
   if (seconds < 0.01) return `${(1000 * seconds).toFixed(1)}\u00a0ms`;
   if (seconds < 1) return `${Math.round(1000 * seconds)}\u00a0ms`;
   return seconds < 10 ? `${seconds.toFixed(2)}\u00a0s` : `${seconds.toFixed(1)}\u00a0s`;

@@ -49,7 +49,7 @@ async function overview() {
   byId("fact-router").title = now.router ?? "";
   byId("fact-lam").title = now.lam_reason;
   say(byId("foot"), `prefill-router ${now.version}`);
-  tradeoff.known(now.lam_set);
+  tradeoff.setCurrent(now.lam_set);
 }
 
 /** With how many replicas state is shared, or since when this one is cut off from them. */

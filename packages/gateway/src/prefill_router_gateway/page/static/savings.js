@@ -27,12 +27,12 @@ export class Savings {
 function figures(savings) {
   const figure = (name, value, more) => el("div", null, el("dt", null, name), el("dd", null, value, more ? el("small", null, more) : null));
   const { saved, share, net, deducted, observed, expected_gain: gain } = savings;
-  const taken = deducted.map((one) => `${one.kind} ${one.dollars === null ? "not counted" : signed(one.dollars)}`).join(", ");
+  const costs = deducted.map((deduction) => `${deduction.kind} ${deduction.dollars === null ? "not counted" : signed(deduction.dollars)}`).join(", ");
   return el("dl", { class: "figures" },
     figure("Spent", dollars(savings.spent), `${count(savings.requests)} routed requests`),
     figure(`All at ${savings.baseline}`, `≈ ${dollars(savings.at_baseline)}`, "estimated"),
     figure("Saved", signed(saved.value), `${share.value === null ? "" : `${percent(share.value)} of that; `}${range(saved, signed)}`),
-    figure("After routing's own costs", signed(net.value), `${range(net, signed)}; ${taken}`),
+    figure("After routing's own costs", signed(net.value), `${range(net, signed)}; ${costs}`),
     figure("Expected accuracy", expected(savings.expected), gain.value === null ? null
       : `${expected(savings.expected_baseline)} at ${savings.baseline}; difference ${points(gain.value)}, ${range(gain, points)}`),
     figure("Scored answers", observed.value === null ? UNKNOWN : percent(observed.value),

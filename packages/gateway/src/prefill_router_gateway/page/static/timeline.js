@@ -30,8 +30,8 @@ const hour = (at) => clock(at).slice(0, 5);
 
 function draw({ until, minutes }, width) {
   const begin = until - 60 * MINUTES;
-  const shown = minutes.filter((minute) => minute.at >= begin);
-  const most = Math.max(1, ...shown.map((minute) => minute.requests));
+  const visible = minutes.filter((minute) => minute.at >= begin);
+  const most = Math.max(1, ...visible.map((minute) => minute.requests));
   const left = 8 + 7 * count(most).length;
   const step = (width - left) / MINUTES;
   const y = (value) => HEIGHT - ((HEIGHT - 12) * value) / most;
@@ -41,7 +41,7 @@ function draw({ until, minutes }, width) {
   const parts = [
     shape("line", { class: "grid", x1: left, x2: width, y1: y(most), y2: y(most) }),
     shape("text", { class: "soft", x: left - 6, y: y(most) + 4, "text-anchor": "end" }, count(most)),
-    ...shown.flatMap((minute) => [
+    ...visible.flatMap((minute) => [
       ...bar(minute, minute.requests, ""),
       ...bar(minute, Math.min(minute.requests, minute.fallbacks + minute.failed), "warn"),
       ...bar(minute, minute.failed, "bad"),
@@ -49,9 +49,9 @@ function draw({ until, minutes }, width) {
     shape("line", { class: "axis", x1: left, x2: width, y1: HEIGHT, y2: HEIGHT }),
     ...ticks(until, begin, left, step, width),
   ];
-  const rows = [...shown].reverse().map((minute) => [hour(minute.at), count(minute.requests), count(minute.fallbacks),
+  const rows = [...visible].reverse().map((minute) => [hour(minute.at), count(minute.requests), count(minute.fallbacks),
     count(minute.failed), dollars(minute.cost)]);
-  const sum = (name) => shown.reduce((total, minute) => total + minute[name], 0);
+  const sum = (name) => visible.reduce((total, minute) => total + minute[name], 0);
   const desc = `${count(sum("requests"))} requests in the last hour, at most ${count(most)} in a minute; `
     + `${count(sum("fallbacks"))} were decided without a forecast, ${count(sum("failed"))} failed`;
   return { parts, height: HEIGHT + FOOT, desc, columns: COLUMNS, rows };
@@ -60,12 +60,12 @@ function draw({ until, minutes }, width) {
 /** A time label every ten minutes, or every twenty in a narrow window. */
 function ticks(until, begin, left, step, width) {
   const every = width < 480 ? 1200 : 600;
-  const found = [];
+  const parts = [];
   for (let at = Math.ceil(begin / every) * every; at < until; at += every) {
     const x = left + (step * (at - begin)) / 60;
     if (x < left + 16 || x > width - 16) continue;
-    found.push(shape("line", { class: "axis", x1: x, x2: x, y1: HEIGHT, y2: HEIGHT + 4 }),
+    parts.push(shape("line", { class: "axis", x1: x, x2: x, y1: HEIGHT, y2: HEIGHT + 4 }),
       shape("text", { class: "soft", x, y: HEIGHT + 17, "text-anchor": "middle" }, hour(at)));
   }
-  return found;
+  return parts;
 }

@@ -16,7 +16,7 @@ export class TradeOff {
   #curve = null;
   #set = null;
   #touched = false;
-  #asked = 0;
+  #calls = 0;
   #timer = 0;
   #whatif = null;
   #changed;
@@ -39,7 +39,7 @@ export class TradeOff {
   }
 
   /** Sets the current lam; the slider follows it until the user moves the slider. */
-  known(lam) {
+  setCurrent(lam) {
     this.#set = lam;
     if (!this.#touched) this.#slider.value = String(lam);
     this.#label();
@@ -89,16 +89,16 @@ export class TradeOff {
 
   #reset() {
     this.#touched = false;
-    this.known(this.#set);
+    this.setCurrent(this.#set);
     this.#slider.focus();
     this.#ask().catch(() => {});
   }
 
   async #ask(aloud = false) {
-    this.#asked += 1;
-    const mine = this.#asked;
+    this.#calls += 1;
+    const call = this.#calls;
     const whatif = await get(`whatif?lam=${this.#value()}`);
-    if (mine !== this.#asked) return;
+    if (call !== this.#calls) return;
     this.#whatif = whatif;
     renew(byId("whatif"), ...changes(whatif));
     // Announced only when the user moves the slider, since new requests change the numbers often.
@@ -128,11 +128,11 @@ export class TradeOff {
   async #apply(lam, undo) {
     const box = byId("applied");
     try {
-      const done = await post("lam", { lam });
+      const answer = await post("lam", { lam });
       this.#touched = false;
-      this.known(done.lam);
-      const back = undo ? el("button", { type: "button", id: "undo", click: () => this.#apply(done.before, false) }, "Undo") : null;
-      notice(box, undo ? `lam is ${number(done.lam)} now.` : `Undone: lam is ${number(done.lam)} again.`, ...(back ? [back] : []));
+      this.setCurrent(answer.lam);
+      const back = undo ? el("button", { type: "button", id: "undo", click: () => this.#apply(answer.before, false) }, "Undo") : null;
+      notice(box, undo ? `lam is ${number(answer.lam)} now.` : `Undone: lam is ${number(answer.lam)} again.`, ...(back ? [back] : []));
       this.#slider.focus();
       this.#changed();
       await this.#ask();
@@ -161,9 +161,9 @@ function changes({ now, then, requests, changed, moves }) {
     ["Expected cost per 1,000", versus(dollars(now.cost), dollars(then.cost))],
     ["Another target", `${count(changed)} of ${count(requests)} recent requests`],
   ]);
-  const shown = moves.slice(0, MOST_MOVES).map((move) => el("li", null, `${move.origin} → ${move.to} `, el("strong", null, count(move.requests))));
+  const items = moves.slice(0, MOST_MOVES).map((move) => el("li", null, `${move.origin} → ${move.to} `, el("strong", null, count(move.requests))));
   const rest = moves.slice(MOST_MOVES).reduce((sum, move) => sum + move.requests, 0);
-  if (rest > 0) shown.push(el("li", { class: "soft" }, `and ${count(rest)} more`));
+  if (rest > 0) items.push(el("li", { class: "soft" }, `and ${count(rest)} more`));
   if (now.lam === then.lam) return [facts, el("p", { class: "soft" }, "Move the slider to see what another lam would change.")];
-  return shown.length ? [facts, el("ul", { class: "moves", "aria-label": "Changes of target" }, shown)] : [facts];
+  return items.length ? [facts, el("ul", { class: "moves", "aria-label": "Changes of target" }, items)] : [facts];
 }
