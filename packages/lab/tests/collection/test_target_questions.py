@@ -1,4 +1,4 @@
-"""One target is asked chosen questions, within a purse, and pays for nothing twice."""
+"""One target is asked chosen questions, within a budget, and pays for nothing twice."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_more_questions_ask_only_the_new_ones(tmp_path: Path) -> None:
         assert again.summary.calls == 0
 
 
-def test_the_purse_is_never_passed(tmp_path: Path) -> None:
+def test_the_budget_is_never_exceeded(tmp_path: Path) -> None:
     with serve([ScriptedModel("small", RIGHT)]) as server:
         ask = questions(tmp_path / "run", server, limit=0.001)
         with pytest.raises(ConfigError, match=r"12 the spending limit; .*larger --max-cost"):

@@ -110,11 +110,11 @@ def check_uvicorn() -> None:
     uses = {
         "an asyncio.Protocol named HttpToolsProtocol": inspect.isclass(protocol)
         and issubclass(protocol, asyncio.Protocol),
-        "HttpToolsProtocol(config=, server_state=, app_state=)": _accepts(
+        "HttpToolsProtocol(config=, server_state=, app_state=)": _takes_arguments(
             protocol, "config", "server_state", "app_state"
         ),
         "HttpToolsProtocol.shutdown()": hasattr(protocol, "shutdown"),
-        "Config(app, http=, ws=)": _accepts(config, "app", "http", "ws"),
+        "Config(app, http=, ws=)": _takes_arguments(config, "app", "http", "ws"),
     }
     server = uvicorn.Server(uvicorn.Config(_refuse_excess, log_config=None))
     uses |= {f"Server.{name}": hasattr(server, name) for name in _USED_OF_SERVER}
@@ -127,7 +127,7 @@ def check_uvicorn() -> None:
         )
 
 
-def _accepts(function: Any, *names: str) -> bool:
+def _takes_arguments(function: Any, *names: str) -> bool:
     try:
         inspect.signature(function).bind_partial(**dict.fromkeys(names))
     except (TypeError, ValueError):
@@ -187,7 +187,7 @@ class _Request:
 
 @final
 class _ReportingApp:
-    """The application; each request's connection hears when its response begins and ends."""
+    """The application; each request's connection learns when its response begins and ends."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -228,7 +228,7 @@ class GuardedConnection(asyncio.Protocol):
         self._in_headers = True
         self._is_chunked = self._is_offered = False
         self._last: RefusalError | None = None  # to send after all responses that are due
-        self._is_deaf = self._is_lost = self._is_paused = False
+        self._ignores_input = self._is_lost = self._is_paused = False
         self._waiting: asyncio.TimerHandle | None = None
         self._stuck: asyncio.TimerHandle | None = None
 
@@ -245,18 +245,18 @@ class GuardedConnection(asyncio.Protocol):
         self._address = str(peer[0]) if isinstance(peer, tuple) else ""
         self.rules.open.add(self)
         self._uvicorn.connection_made(transport)
-        self._wait()
+        self._start_waiting()
         most = self.rules.waiting_per_address
         if most is not None and self.rules.waiting[self._address] > most:
-            self._report(_many_waiting(most))
+            self._report(_many_waiting_refusal(most))
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the answer."""
-        self._unstick()
-        self._wait_no_more()
+        self._stop_stuck_timer()
+        self._stop_waiting()
         self.rules.open.discard(self)
-        self._lose(exc)
+        self._report_disconnect(exc)
         self._requests.clear()
         self._state.clear()
         self._parser = None  # it refers to this connection
@@ -265,29 +265,29 @@ class GuardedConnection(asyncio.Protocol):
         """Start the timer, since the client reads too slowly or not at all."""
         self._uvicorn.pause_writing()
         if self._stuck is None:
-            self._stuck = self._loop.call_later(self.rules.still_seconds, self._give_up)
+            self._stuck = self._loop.call_later(self.rules.still_seconds, self._abort_stuck)
 
     def resume_writing(self) -> None:
         """Stop the timer, since the client has read."""
-        self._unstick()
+        self._stop_stuck_timer()
         self._uvicorn.resume_writing()
 
     def data_received(self, data: bytes) -> None:
         """Parse received bytes, and pass on what is valid."""
-        if self._is_deaf:
+        if self._ignores_input:
             return
         if self._in_headers:
             self._size += len(data)
         self._parse(data)
         self.go_on()
-        if self._transport.is_closing() or self._is_deaf:
+        if self._transport.is_closing() or self._ignores_input:
             return
         if self._in_headers and self._size > self.rules.header_bytes:
-            self._refuse(_long_headers(self.rules.header_bytes))
+            self._refuse(_long_headers_refusal(self.rules.header_bytes))
         elif self._is_idle():
             self._uvicorn.data_received(b"")  # its wait for the next request ends
             if self._waiting is None:
-                self._wait()
+                self._start_waiting()
         else:
             self._pause_if_full()
 
@@ -310,7 +310,7 @@ class GuardedConnection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """Begin a request."""
         self._size = 0
-        self._wait_no_more()
+        self._stop_waiting()
         self._is_offered = self._parser.should_upgrade()
         if self._is_offered:  # see `_ignore_upgrade`
             return
@@ -319,7 +319,7 @@ class GuardedConnection(asyncio.Protocol):
         httptools.parse_url(self._url).path.decode("ascii")  # uvicorn would refuse others
         most = self.rules.connections
         request = _Request(self, is_excess=most is not None and len(self.rules.open) > most)
-        request.add(self._head(self._headers))
+        request.add(self._make_head(self._headers))
         self._requests.append(request)
         self._in_headers = False
 
@@ -352,9 +352,9 @@ class GuardedConnection(asyncio.Protocol):
             if not (request.is_answered and request.is_complete):
                 return
             self._requests.popleft()
-            self._read_again()
+            self._resume_reading()
             if not self._requests and self._last is not None:
-                self._end_with(self._last)
+                self._send_last(self._last)
 
     def _pass_on(self, request: _Request) -> None:
         if not request.is_passed:
@@ -370,26 +370,26 @@ class GuardedConnection(asyncio.Protocol):
     def _pause_if_full(self) -> None:
         """Stop reading while the requests behind the first one are large.
 
-        Without a pause it would hear of a disconnect, so a few small requests don't cause one.
+        Without a pause it would learn of a disconnect, so a few small requests don't cause one.
         """
         queued = sum(request.size for request in self._requests) - self._requests[0].size
         if queued > self.rules.header_bytes:
             self._is_paused = True
             self._transport.pause_reading()  # again, as uvicorn resumes it for the first request
 
-    def _read_again(self) -> None:
+    def _resume_reading(self) -> None:
         if self._is_paused:
             self._is_paused = False
             self._transport.resume_reading()
 
     # Time limits.
 
-    def _wait(self) -> None:
-        self._wait_no_more()
+    def _start_waiting(self) -> None:
+        self._stop_waiting()
         self.rules.waiting[self._address] += 1
-        self._waiting = self._loop.call_later(self.rules.seconds, self._end)
+        self._waiting = self._loop.call_later(self.rules.seconds, self._end_idle)
 
-    def _wait_no_more(self) -> None:
+    def _stop_waiting(self) -> None:
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None
@@ -397,17 +397,17 @@ class GuardedConnection(asyncio.Protocol):
             if not self.rules.waiting[self._address]:
                 del self.rules.waiting[self._address]
 
-    def _end(self) -> None:
-        self._wait_no_more()
+    def _end_idle(self) -> None:
+        self._stop_waiting()
         if self._is_idle() and not self._transport.is_closing():
             self._transport.close()
 
-    def _unstick(self) -> None:
+    def _stop_stuck_timer(self) -> None:
         if self._stuck is not None:
             self._stuck.cancel()
             self._stuck = None
 
-    def _give_up(self) -> None:
+    def _abort_stuck(self) -> None:
         self._stuck = None
         self._transport.abort()  # close() would wait until everything is read
 
@@ -433,11 +433,11 @@ class GuardedConnection(asyncio.Protocol):
                 value = b", ".join(word for word in words if word.strip().lower() not in _OFFER)
             if name.lower() not in _OFFER:
                 headers.append((name, value))
-        head = self._head(headers)
+        head = self._make_head(headers)
         self._parser = httptools.HttpRequestParser(self)
         self._parse(head + rest)
 
-    def _head(self, headers: list[tuple[bytes, bytes]]) -> bytes:
+    def _make_head(self, headers: list[tuple[bytes, bytes]]) -> bytes:
         version = self._parser.get_http_version().encode()
         rows = [b"%b %b HTTP/%b" % (self._parser.get_method(), self._url, version)]
         rows += [b"%b: %b" % header for header in headers]
@@ -449,7 +449,7 @@ class GuardedConnection(asyncio.Protocol):
         if request is None:
             self._refuse(refusal)
         elif request.is_answered:
-            self._is_deaf = True
+            self._ignores_input = True
             self._transport.close()
         elif request.is_started:
             request.is_complete = True  # no more of its body is read
@@ -458,15 +458,15 @@ class GuardedConnection(asyncio.Protocol):
             self._requests.pop()
             self._refuse(refusal)
             if request.is_passed:
-                self._lose(None)
+                self._report_disconnect(None)
 
     def _refuse(self, refusal: RefusalError) -> None:
         """Refuse a request after the responses that are due before it, and read no more."""
-        self._last, self._is_deaf = refusal, True
+        self._last, self._ignores_input = refusal, True
         if all(request.is_answered for request in self._requests):
-            self._end_with(refusal)
+            self._send_last(refusal)
 
-    def _end_with(self, refusal: RefusalError) -> None:
+    def _send_last(self, refusal: RefusalError) -> None:
         self._report(refusal)
         body = refusal_body(refusal, path="")
         head = (
@@ -478,14 +478,14 @@ class GuardedConnection(asyncio.Protocol):
     def _report(self, refusal: RefusalError) -> None:
         self.rules.on_refusal(refusal, self._address or None)
 
-    def _lose(self, error: Exception | None) -> None:
-        """Tell uvicorn, and so the application, that the client has disconnected."""
+    def _report_disconnect(self, error: Exception | None) -> None:
+        """Let uvicorn, and so the application, know that the client has disconnected."""
         if not self._is_lost:
             self._is_lost = True
             self._uvicorn.connection_lost(error)
 
 
-def _long_headers(most_bytes: int) -> RefusalError:
+def _long_headers_refusal(most_bytes: int) -> RefusalError:
     return RefusalError(
         f"the request's headers have more than {most_bytes} bytes; send fewer",
         status=431,
@@ -493,7 +493,7 @@ def _long_headers(most_bytes: int) -> RefusalError:
     )
 
 
-def _many_waiting(most: int) -> RefusalError:
+def _many_waiting_refusal(most: int) -> RefusalError:
     return RefusalError(
         f"{most} connections from this address have sent no request; send one, or close some",
         status=503,

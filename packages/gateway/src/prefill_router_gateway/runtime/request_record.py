@@ -264,10 +264,10 @@ def make_receipt(
     )
 
 
-def _hint_details(hints: Sequence[str], sent: Mapping[str, Any]) -> dict[str, Any]:
-    """Which hints a chat was told in other fields, and which it wasn't told."""
-    left_out = [hint for hint in hints if not (sent and hint in THINKING_HINTS)]
-    details = {"left_out": left_out, "sent_hints": dict(sent)}
+def _hint_details(hints: Sequence[str], sent_hints: Mapping[str, Any]) -> dict[str, Any]:
+    """Which hints a chat got in other fields, and which it didn't get."""
+    left_out = [hint for hint in hints if not (sent_hints and hint in THINKING_HINTS)]
+    details = {"left_out": left_out, "sent_hints": dict(sent_hints)}
     return {name: value for name, value in details.items() if value}
 
 
