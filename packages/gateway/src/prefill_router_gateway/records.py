@@ -358,7 +358,7 @@ class RequestOutcome:
         first_byte_seconds: From the request to the first byte of the answer; None without one.
         total_seconds: From the request to the end.
         deployment: Which of the target's endpoints answered; None where it has only one.
-        sent_hints: The fields by which a chat was told what the request says of thinking.
+        sent_hints: The fields by which a chat got what the request says of thinking.
     """
 
     kind: OutcomeKind
@@ -631,13 +631,13 @@ class AnswerText:
     def _read(self) -> None:
         try:
             values = json.loads(b"[%s]" % b",".join(self._unread))
-            found = [text for value in values for text in self._texts(self._endpoint, value)]
+            texts = [text for value in values for text in self._texts(self._endpoint, value)]
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
             self.drop()
             return
         self._unread, self._unread_length = [], 0
-        self._pieces += found
-        self._read_length += sum(map(len, found))
+        self._pieces += texts
+        self._read_length += sum(map(len, texts))
         if self._read_length > MOST_BYTES:
             self.drop()
 

@@ -214,7 +214,7 @@ class AgentSettings(SettingsSection):
     """How the requests of coding agents are read and routed.
 
     Attributes:
-        marks: Marks by which agents are told apart, and their texts from the person's; they are
+        marks: Marks that distinguish agents, and their texts from the person's; they are
             added to those that the gateway has, by the agent's name.
         main: The person's tasks, and all requests of other clients.
         plan: Plans of the person's tasks.
@@ -243,12 +243,12 @@ class AgentSettings(SettingsSection):
     types: dict[str, KindSettings] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _are_known(self) -> "AgentSettings":
-        known = self.harnesses.harnesses
+    def _check_agents(self) -> "AgentSettings":
+        harnesses = self.harnesses.harnesses
         for name in self.by_agent:
-            if name not in known:
-                near = nearest(name, known)
-                raise ValueError(f"by_agent has {name!r}; agents are {', '.join(known)}{near}")
+            if name not in harnesses:
+                near = nearest(name, harnesses)
+                raise ValueError(f"by_agent has {name!r}; agents are {', '.join(harnesses)}{near}")
         return self
 
     @cached_property
@@ -388,7 +388,7 @@ class ReceiptSettings(SettingsSection):
 
 @final
 class SavingsSettings(SettingsSection):
-    """The settings by which savings are told.
+    """The settings of savings.
 
     Attributes:
         baseline: The target that costs are compared with, which each receipt names; None for the
@@ -565,10 +565,10 @@ class GatewaySettings(SettingsSection):
         Raises:
             ConfigError: There is none.
         """
-        found = next((value for _, value in self if isinstance(value, kind)), None)
-        if found is None:
+        section = next((value for _, value in self if isinstance(value, kind)), None)
+        if section is None:
             raise ConfigError(f"the settings have no section of the class {kind.__name__}")
-        return found
+        return section
 
 
 SECTIONS: dict[str, type[SettingsSection]] = {}
@@ -626,11 +626,11 @@ def over(value: Mapping[Any, Any], further: Mapping[Any, Any]) -> dict[Any, Any]
 
 def model_at(path: Place, model: type[BaseModel]) -> type[BaseModel] | None:
     """The section at a path; None where the path isn't that of a section."""
-    found: type[BaseModel] | None = model
+    section: type[BaseModel] | None = model
     for name in path:
         if isinstance(name, str):
-            found = next(iter(_models(_kind(found, name))), None)
-    return found
+            section = next(iter(_models(_kind(section, name))), None)
+    return section
 
 
 def _variable(name: str, text: str, model: type[BaseModel]) -> Variable:
@@ -677,7 +677,7 @@ def read_settings(
     model = _model()
     variables = [v for v in _variables(environment, model) if not _is_stray(v, model)]
     problems = [f"{variable.name}: {variable.wrong}" for variable in variables if variable.wrong]
-    value = {} if path is None else _of_file(path)
+    value = {} if path is None else _read_file(path)
     sources = SettingSources(path, value, variables, options or {})
     whole: dict[str, Any] = dict(value)
     for variable in variables:
@@ -726,7 +726,7 @@ def _is_stray(variable: Variable, model: type[BaseModel]) -> bool:
     return len(variable.path) == 1 and variable.path[0] not in model.model_fields
 
 
-def _of_file(path: Path) -> dict[str, Any]:
+def _read_file(path: Path) -> dict[str, Any]:
     try:
         value = read_yaml(path)
     except ConfigError as error:
@@ -776,14 +776,14 @@ def setting_errors(
         sources: The sources of the settings.
     """
     problems = []
-    for found in error.errors():
-        place = found["loc"]
-        sought = place[:-1] if found["type"] == "missing" else place
-        is_whole = found["type"] == "value_error" and model_at(place, model) is not None
-        where = _where(sources, sought, whole=is_whole)
+    for details in error.errors():
+        place = details["loc"]
+        sought = place[:-1] if details["type"] == "missing" else place
+        is_whole = details["type"] == "value_error" and model_at(place, model) is not None
+        where = _find_source(sources, sought, whole=is_whole)
         name = ".".join(map(str, place))
         of_itself = any(v.name == where and v.path == place for v in sources.variables)
-        words = _words(found, model)
+        words = _describe_error(details, model)
         problems.append(f"{where}: {words}" if of_itself else f"{where}: {name}: {words}")
     return problems
 
@@ -794,18 +794,18 @@ def meant(name: str, known: Sequence[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _words(found: "ErrorDetails", model: type[BaseModel]) -> str:
-    if found["type"] == "extra_forbidden":
-        part = model_at(found["loc"][:-1], model)
+def _describe_error(details: "ErrorDetails", model: type[BaseModel]) -> str:
+    if details["type"] == "extra_forbidden":
+        part = model_at(details["loc"][:-1], model)
         names = [] if part is None else list(part.model_fields)
-        name = str(found["loc"][-1])
+        name = str(details["loc"][-1])
         return f"no such setting; the settings are {', '.join(names)}{meant(name, names)}"
-    words, got = found["msg"].removeprefix("Value error, "), found["input"]
-    is_word = isinstance(got, str) and found["type"] in _QUOTED and len(got) <= _SHORT
+    words, got = details["msg"].removeprefix("Value error, "), details["input"]
+    is_word = isinstance(got, str) and details["type"] in _QUOTED and len(got) <= _SHORT
     return f"{words}, not {got!r}" if is_word or isinstance(got, int | float) else words
 
 
-def _where(sources: SettingSources, place: Place, *, whole: bool) -> str:
+def _find_source(sources: SettingSources, place: Place, *, whole: bool) -> str:
     """Where the value at a path is set: the last source, or all sources that set parts of it."""
     setters = ["the options"] if _stands(sources.options, place) else []
     setters += [v.name for v in reversed(sources.variables) if _sets(v, place)]
