@@ -27,7 +27,8 @@ from prefill_router.assignment import (
     read_labels,
     write_assignment,
 )
-from prefill_router.data import RoutingDataset, write_dataset
+from prefill_router.assignment.prompt_file import PromptRecord
+from prefill_router.data import Message, Query, RoutingDataset, write_dataset
 from prefill_router.errors import ConfigError, CorruptError, DataError, FormatError
 from prefill_router.importers import read_batch_results
 from prefill_router.policy import Predictions
@@ -98,6 +99,18 @@ def test_each_target_has_the_format_of_its_provider(tmp_path: Path) -> None:
         "system": "Be brief.",
         "messages": [{"role": "user", "content": "Why?"}],
     }
+
+
+@pytest.mark.parametrize("text", ['"why"\n\\ ü 🎉', "prompt-6b1f0c52", "id-6b1f0c52"])
+@pytest.mark.parametrize(("name", "form"), [("org/t1", "openai"), ("t2", "anthropic")])
+def test_a_text_has_the_line_of_the_chat_that_it_is(
+    name: str, form: BatchFormat, text: str
+) -> None:
+    lines = BatchLines(POOL, name, form)
+    chat = (Message("user", text),)
+    as_text, as_chat = (lines.line(PromptRecord(Query("q-1", p))) for p in (text, chat))
+    assert as_text == as_chat
+    assert as_text.count(json.dumps(text, ensure_ascii=False).encode()) == 1
 
 
 def test_a_batch_keeps_its_requests_but_for_the_model(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, Final, Literal, final, get_args
 
 from prefill_router.assignment.prompt_file import PromptRecord
-from prefill_router.data import Message, Prompt
+from prefill_router.data import Message, Prompt, Query
 from prefill_router.endpoints import (
     MAX_TOKENS_FIELDS,
     effort_changes,
@@ -38,6 +38,8 @@ _COMMON = {"model", "messages", "temperature", "top_p", *MAX_TOKENS_FIELDS}
 _SYSTEM = ("system", "developer")
 _CUSTOM_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+_ID_MARK, _PROMPT_MARK = "id-6b1f0c52", "prompt-6b1f0c52"
+"""An id and a prompt that no option of a target has."""
 _CHATS = ("chat", "messages")
 Fields = dict[str, Any]
 
@@ -80,7 +82,7 @@ class BatchLines:
             ConfigError: The target has an option for which its dialect has no field.
         """
         try:
-            return _ENCODER.encode(self._write(record)).encode() + b"\n"
+            return f"{self._text(record)}\n".encode()
         except DataError as error:
             error.retell(lambda told: f"prompt {record.query.id!r}: {told}")
             raise
@@ -88,6 +90,29 @@ class BatchLines:
             raise DataError(
                 f"prompt {record.query.id!r}: the request isn't JSON in UTF-8; write it again"
             ) from None
+
+    def _text(self, record: PromptRecord) -> str:
+        """The line as a text; that of a new request differs from others in two places alone."""
+        prompt = record.query.prompt
+        if record.request is not None or not isinstance(prompt, str) or self._template is None:
+            return _ENCODER.encode(self._write(record))
+        if self.format == "anthropic":
+            _check_custom_id(record.query.id)
+        before, between, after = self._template
+        name, text = _ENCODER.encode(record.query.id), _ENCODER.encode(prompt)
+        return f"{before}{name}{between}{text}{after}"
+
+    @cached_property
+    def _template(self) -> tuple[str, str, str] | None:
+        """What a new request's line has before its id, before its prompt, and behind that.
+
+        None where the line has one of the two in another place, or more than once.
+        """
+        text = _ENCODER.encode(self._write(PromptRecord(Query(_ID_MARK, _PROMPT_MARK))))
+        before, found, rest = text.partition(f'"{_ID_MARK}"')
+        between, too, after = rest.partition(f'"{_PROMPT_MARK}"')
+        is_clear = found and too and text.count(_ID_MARK) == text.count(_PROMPT_MARK) == 1
+        return (before, between, after) if is_clear else None
 
     @cached_property
     def _parameters(self) -> Fields:
@@ -150,11 +175,7 @@ class BatchLines:
         return {"custom_id": record.query.id, "method": "POST", "url": record.url, "body": body}
 
     def _anthropic(self, record: PromptRecord) -> Fields:
-        if not _CUSTOM_ID.fullmatch(record.query.id):
-            raise DataError(
-                "Anthropic takes ids of at most 64 letters, digits, hyphens and underscores; give "
-                "the prompts such ids, or none"
-            )
+        _check_custom_id(record.query.id)
         if record.request is not None and record.wire == "messages":
             request = record.request
         else:
@@ -170,6 +191,19 @@ class BatchLines:
         if isinstance(prompt, str):
             return {**head, "prompt": prompt}
         return {**head, "messages": [vars(message) for message in prompt]}
+
+
+def _check_custom_id(name: str) -> None:
+    """Check that an id is one that Anthropic takes.
+
+    Raises:
+        DataError: It isn't.
+    """
+    if not _CUSTOM_ID.fullmatch(name):
+        raise DataError(
+            "Anthropic takes ids of at most 64 letters, digits, hyphens and underscores; give the "
+            "prompts such ids, or none"
+        )
 
 
 def _endpoint_of(url: str) -> Endpoint:

@@ -147,16 +147,23 @@ def prompt_id(record: Record, number: int) -> str:
     return f"prompt-{number}" if own is None else own
 
 
+_NO_IDS = (bool, float, list, dict)
+
+
 def own_id(record: Record) -> str | None:
     """The id that a record has; None without one.
 
     Raises:
         DataError: It is neither a text nor a whole number.
     """
-    value = next((record[name] for name in _IDS if record.get(name) is not None), None)
-    if isinstance(value, bool | float | list | dict):
-        raise DataError(f"the id is {shown_cell(value)}; give a text or a whole number")
-    return None if value is None else identifier(value, "id")
+    for name in _IDS:
+        value = record.get(name)
+        if value is None:
+            continue
+        if isinstance(value, _NO_IDS):
+            raise DataError(f"the id is {shown_cell(value)}; give a text or a whole number")
+        return identifier(value, "id")
+    return None
 
 
 def prompt_digest(prompt: Prompt) -> str:

@@ -72,13 +72,16 @@ class Query:
             raise DataError(f"query {self.id!r} is a chat without messages; add at least one")
 
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
+
+
 def prompt_key(prompt: Prompt) -> str:
     """SHA-256 of a prompt's content, in hexadecimal: the same for equal prompts only.
 
     A lone surrogate, which UTF-8 can't encode, is hashed as it is instead of raising an error.
     """
     plain = prompt if isinstance(prompt, str) else [[m.role, m.content] for m in prompt]
-    text = json.dumps(plain, ensure_ascii=False)
+    text = _ENCODER.encode(plain)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 

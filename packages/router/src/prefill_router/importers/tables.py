@@ -176,9 +176,10 @@ def read_json_lines(path: Path, into: DatasetBuilder) -> Iterator[tuple[Place, R
         FormatError: A line is too long.
     """
     with sources.open_text(path, newline="\n") as file:
+        name = str(path)
         for number, line in enumerate(_lines(file, path), 1):
-            if line.strip():
-                place = Place(str(path), number)
+            if not line.isspace():
+                place = Place(name, number)
                 found = _parse(line)
                 if isinstance(found, dict):
                     check_count(found, path)
@@ -217,11 +218,15 @@ def json_records(path: Path, into: DatasetBuilder) -> Iterator[tuple[Place, Reco
             into.bad_row(place, f"is a {type(record).__name__}; a record is an object")
 
 
+_DECODE = json.JSONDecoder().decode  # without what `json.loads` asks of each text
+
+
 def _parse(line: str) -> dict[str, object] | str:
     """The object of a line, or why it isn't one."""
     try:
-        line.encode()
-        found = json.loads(line)
+        if not line.isascii():
+            line.encode()
+        found = _DECODE(line)
     except UnicodeEncodeError:
         return "isn't UTF-8; save the file as UTF-8"
     except (ValueError, RecursionError) as error:

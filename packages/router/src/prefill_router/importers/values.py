@@ -39,7 +39,8 @@ def cell_text(value: object, name: str) -> str:
     if not isinstance(value, str):
         raise DataError(f"{name} is {_kind(value)}; it must be text")
     try:
-        value.encode()
+        if not value.isascii():
+            value.encode()
     except UnicodeEncodeError:
         raise DataError(f"{name} isn't valid UTF-8; save the file as UTF-8") from None
     return value
@@ -52,7 +53,7 @@ def filled_text(value: object, name: str) -> str:
         DataError: The value isn't text, or is empty.
     """
     result = cell_text(value, name)
-    if not result.strip():
+    if not result or result.isspace():
         raise DataError(f"{name} is empty")
     return result
 
