@@ -126,7 +126,7 @@ class LocalCopy(BenchmarkCopy):
     def find(self, names: Sequence[str]) -> list[Path]:
         """The matching files of the folder, or of the single file's folder."""
         around = self.path.rglob("*") if self.path.is_dir() else self.path.parent.iterdir()
-        return _matching_files(list(around), names)
+        return _match_files(list(around), names)
 
 
 @final
@@ -158,10 +158,10 @@ class HubCopy(BenchmarkCopy):
         patterns = [pattern for name in names for pattern in (name, f"*/{name}")]
         folder = _fetch(self._repository, self._revision, patterns)
         self._revision, self._is_commit = folder.name, True
-        return _matching_files(list(folder.rglob("*")), names)
+        return _match_files(list(folder.rglob("*")), names)
 
 
-def _matching_files(paths: Sequence[Path], names: Sequence[str]) -> list[Path]:
+def _match_files(paths: Sequence[Path], names: Sequence[str]) -> list[Path]:
     return sorted(
         path for path in paths if path.is_file() and any(fnmatch(path.name, name) for name in names)
     )

@@ -409,14 +409,14 @@ class TypicalAnswers:
 
     def output_tokens(self, target: Target) -> int:
         """Expected output tokens of an answer."""
-        median = self._median(target.name, "output_tokens")
+        median = self._find_median(target.name, "output_tokens")
         return min(round(self._assumed if median is None else median), target.request.max_tokens)
 
     def seconds(self, target: Target) -> float | None:
         """Expected seconds of an answer; None where the run has none."""
-        return self._median(target.name, "seconds")
+        return self._find_median(target.name, "seconds")
 
-    def _median(self, target: str, what: Literal["output_tokens", "seconds"]) -> float | None:
+    def _find_median(self, target: str, what: Literal["output_tokens", "seconds"]) -> float | None:
         if (target, what) not in self._medians:
             values = [] if self._run is None else self._run.measured(target, what)
             self._medians[target, what] = statistics.median(values) if values else None
@@ -584,12 +584,12 @@ def limit_for_the_rest(run: Run, plan: CollectionPlan, options: CollectOptions) 
             number[name] += 1
             expected[name] += cost_of(typical.usage(target, query.prompt), target) or 0.0
             most = max(most, bound(target, query.prompt).dollars or 0.0)
-    sums = [_probable_cost(number[name], run.charged(name), expected[name]) for name in targets]
+    sums = [_project_cost(number[name], run.charged(name), expected[name]) for name in targets]
     margin = _DEVIATIONS * math.sqrt(sum(variance for _, variance in sums))
     return run.spent + run.at_risk + sum(mean for mean, _ in sums) + margin + most
 
 
-def _probable_cost(number: int, charged: list[float], expected: float) -> tuple[float, float]:
+def _project_cost(number: int, charged: list[float], expected: float) -> tuple[float, float]:
     """Mean and variance of the charge for more questions; the mean's own variance is included."""
     if not charged:
         return expected, 0.0

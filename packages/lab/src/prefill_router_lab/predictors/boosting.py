@@ -252,7 +252,7 @@ class BoostingConfig(PredictorConfig):
             used.features[held_out], label=labels[held_out], max_bin=self.bins, nthread=1, ref=train
         )
         booster = xgboost.train(
-            self._parameters(used.base_rates[target], seed),
+            self._make_parameters(used.base_rates[target], seed),
             train,
             num_boost_round=self.rounds,
             evals=[(validation, "validation")],
@@ -261,7 +261,7 @@ class BoostingConfig(PredictorConfig):
         )
         return booster[: booster.best_iteration + 1]
 
-    def _parameters(self, rate: float, seed: int) -> dict[str, Any]:
+    def _make_parameters(self, rate: float, seed: int) -> dict[str, Any]:
         return {
             "objective": "binary:logistic",  # takes soft labels as they are
             "eval_metric": "logloss",

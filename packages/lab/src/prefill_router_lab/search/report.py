@@ -283,7 +283,7 @@ def _tabulate_edges(verdict: SearchResult) -> Table:
 def _tabulate_best(verdict: SearchResult) -> Table:
     rows: list[Row] = []
     for candidate in verdict.ranking[:_SHOWN]:
-        recipe, error = candidate.recipe.to_dict(), _standard_error(candidate)
+        recipe, error = candidate.recipe.to_dict(), _estimate_error(candidate)
         options = yaml.safe_dump(
             {name: recipe[name] for name in ("features", "predictor")},
             sort_keys=False,
@@ -311,7 +311,7 @@ def _tabulate_best(verdict: SearchResult) -> Table:
     return Table(head, rows)
 
 
-def _standard_error(candidate: RankedCandidate) -> float:
+def _estimate_error(candidate: RankedCandidate) -> float:
     """The standard error of a configuration's mean AUC over folds."""
     values = [score.auc for score in candidate.scores]
     return float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")

@@ -79,14 +79,14 @@ class Proposer:
                 return candidate
         if len(tried) >= self.space.candidates:
             return None
-        study = self._study(trials)
+        study = self._rebuild_study(trials)
         for _ in range(_ATTEMPTS):
             candidate = self._read_candidate(study.ask())
             if candidate not in tried:
                 return candidate
         return self._draw_untried(tried, len(trials))
 
-    def _study(self, trials: Sequence[SearchTrial]) -> Any:
+    def _rebuild_study(self, trials: Sequence[SearchTrial]) -> Any:
         optuna = load_optuna()
         seed = np.random.SeedSequence((self.seed, len(trials))).generate_state(1)[0]
         sampler = optuna.samplers.TPESampler(seed=int(seed), n_startup_trials=0)
@@ -98,9 +98,9 @@ class Proposer:
         return study
 
     def _make_optuna_trial(self, optuna: Any, trial: SearchTrial, value: float) -> Any:
-        ranges = self._ranges(trial.candidate)
+        ranges = self._list_ranges(trial.candidate)
         return optuna.trial.create_trial(
-            params=self._params(trial.candidate), distributions=ranges, value=value
+            params=self._list_params(trial.candidate), distributions=ranges, value=value
         )
 
     def _read_candidate(self, trial: Any) -> Candidate:
@@ -112,29 +112,29 @@ class Proposer:
                 int(trial.suggest_categorical(name, list(range(size))))
                 for name, size in _name_axes(branch, what)
             )
-            for branch, what in self._branches(features, predictor)
+            for branch, what in self._pair_branches(features, predictor)
         )
         return Candidate(features, predictor, (places[0], places[1]), bool(calibrated))
 
-    def _branches(self, features: str, predictor: str) -> list[tuple[Branch, str]]:
+    def _pair_branches(self, features: str, predictor: str) -> list[tuple[Branch, str]]:
         return [
             (self.space.features[features], "features"),
             (self.space.predictors[predictor], "predictor"),
         ]
 
-    def _params(self, candidate: Candidate) -> dict[str, Any]:
+    def _list_params(self, candidate: Candidate) -> dict[str, Any]:
         params: dict[str, Any] = {
             "features": candidate.features,
             "predictor": candidate.predictor,
             "calibrated": candidate.calibrated,
         }
-        branches = self._branches(candidate.features, candidate.predictor)
+        branches = self._pair_branches(candidate.features, candidate.predictor)
         for (branch, what), places in zip(branches, candidate.places, strict=True):
             names = [name for name, _ in _name_axes(branch, what)]
             params |= dict(zip(names, places, strict=True))
         return params
 
-    def _ranges(self, candidate: Candidate) -> Mapping[str, "CategoricalDistribution"]:
+    def _list_ranges(self, candidate: Candidate) -> Mapping[str, "CategoricalDistribution"]:
         from optuna.distributions import CategoricalDistribution
 
         ranges = {
@@ -142,7 +142,7 @@ class Proposer:
             "predictor": CategoricalDistribution(list(self.space.predictors)),
             "calibrated": CategoricalDistribution(list(self.space.held_out)),
         }
-        for branch, what in self._branches(candidate.features, candidate.predictor):
+        for branch, what in self._pair_branches(candidate.features, candidate.predictor):
             for name, size in _name_axes(branch, what):
                 ranges[name] = CategoricalDistribution(list(range(size)))
         return ranges

@@ -158,15 +158,15 @@ class EffortStudy:
             summary=_summarise(self),
             facts=facts,
             parts=[
-                ReportFigure("effort", _draw(self), _curve_rows(self), _CAPTION),
-                Section("Fixed efforts", [_fixed_table(self)]),
-                Section("Routed, at the same budgets", [Note(_BUDGETS), _routed_table(self)]),
-                Section("What both gain", [Note(BOLD), _gains_table(self)]),
+                ReportFigure("effort", _draw(self), _list_curve_rows(self), _CAPTION),
+                Section("Fixed efforts", [_tabulate_fixed(self)]),
+                Section("Routed, at the same budgets", [Note(_BUDGETS), _tabulate_routed(self)]),
+                Section("What both gain", [Note(BOLD), _tabulate_gains(self)]),
                 Section("How to read it", [_MEANINGS]),
             ],
             numbers=self.to_dict(),
-            tables={"effort": _point_rows(self)},
-            short=_short_table(self),
+            tables={"effort": _list_point_rows(self)},
+            short=_tabulate_summary(self),
         )
 
 
@@ -270,7 +270,7 @@ class _EffortJudge:
             rivals=rivals,
             budgets=self._budgets,
             best=names[self._best],
-            curves={choices.name: self._curve(choices) for choices in sets},
+            curves={choices.name: self._trace_curve(choices) for choices in sets},
             queries=len(data),
             resamples=options.resamples,
         )
@@ -282,14 +282,14 @@ class _EffortJudge:
         trial = Trial.join(predictions, data)
         rows, routed = np.arange(len(data)), []
         for place, budget in enumerate(self._budgets):
-            lam = _highest_lam(trial, predictions, budget)
+            lam = _find_highest_lam(trial, predictions, budget)
             if lam is not None:
                 chosen = trial.path.at(lam)
                 cost = data.observed_cost[rows, chosen]
                 routed.append((_name_point(choices, place), lam, data.correct[rows, chosen], cost))
         return routed
 
-    def _curve(self, choices: ChoiceSet) -> Outcomes:
+    def _trace_curve(self, choices: ChoiceSet) -> Outcomes:
         """Observed cost and accuracy at every setting, by rising cost."""
         data = self._data.select(targets=choices.targets)
         trial = Trial.join(self._predictions.select(targets=choices.targets), data)
@@ -302,7 +302,7 @@ def _name_point(choices: ChoiceSet, place: int) -> str:
     return f"{choices.name} at budget {place}"
 
 
-def _highest_lam(trial: Trial, predictions: Predictions, budget: float) -> float | None:
+def _find_highest_lam(trial: Trial, predictions: Predictions, budget: float) -> float | None:
     """The highest lam whose mean estimated cost keeps to a budget; None where none does."""
     sweep = LambdaSweep.of(replace(trial, observed_cost=predictions.estimated_cost))
     cost = sweep.points(ones(len(trial))).cost[0]
@@ -376,7 +376,7 @@ def _compare_kinds(
     rivals: dict[ChoiceKind, tuple[str | None, ...]] = {}
     for kind in ("models", "efforts"):
         own = [choices for choices in sets if choices.kind == kind]
-        best = [_best_at(own, points, place) for place in range(len(SHARES))]
+        best = [_find_best(own, points, place) for place in range(len(SHARES))]
         rivals[kind] = tuple(None if choices is None else choices.name for choices in best)
         gains[kind] = tuple(
             None
@@ -387,7 +387,7 @@ def _compare_kinds(
     return gains, rivals
 
 
-def _best_at(
+def _find_best(
     sets: Sequence[ChoiceSet], points: Mapping[str, Sequence[ObservedPoint | None]], place: int
 ) -> ChoiceSet | None:
     """The set with the highest accuracy at a budget; None where none keeps to it."""
@@ -428,48 +428,50 @@ def _summarise(study: EffortStudy) -> list[str]:
         gains = list(zip(SHARES, study.gains[kind], strict=True))
         if not any(gain is not None for _, gain in gains):
             continue  # there is one model, or no model with several efforts
-        better = _percentages(share for share, gain in gains if gain and gain.lower > 0)
-        worse = _percentages(share for share, gain in gains if gain and gain.upper < 0)
+        better = _word_shares(share for share, gain in gains if gain and gain.lower > 0)
+        worse = _word_shares(share for share, gain in gains if gain and gain.upper < 0)
         words = f"gains at budgets of {better}" if better else "shows no gain at any budget"
         words += f", and loses at {worse}" if worse else ""
         lines.append(f"Against the best choice of {what}, choosing both {words}.")
     return lines
 
 
-def _percentages(shares: Iterable[float]) -> str:
+def _word_shares(shares: Iterable[float]) -> str:
     return ", ".join(f"{100 * share:g} %" for share in shares)
 
 
-def _fixed_table(study: EffortStudy) -> Table:
+def _tabulate_fixed(study: EffortStudy) -> Table:
     rows: list[Row] = [
-        [name, estimate_cell(point.accuracy, "share"), _cost_cell(point)]
+        [name, estimate_cell(point.accuracy, "share"), _make_cost_cell(point)]
         for name, point in study.fixed.items()
     ]
     return Table(["Target", "accuracy", f"$ per {PER:,}"], rows)
 
 
-def _cost_cell(point: ObservedPoint) -> Cell:
+def _make_cost_cell(point: ObservedPoint) -> Cell:
     low, high = (f"{PER * bound:.3g}" for bound in (point.cost.lower, point.cost.upper))
     return Cell(f"{PER * point.cost.value:.3g}", note=f"{low} to {high}")
 
 
-def _routed_table(study: EffortStudy) -> Table:
+def _tabulate_routed(study: EffortStudy) -> Table:
     heads = [f"{100 * share:g} %" for share in SHARES]
     rows: list[Row] = []
     for choices in study.sets:
         points = study.points[choices.name]
-        rows.append([choices.name, *(_accuracy_cell(point) for point in points)])
-        rows.append([f"$ per {PER:,}", *(Cell("") if p is None else _cost_cell(p) for p in points)])
+        rows.append([choices.name, *(_make_accuracy_cell(point) for point in points)])
+        rows.append(
+            [f"$ per {PER:,}", *(Cell("") if p is None else _make_cost_cell(p) for p in points)]
+        )
     return Table(["Choice", *heads], rows)
 
 
-def _accuracy_cell(point: ObservedPoint | None) -> Cell:
+def _make_accuracy_cell(point: ObservedPoint | None) -> Cell:
     if point is None:
         return Cell("", hint="even its cheapest target costs more")
     return estimate_cell(point.accuracy, "share")
 
 
-def _gains_table(study: EffortStudy) -> Table:
+def _tabulate_gains(study: EffortStudy) -> Table:
     heads = [f"{100 * share:g} %" for share in SHARES]
     rows: list[Row] = []
     for kind, gains in study.gains.items():
@@ -484,7 +486,7 @@ def _gains_table(study: EffortStudy) -> Table:
     return Table(["Both", *heads], rows)
 
 
-def _short_table(study: EffortStudy) -> Table:
+def _tabulate_summary(study: EffortStudy) -> Table:
     rows: list[Row] = [
         [name, "", f"{100 * p.accuracy.value:.1f}", f"{PER * p.cost.value:.3g}"]
         for name, p in study.fixed.items()
@@ -524,7 +526,7 @@ def _draw(study: EffortStudy) -> Figure:
     return figure
 
 
-def _curve_rows(study: EffortStudy) -> Rows:
+def _list_curve_rows(study: EffortStudy) -> Rows:
     fixed = [
         {"choice": name, "cost": point.cost.value, "accuracy": point.accuracy.value}
         for name, point in study.fixed.items()
@@ -536,7 +538,7 @@ def _curve_rows(study: EffortStudy) -> Rows:
     ]
 
 
-def _point_rows(study: EffortStudy) -> Rows:
+def _list_point_rows(study: EffortStudy) -> Rows:
     rows = []
     for choices in study.sets:
         for share, budget, point in zip(

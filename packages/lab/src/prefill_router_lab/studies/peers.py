@@ -226,7 +226,7 @@ class PeerStudy:
             summary=summarise(self),
             facts={**facts, "best single target": self.best},
             parts=[
-                ReportFigure("peers", draw(self), _curve_rows(self), _CAPTION),
+                ReportFigure("peers", draw(self), _list_curve_rows(self), _CAPTION),
                 Section(
                     "Accuracy at equal cost",
                     [Note(BOLD), _tabulate_accuracies(self), _tabulate_gains(self)],
@@ -235,7 +235,7 @@ class PeerStudy:
                 Section("How to read it", [_MEANINGS]),
             ],
             numbers=self.to_dict(),
-            tables={"peers": _point_rows(self)},
+            tables={"peers": _list_point_rows(self)},
             short=_tabulate_accuracies(self),
         )
 
@@ -374,12 +374,12 @@ class _ComparedRows:
     def _compare(self, share: float, system: MixedReference) -> PeerPoint:
         spent = float(system.cost.mean())
         over = [
-            self._gain(system, reference.spend(self.rows, spent))
+            self._estimate_gain(system, reference.spend(self.rows, spent))
             for reference in (self.mix, self.price)
         ]
         return PeerPoint(share, float(system.label.mean()), *over)
 
-    def _gain(self, system: MixedReference, reference: MixedReference) -> Estimate:
+    def _estimate_gain(self, system: MixedReference, reference: MixedReference) -> Estimate:
         """A gain at equal cost, and its interval, to which the costs of the rows contribute."""
         difference = reference.differences(system.label, system.cost)
         mean, error = paired_mean(difference)
@@ -509,7 +509,7 @@ def draw(study: PeerStudy) -> Figure:
     return figure
 
 
-def _curve_rows(study: PeerStudy) -> Rows:
+def _list_curve_rows(study: PeerStudy) -> Rows:
     return [
         {"system": name, "share": point.share, "accuracy": point.accuracy}
         for points_by_system in (
@@ -521,7 +521,7 @@ def _curve_rows(study: PeerStudy) -> Rows:
     ]
 
 
-def _point_rows(study: PeerStudy) -> Rows:
+def _list_point_rows(study: PeerStudy) -> Rows:
     points_by_system = {**study.points, **{name: (point,) for name, point in study.setups.items()}}
     return [
         {

@@ -221,7 +221,7 @@ def seed_study(
     fits_by_recipe: dict[str, list[_SeedFit | RecipeFailure]] = {name: [] for name in recipes}
     # The first seeds say which recipes are deterministic; only the others get all seeds.
     for seeds in (range(seed, seed + min(ENOUGH, count)), range(seed + ENOUGH, seed + count)):
-        varying = [name for name in recipes if _varies(fits_by_recipe[name])]
+        varying = [name for name in recipes if _do_fits_differ(fits_by_recipe[name])]
         jobs = [
             FitJob(
                 name,
@@ -258,7 +258,7 @@ class _SeedFit:
     digest: bytes
 
 
-def _varies(fits: Sequence[_SeedFit | RecipeFailure]) -> bool:
+def _do_fits_differ(fits: Sequence[_SeedFit | RecipeFailure]) -> bool:
     """Whether the fits so far exist and differ, so that more seeds would add something."""
     digests = {fit.digest for fit in fits if isinstance(fit, _SeedFit)}
     return not fits or (

@@ -260,10 +260,10 @@ class Replies:
         if self._persona.joins_usage:
             content: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}
             choice = {"index": 0, **content, "finish_reason": self._find_reason(reason)}
-            return self._event({"choices": [choice], "usage": counts}), DONE
-        return self.finish(reason), self._event({"choices": [], "usage": counts}) + DONE
+            return self._make_event({"choices": [choice], "usage": counts}), DONE
+        return self.finish(reason), self._make_event({"choices": [], "usage": counts}) + DONE
 
-    def _event(self, fields: Mapping[str, Any]) -> bytes:
+    def _make_event(self, fields: Mapping[str, Any]) -> bytes:
         return b"data: " + _to_json({**self._frame, **fields}) + b"\n\n"
 
     def whole(self, text: str, thoughts: str, reason: str, usage: Mapping[str, Any]) -> bytes:

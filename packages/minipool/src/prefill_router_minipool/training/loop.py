@@ -150,7 +150,7 @@ class MuonAdamW:
         self._adam.step()
         self._adam.zero_grad()
         for group, momentum in zip(self._matrices, self._momenta, strict=True):
-            _muon_step(group, momentum, rate=self._rate * share, decay=self._decay)
+            _step_muon(group, momentum, rate=self._rate * share, decay=self._decay)
 
 
 def _group_parameters(
@@ -168,7 +168,7 @@ def _group_parameters(
 
 
 @torch.no_grad()
-def _muon_step(
+def _step_muon(
     group: Sequence[nn.Parameter], momentum: Tensor, *, rate: float, decay: float
 ) -> None:
     gradient = torch.stack([p.grad for p in group if p.grad is not None])

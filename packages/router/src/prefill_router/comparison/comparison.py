@@ -276,7 +276,7 @@ def _judge_routers(
         chosen=chosen,
         fees=fees,
         progress=progress,
-        **_resampling(plan),
+        **_list_resampling_options(plan),
     )
     together = compare(systems, reference=plan.reference)
     over = compare({**systems, CONSTANT: (constant, Lambda())}, reference=CONSTANT)
@@ -291,7 +291,7 @@ def _judge_routers(
                 chosen=chosen[fit.name],
                 references=fit.router.references,
                 fee=fees.get(fit.name),
-                **_resampling(plan),
+                **_list_resampling_options(plan),
             )
             against = together.difference.get(fit.name, {})
             numbers = together.headline[fit.name]
@@ -322,7 +322,7 @@ class _Resampling(TypedDict):
     seed: int
 
 
-def _resampling(plan: ComparisonPlan) -> _Resampling:
+def _list_resampling_options(plan: ComparisonPlan) -> _Resampling:
     return {"resamples": plan.resamples, "seed": plan.seed}
 
 

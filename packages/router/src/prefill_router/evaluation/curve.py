@@ -333,13 +333,13 @@ class StrongWeak:
         """APGR and CPT; NaN where the strong target isn't the better one."""
         weak, strong = mean_over(weights, self.weak), mean_over(weights, self.strong)
         gap = np.where(strong - weak > SAME, strong - weak, 0)
-        share, accuracy = self._curve(weights, weak, strong)
+        share, accuracy = self._trace_curve(weights, weak, strong)
         closed = divide(accuracy - weak[:, None], gap[:, None])
         slices = np.diff(share, axis=1) * (closed[:, 1:] + closed[:, :-1]) / 2
         reached = {name: _find_crossing(share, closed, part) for name, part in CPT.items()}
         return {"apgr": slices.sum(axis=1), **reached}
 
-    def _curve(
+    def _trace_curve(
         self, weights: Weights, weak: PerResample, strong: PerResample
     ) -> tuple[Float[NDArray[np.float64], "resample point"], ...]:
         """Share of strong calls, rising, and accuracy, from the weak target to the strong one."""

@@ -75,7 +75,7 @@ class Ranking:
             weight: The weight of each label, where these are estimates of labels.
         """
         if weight is not None:
-            return cls._weighted(scores, labels, weight)
+            return cls._rank_weighted(scores, labels, weight)
         cut = binary(labels[:, None])[:, 0]
         right = np.flatnonzero(cut == 1)
         right = right[np.argsort(scores[right], kind="stable")]
@@ -86,7 +86,7 @@ class Ranking:
         return cls(right, wrong, below.astype(np.int64), upto.astype(np.int64))
 
     @classmethod
-    def _weighted(
+    def _rank_weighted(
         cls,
         scores: Float[NDArray[np.float64], " query"],
         labels: Float[NDArray[np.float64], " query"],

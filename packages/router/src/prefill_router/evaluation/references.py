@@ -203,7 +203,7 @@ class ReferenceTable:
         """The rows of several parts, one after another, each by a rule of its own."""
         levels = _share_levels(rules)
         pairs = zip(rules, trials, strict=True)
-        return cls.join([cls._of_part(rule, trial, levels) for rule, trial in pairs])
+        return cls.join([cls._look_up_part(rule, trial, levels) for rule, trial in pairs])
 
     @classmethod
     def of_choices(cls, choices: Iterable[Choice], trial: Trial) -> "ReferenceTable":
@@ -218,7 +218,7 @@ class ReferenceTable:
         return cls(np.concatenate(label), np.concatenate(cost))
 
     @classmethod
-    def _of_part(cls, rule: Rule, trial: Trial, levels: Levels) -> "ReferenceTable":
+    def _look_up_part(cls, rule: Rule, trial: Trial, levels: Levels) -> "ReferenceTable":
         corners = cls.of_choices(rule.choose(trial), trial)
         before, share = _place_levels(np.array(rule.costs), levels)
         return cls(_mix(corners.label, before, share), _mix(corners.cost, before, share))

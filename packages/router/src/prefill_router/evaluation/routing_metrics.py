@@ -72,7 +72,7 @@ def _chosen_headroom(scores: Scores) -> PerResample:
     """The part of the accuracy gap between that target and the oracle that the router closes at the
     chosen lam.
     """
-    return _of_headroom(scores, scores.headline["chosen_gain"], scores.chosen_single[0])
+    return _divide_by_headroom(scores, scores.headline["chosen_gain"], scores.chosen_single[0])
 
 
 @metric("Saved at no less accuracy", "share", "higher", undefined=_NONE_CHOSEN)
@@ -153,7 +153,7 @@ def _headroom_captured(scores: Scores) -> PerResample:
     that the router closes at its highest accuracy, chosen on the same queries: optimistic.
     """
     gain = scores.headline["accuracy_gain"]
-    return _of_headroom(scores, gain, scores.headline["best_single_accuracy"])
+    return _divide_by_headroom(scores, gain, scores.headline["best_single_accuracy"])
 
 
 @metric("Cost savings", "share", "higher", quoted="paper", undefined=NO_COST)
@@ -166,7 +166,7 @@ def _cost_savings(scores: Scores) -> PerResample:
     return 1 - divide(scores.best[1], scores.anchors.cost_high)
 
 
-def _of_headroom(scores: Scores, gain: PerResample, single: PerResample) -> PerResample:
+def _divide_by_headroom(scores: Scores, gain: PerResample, single: PerResample) -> PerResample:
     room: Float[NDArray[np.float64], " resample"] = scores.anchors.ceiling - single
     return divide(gain, np.where(room > SAME, room, 0))
 

@@ -384,7 +384,7 @@ def judge(
         sum(len(part.trial) for part in parts),
         rows.count,
         parts[0].trial.targets[parts[0].best],
-        curve or (_unknown_point(own, refusal or _NONE),),
+        curve or (_make_unknown_point(own, refusal or _NONE),),
         budgets,
         choice_auc,
         needed,
@@ -619,7 +619,7 @@ def _make_interval(mean: float, error: float) -> Estimate:
     return Estimate(mean, mean - NORMAL * error, mean + NORMAL * error)
 
 
-def _unknown_point(lam: float, reason: str) -> CurvePoint:
+def _make_unknown_point(lam: float, reason: str) -> CurvePoint:
     nothing = Estimate(math.nan, math.nan, math.nan, reason=reason)
     gain = ReferenceGain(math.nan, nothing, math.nan)
     return CurvePoint("setting", lam, *(math.nan,) * 4, nothing, gain, None, None)

@@ -87,7 +87,7 @@ def references(evaluation: Evaluation) -> Table:
         name = _POINTS.get(point.name) or f"{100 * float(point.name):.0f} % of the best's price"
         cells: Row = [Cell(name, note=f"lam {point.lam:.3g}"), worded(point.accuracy, "share")]
         for gain in (point.mix, point.price):
-            cells += ["", ""] if gain is None else _gain_cells(gain)
+            cells += ["", ""] if gain is None else _make_gain_cells(gain)
         rows.append(cells)
     head = ["Setting", "Router", "Best mix", "gain over it", "Price alone", "gain over it"]
     return Table(head, rows, otherwise="The router's references aren't known.")
@@ -101,7 +101,7 @@ _POINTS = {
 }
 
 
-def _gain_cells(gain: ReferenceGain) -> Row:
+def _make_gain_cells(gain: ReferenceGain) -> Row:
     return [worded(gain.accuracy, "share"), estimate_cell(gain.gain, "points", signed=True)]
 
 

@@ -252,7 +252,7 @@ class _Outcomes:
         label_change, cost_change = (
             t[rows, second] - t[rows, first] for t in (self.label, self.cost)
         )
-        refusal = self._refusal(rows, pair)
+        refusal = self._explain_refusal(rows, pair)
         if refusal:
             label_change, cost_change = np.full((2, len(rows)), np.nan)
         count = self.label.shape[1]
@@ -272,7 +272,7 @@ class _Outcomes:
             _estimate_mean(bootstrap, cost_change, cost),
         )
 
-    def _refusal(self, rows: NDArray[np.int64], pair: tuple[Choice, Choice]) -> str:
+    def _explain_refusal(self, rows: NDArray[np.int64], pair: tuple[Choice, Choice]) -> str:
         """Why labels that chance selected can't tell; empty where they can."""
         if self.trial is None:
             return ""
