@@ -275,19 +275,19 @@ def seeds(options: SeedOptions, inputs: RecipeInputs, engine: "Engine | None" = 
     from prefill_router.reporting import ROUTERS
     from prefill_router_lab.studies import seed_study
 
-    opened = begin("seeds", inputs, options)
+    open_study = begin("seeds", inputs, options)
     result = seed_study(
-        opened.dataset,
-        opened.recipes,
-        opened.states,
-        opened.split,
+        open_study.dataset,
+        open_study.recipes,
+        open_study.states,
+        open_study.split,
         options,
         folder=inputs.to / ROUTERS,
         engine=engine,
-        progress=opened.bar,
+        progress=open_study.bar,
     )
     require_some(result.spreads, result.failed)
-    report = result.report(title=f"Seed variability on {inputs.data.name}", facts=opened.facts)
+    report = result.report(title=f"Seed variability on {inputs.data.name}", facts=open_study.facts)
     finish(report, inputs)
 
 
@@ -327,45 +327,45 @@ def ratio(
                 f"the strong target is {strong!r}; the dataset has {list(dataset.pool.names)}"
             )
 
-    opened = begin("ratio", inputs, options, check, strong=strong, strong_by=strong_by)
-    routers, failed = _fit_routers(opened, inputs.to / ROUTERS, options.seed, engine)
-    part = opened.dataset.select(opened.split["train" if strong_by == "train" else "test"])
-    test = opened.dataset.select(opened.split["test"])
+    open_study = begin("ratio", inputs, options, check, strong=strong, strong_by=strong_by)
+    routers, failures = _fit_routers(open_study, inputs.to / ROUTERS, options.seed, engine)
+    part = open_study.dataset.select(open_study.split["train" if strong_by == "train" else "test"])
+    test = open_study.dataset.select(open_study.split["test"])
     result = routing_ratio(
-        {name: router.predict(test, stores=opened.states) for name, router in routers.items()},
+        {name: router.predict(test, stores=open_study.states) for name, router in routers.items()},
         test,
         options,
         strong=strong or find_strongest(part),
-        progress=opened.bar,
+        progress=open_study.bar,
     )
     how = "named" if strong else f"the most accurate on the {strong_by} part"
     intervals = f"95 %, {options.resamples:,} resamples"
-    facts = {**opened.facts, "chosen": how, "intervals": intervals}
+    facts = {**open_study.facts, "chosen": how, "intervals": intervals}
     title = f"Accuracy against routing ratio on {inputs.data.name}"
-    finish(result.report(title=title, facts=facts, failed=failed), inputs)
+    finish(result.report(title=title, facts=facts, failed=failures), inputs)
 
 
 def _fit_routers(
-    opened: OpenedStudy, folder: Path, seed: int, engine: "Engine | None"
+    open_study: OpenedStudy, folder: Path, seed: int, engine: "Engine | None"
 ) -> "tuple[dict[str, Router], list[RecipeFailure]]":
     """The router itself where its folder was given, else those of the recipes."""
     from prefill_router.comparison import fit_all
     from prefill_router.fitting import FitConfig
 
-    if opened.router is not None:
-        return {next(iter(opened.recipes)): opened.router}, []
-    fitted, failed = fit_all(
-        opened.dataset,
-        opened.recipes,
-        opened.states,
-        opened.split,
+    if open_study.router is not None:
+        return {next(iter(open_study.recipes)): open_study.router}, []
+    fits, failures = fit_all(
+        open_study.dataset,
+        open_study.recipes,
+        open_study.states,
+        open_study.split,
         config=FitConfig(seed=seed),
         folder=folder,
         engine=engine,
-        progress=opened.bar,
+        progress=open_study.bar,
     )
-    require_some(fitted, failed)
-    return {fit.name: fit.router for fit in fitted}, failed
+    require_some(fits, failures)
+    return {fit.name: fit.router for fit in fits}, failures
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -432,7 +432,7 @@ def shift(
     from prefill_router.reporting import ROUTERS
     from prefill_router_lab.studies import arms, shift_study
 
-    opened = begin(
+    open_study = begin(
         "shift",
         inputs,
         options,
@@ -440,18 +440,20 @@ def shift(
         **asdict(named),
     )
     result = shift_study(
-        opened.dataset,
-        opened.recipes,
-        opened.states,
-        opened.split,
-        named.find(opened.dataset),
+        open_study.dataset,
+        open_study.recipes,
+        open_study.states,
+        open_study.split,
+        named.find(open_study.dataset),
         options,
         folder=inputs.to / ROUTERS,
         engine=engine,
-        progress=opened.bar,
+        progress=open_study.bar,
     )
     require_some(result.routers, result.failed)
-    report = result.report(title=f"Distribution shift on {inputs.data.name}", facts=opened.facts)
+    report = result.report(
+        title=f"Distribution shift on {inputs.data.name}", facts=open_study.facts
+    )
     finish(report, inputs)
 
 

@@ -178,14 +178,14 @@ def begin_judged(name: str, inputs: RouterInputs) -> JudgedQueries:
     return JudgedQueries.of(router, read_dataset(inputs.data), inputs.part)
 
 
-def require_some(fitted: Sized, failed: "Sequence[RecipeFailure]") -> None:
+def require_some(fits: Sized, failures: "Sequence[RecipeFailure]") -> None:
     """Check that at least one router could be fitted.
 
     Raises:
         FitError: No router could be fitted.
     """
-    if failed and not len(fitted):
-        raise FitError(f"no router could be fitted; {failed[0].name}: {failed[0].why}")
+    if failures and not len(fits):
+        raise FitError(f"no router could be fitted; {failures[0].name}: {failures[0].why}")
 
 
 def list_facts(data: PathOrUrl, split: "Split", seed: int) -> dict[str, str]:
@@ -289,18 +289,18 @@ def learning(
     from prefill_router_lab.learning_curves import NAME, study_learning
 
     options = replace(options, sizes=_read_sizes(shares, measured))
-    opened = begin(NAME, inputs, options, shares=shares, measured=measured)
+    open_study = begin(NAME, inputs, options, shares=shares, measured=measured)
     result = study_learning(
-        opened.dataset,
-        opened.recipes,
-        opened.states,
-        opened.split,
+        open_study.dataset,
+        open_study.recipes,
+        open_study.states,
+        open_study.split,
         options,
         folder=_make_fits_folder(inputs.to),
         engine=engine,
-        progress=opened.bar,
+        progress=open_study.bar,
     )
-    report = result.report(title=f"Learning curves on {inputs.data.name}", facts=opened.facts)
+    report = result.report(title=f"Learning curves on {inputs.data.name}", facts=open_study.facts)
     finish(report, inputs)
 
 
@@ -364,19 +364,19 @@ def robustness(options: RobustnessOptions, inputs: RouterInputs) -> None:
     queries = begin_judged(NAME, inputs)
     router, folder, seed = queries.router, str(inputs.folder), options.seed
     lam = opt.own_lam(router, options.given_lam)
-    judged = sample_queries(queries.judged, options.sample, seed=seed)
+    sample = sample_queries(queries.judged, options.sample, seed=seed)
     others = None if options.paraphrases is None else opt.read_questions(options.paraphrases)
-    versions = _change_prompts(judged.queries, others, options.typos, seed)
+    versions = _change_prompts(sample.queries, others, options.typos, seed)
     settings = {"router": folder, "part": queries.part, "lam": lam, "typos": options.typos}
     settings |= {
         "seed": seed,
-        "queries": len(judged),
+        "queries": len(sample),
         "paraphrases": str(options.paraphrases or ""),
     }
     mark(inputs.to, NAME, settings)
     result = robustness_study(
         router,
-        judged,
+        sample,
         versions,
         lam=lam,
         stores=opt.open_stores(inputs.store),
@@ -385,7 +385,7 @@ def robustness(options: RobustnessOptions, inputs: RouterInputs) -> None:
         seed=seed,
         progress=BarProgress(console=err),
     )
-    judged_on = f"{len(judged):,} queries, {queries.part} part"
+    judged_on = f"{len(sample):,} queries, {queries.part} part"
     facts = list_facts(inputs.data, router.split, seed) | {"router": folder, "judged on": judged_on}
     finish(report_of(result, title=f"Robustness on {inputs.data.name}", facts=facts), inputs)
 

@@ -28,7 +28,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """
     parameters = signature(command).parameters.values()
     kinds: dict[str, Any] = {o.name: o.annotation for o in parameters if is_dataclass(o.annotation)}
-    read = {name: list_options(kind) for name, kind in kinds.items()}
+    options_by_name = {name: list_options(kind) for name, kind in kinds.items()}
 
     @wraps(command, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
     def _run(**values: Any) -> None:
@@ -36,7 +36,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
             name: kind(
                 **{
                     parameter.name: parameter.read(values.pop(parameter.name))
-                    for parameter in read[name]
+                    for parameter in options_by_name[name]
                 }
             )
             for name, kind in kinds.items()
@@ -47,7 +47,9 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     for parameter in parameters:
         alone = parameter.replace(kind=Parameter.KEYWORD_ONLY)
         every += (
-            [each.parameter for each in read[parameter.name]] if parameter.name in read else [alone]
+            [each.parameter for each in options_by_name[parameter.name]]
+            if parameter.name in options_by_name
+            else [alone]
         )
     every = _order_parameters(every)
     _run.__signature__ = signature(command).replace(parameters=every)  # type: ignore[attr-defined]
@@ -106,17 +108,17 @@ def _translate_field(field: Field[Any], hint: tuple[Any, ...], text: str) -> Fie
     kind, *constraints = hint
     flag = f"--{field.name.replace('_', '-')}"
     default: Any = field.default
-    read: Callable[[Any], Any] = _keep_value
+    convert: Callable[[Any], Any] = _keep_value
     if field.name in _LISTS:
-        flag, read = _LISTS[field.name]
+        flag, convert = _LISTS[field.name]
         kind, constraints, default = str, [], ",".join(map(str, default))
     elif get_origin(kind) is Literal:
-        kind, read = str, partial(_read_word, flag, get_args(kind))
+        kind, convert = str, partial(_read_word, flag, get_args(kind))
     elif get_origin(kind) is tuple:
         item, *constraints = get_args(get_args(kind)[0])
-        kind, read, default = list[item] | None, partial(_read_several, default), None  # type: ignore[valid-type]
+        kind, convert, default = list[item] | None, partial(_read_several, default), None  # type: ignore[valid-type]
     annotation: Any = Annotated[(kind, *constraints, typer.Option(flag, help=text))]
-    return FieldOption(_make_parameter(field, annotation, default), read)
+    return FieldOption(_make_parameter(field, annotation, default), convert)
 
 
 def _make_parameter(field: Field[Any], hint: Any, default: Any) -> Parameter:

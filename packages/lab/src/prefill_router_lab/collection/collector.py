@@ -295,20 +295,20 @@ class Collector:
         self._journal.record(answer, partial(self._loop.call_soon_threadsafe, callback))
         lane.finish()
 
-    def _count_recorded(self, answer: Answer, charged: float, error: StoreError | None) -> None:
+    def _count_recorded(self, answer: Answer, charge: float, error: StoreError | None) -> None:
         self._backlog.waiting -= 1
         self._backlog.changed.set()
         if error is None:
-            self._ledger.recorded(charged)
+            self._ledger.recorded(charge)
             self._tally.count_answer(answer)
         else:
             self._give_up(error)
 
     def _expose(self, change: float) -> asyncio.Future[None]:
-        written: asyncio.Future[None] = self._loop.create_future()
-        callback = partial(_hand_result, written)
+        future: asyncio.Future[None] = self._loop.create_future()
+        callback = partial(_hand_result, future)
         self._journal.expose(change, partial(self._loop.call_soon_threadsafe, callback))
-        return written
+        return future
 
     def _give_up(self, error: StoreError) -> None:
         self._backlog.error = error
@@ -316,9 +316,9 @@ class Collector:
             self._work.cancel()
 
 
-def _hand_result(written: asyncio.Future[None], error: StoreError | None) -> None:
+def _hand_result(future: asyncio.Future[None], error: StoreError | None) -> None:
     if error is None:
-        written.set_result(None)
+        future.set_result(None)
     else:
-        written.set_exception(error)
-        written.exception()  # retrieved, since perhaps nobody awaits it; answers report it, too
+        future.set_exception(error)
+        future.exception()  # retrieved, since perhaps nobody awaits it; answers report it, too

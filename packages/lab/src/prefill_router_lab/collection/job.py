@@ -108,12 +108,12 @@ def summarise(
 ) -> CollectionSummary:
     """The result of asking, and the state of the run now."""
     targets = _summarise_targets(run, plan, tally)
-    unasked = tally.not_asked()
-    is_over_limit = OVER_LIMIT in unasked
-    if rest := sum(target.not_asked for target in targets) - sum(unasked.values()):
-        unasked[INTERRUPTED] = rest
+    reasons = tally.not_asked()
+    is_over_limit = OVER_LIMIT in reasons
+    if rest := sum(target.not_asked for target in targets) - sum(reasons.values()):
+        reasons[INTERRUPTED] = rest
     return CollectionSummary(
-        **{**tally.to_dict(), "not_asked": unasked},
+        **{**tally.to_dict(), "not_asked": reasons},
         spent=run.spent,
         at_risk=run.at_risk,
         limit=options.limit,
@@ -129,13 +129,13 @@ def _summarise_targets(
     """The state of each target; a task that wasn't asked this time doesn't count as missing."""
     ids = set(plan.ids)
     missing = {name: Counter(tally.missing_of(name)) for name in plan.pool.names}
-    answered: Counter[str] = Counter()
+    answer_counts: Counter[str] = Counter()
     missing_before: Counter[str] = Counter()
     for target, query_id, reason in run.outcomes():
         if target not in missing or query_id not in ids:
             continue
         if reason is None:
-            answered[target] += 1
+            answer_counts[target] += 1
         elif query_id in plan.finished[target]:
             missing[target][reason] += 1
         else:
@@ -143,9 +143,9 @@ def _summarise_targets(
     return tuple(
         CollectedTarget(
             target=name,
-            answered=answered[name],
+            answered=answer_counts[name],
             missing=dict(missing[name]),
-            not_asked=len(ids) - answered[name] - missing[name].total(),
+            not_asked=len(ids) - answer_counts[name] - missing[name].total(),
             missing_before=missing_before[name] - sum(tally.missing_of(name).values()),
         )
         for name in plan.pool.names
@@ -297,12 +297,12 @@ def ending_on_signals() -> Iterator[None]:
     if task is None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    received: list[int] = []
+    signals: list[int] = []
 
     def end(number: int) -> None:
-        if not received:
+        if not signals:
             task.cancel()
-        received.append(number)
+        signals.append(number)
 
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     try:

@@ -66,13 +66,13 @@ class Journal:
         self._error: StoreError | None = None
 
     def __enter__(self) -> "Journal":
-        with ExitStack() as opened:
-            alone = opened.enter_context(writer_lock(self._run.folder, LOCK, wait=False))
+        with ExitStack() as stack:
+            alone = stack.enter_context(writer_lock(self._run.folder, LOCK, wait=False))
             refuse_second(self._run.folder, alone=alone)
             self._database = open_to_write(self._run.folder)
-            opened.callback(self._close)
+            stack.callback(self._close)
             self._thread.start()
-            self._opened = opened.pop_all()
+            self._opened = stack.pop_all()
         return self
 
     def __exit__(

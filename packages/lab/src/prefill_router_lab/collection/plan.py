@@ -293,18 +293,18 @@ class CollectionPlan:
 
 def make_plan(ids: Sequence[str], pool: Pool, run: Run | None, *, retry: Retry) -> CollectionPlan:
     """The plan to ask these targets these tasks; without a run nothing is finished."""
-    finished: dict[str, set[str]] = {name: set() for name in pool.names}
+    finished_ids: dict[str, set[str]] = {name: set() for name in pool.names}
     missing: dict[str, dict[str, str]] = {name: {} for name in pool.names}
     same = {query_id: query_id for query_id in ids}  # one text for all targets
     reasons: dict[str, str] = {}
     for target, query_id, reason in () if run is None else run.outcomes():
-        if target not in finished or query_id not in same:
+        if target not in finished_ids or query_id not in same:
             continue
         if is_finished(reason, retry):
-            finished[target].add(same[query_id])
+            finished_ids[target].add(same[query_id])
         elif reason is not None:
             missing[target][same[query_id]] = reasons.setdefault(reason, reason)
-    return CollectionPlan(ids, pool, finished, missing)
+    return CollectionPlan(ids, pool, finished_ids, missing)
 
 
 def join_pools(run: Run, pool: Pool) -> Pool:
@@ -317,11 +317,11 @@ def join_pools(run: Run, pool: Pool) -> Pool:
     earlier_names = run.asked_targets()
     for name in set(pool.names) & set(run.pool.names) & run.asked_targets(answered=True):
         now, before = _describe_target(pool, name), _describe_target(run.pool, name)
-        changed = [what for what in now if now[what] != before[what]]
-        if changed:
+        changes = [what for what in now if now[what] != before[what]]
+        if changes:
             raise ConfigError(
-                f"target {name!r} has answered in {run.folder} with another {changed[0]}: "
-                f"{before[changed[0]]!r}, now {now[changed[0]]!r}; give it another name, or "
+                f"target {name!r} has answered in {run.folder} with another {changes[0]}: "
+                f"{before[changes[0]]!r}, now {now[changes[0]]!r}; give it another name, or "
                 "collect into another folder"
             )
     rest = [t for t in run.pool if t.name not in pool.names and t.name in earlier_names]
@@ -589,10 +589,10 @@ def limit_for_the_rest(run: Run, plan: CollectionPlan, options: CollectOptions) 
     return run.spent + run.at_risk + sum(mean for mean, _ in sums) + margin + most
 
 
-def _project_cost(number: int, charged: list[float], expected: float) -> tuple[float, float]:
+def _project_cost(number: int, charges: list[float], expected: float) -> tuple[float, float]:
     """Mean and variance of the charge for more questions; the mean's own variance is included."""
-    if not charged:
+    if not charges:
         return expected, 0.0
-    mean = statistics.fmean(charged)
-    variance = statistics.fmean((dollars - mean) ** 2 for dollars in charged)
-    return number * mean, variance * number * (1 + number / len(charged))
+    mean = statistics.fmean(charges)
+    variance = statistics.fmean((dollars - mean) ** 2 for dollars in charges)
+    return number * mean, variance * number * (1 + number / len(charges))

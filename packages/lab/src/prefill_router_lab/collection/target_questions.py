@@ -84,10 +84,10 @@ class TargetQuestions:
                 f"{', '.join(f'{count} {reason}' for reason, count in missing.items())}; check its "
                 "endpoint, model and key, or give a larger --max-cost"
             )
-        graded = self._run / GRADED
+        dataset_folder = self._run / GRADED
         with Run.open(self._run) as run:
-            grade_run(run, graded, settings=self._settings, progress=self._progress)
-        answers = read_dataset(graded).select(targets=self._pool.names)
+            grade_run(run, dataset_folder, settings=self._settings, progress=self._progress)
+        answers = read_dataset(dataset_folder).select(targets=self._pool.names)
         answered = set(answers.query_ids)
         return answers.select([name for name in ids if name in answered])
 

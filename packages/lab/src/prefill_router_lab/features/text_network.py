@@ -129,8 +129,8 @@ class _SavedLayer(StrictModel):
 _Layers = Annotated[list[_SavedLayer], Field(min_length=1)]
 
 
-def _read_layers(saved: list[_SavedLayer]) -> tuple[tuple[str, int, int], ...]:
-    return tuple((layer.name, layer.inputs, layer.outputs) for layer in saved)
+def _read_layers(saved_layers: list[_SavedLayer]) -> tuple[tuple[str, int, int], ...]:
+    return tuple((layer.name, layer.inputs, layer.outputs) for layer in saved_layers)
 
 
 def _write_layers(layers: tuple[tuple[str, int, int], ...]) -> list[dict[str, Any]]:

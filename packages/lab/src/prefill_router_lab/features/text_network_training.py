@@ -226,16 +226,16 @@ def find_modules(network: nn.Module, names: Iterable[str] | None) -> tuple[str, 
     linear = [name for name, module in network.named_modules() if _is_linear(module)]
     last = {name.rpartition(".")[2] for name in linear}
     if names is None:
-        wanted = next((set(pair) for pair in _QUERIES_AND_VALUES if set(pair) <= last), set())
+        suffixes = next((set(pair) for pair in _QUERIES_AND_VALUES if set(pair) <= last), set())
     else:
-        wanted = set(names)
-    if not wanted or wanted - last:
-        what = f"no linear layer called {sorted(wanted - last)}" if wanted else "no known names"
+        suffixes = set(names)
+    if not suffixes or suffixes - last:
+        what = f"no linear layer called {sorted(suffixes - last)}" if suffixes else "no known names"
         raise ConfigError(
             f"{type(network).__name__} has {what}; name the layers to adapt with `modules`: "
             f"its linear layers are {sorted(last)}"
         )
-    return tuple(name for name in linear if name.rpartition(".")[2] in wanted)
+    return tuple(name for name in linear if name.rpartition(".")[2] in suffixes)
 
 
 def _is_linear(module: nn.Module) -> bool:
@@ -272,10 +272,10 @@ class Texts:
 
     def only(self, target: int) -> "Texts":
         """The rows with labels of one target; if one part would be empty, both have all rows."""
-        labelled = self.present[:, target]
-        fit, held_out = self.fit[labelled[self.fit]], self.held_out[labelled[self.held_out]]
+        has_label = self.present[:, target]
+        fit, held_out = self.fit[has_label[self.fit]], self.held_out[has_label[self.held_out]]
         if not len(fit) or not len(held_out):
-            fit = held_out = np.flatnonzero(labelled)
+            fit = held_out = np.flatnonzero(has_label)
         return Texts(self.prompts, self.correct[:, target : target + 1], fit, held_out)
 
 

@@ -141,10 +141,10 @@ class _LearningWork:
         """The inputs of a fit, and the fit without its predictions."""
         name, size, draw = key
         seed, recipe = self.options.seed + draw, self.recipes[name]
-        thinned, split = thin(self.dataset, self.split, size, seed=seed)
-        train, config = thinned.select(split["train"]), FitConfig(recipe=recipe, seed=seed)
+        sample, split = thin(self.dataset, self.split, size, seed=seed)
+        train, config = sample.select(split["train"]), FitConfig(recipe=recipe, seed=seed)
         return (
-            thinned,
+            sample,
             split,
             config,
             _Fit(size, draw, len(train), count_labels(train), None, "", recipe),

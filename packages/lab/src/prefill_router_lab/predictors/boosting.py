@@ -118,10 +118,10 @@ class Forest(Part):
             ConfigError: A path doesn't.
         """
         feature, below, above = self.nodes
-        here = np.arange(len(feature))
+        rows = np.arange(len(feature))
         inner = feature != LEAF
         goes_forward = all(
-            ((to > here) & (to < len(feature)))[inner].all() for to in (below, above)
+            ((to > rows) & (to < len(feature)))[inner].all() for to in (below, above)
         )  # so that every path ends
         start, target = self.roots
         is_valid = (
@@ -223,36 +223,40 @@ class BoostingConfig(PredictorConfig):
             MissingExtraError: XGBoost isn't installed.
         """
         xgboost = _load_xgboost()
-        used = usable_rows(examples)
-        parts = hold_out(used.features, share=self.validation, seed=seed)
+        usable = usable_rows(examples)
+        parts = hold_out(usable.features, share=self.validation, seed=seed)
         learned = examples.learnable.tolist()
         boosters: list[bytes | None] = []
         shifts, counts = logit(examples.base_rates), []
         with (progress or SilentProgress()).task("boosting", total=len(learned)) as advance:
             for target, learnable in enumerate(learned):
-                booster = self._boost(xgboost, used, parts, target, seed) if learnable else None
+                booster = self._boost(xgboost, usable, parts, target, seed) if learnable else None
                 boosters.append(bytes(booster.save_raw("json")) if booster is not None else None)
                 counts.append(booster.num_boosted_rounds() if booster is not None else 0)
                 advance()
         forest = Forest.of(boosters, shifts)
         predictor = BoostedTrees(examples.targets, examples.features.shape[1], forest)
-        notes = (*examples.target_notes(), *left_out_note(examples, len(used.features)))
+        notes = (*examples.target_notes(), *left_out_note(examples, len(usable.features)))
         return PredictorFit(predictor, notes, {"trees": counts})
 
-    def _boost(self, xgboost: Any, used: Examples, parts: Holdout, target: int, seed: int) -> Any:
+    def _boost(self, xgboost: Any, usable: Examples, parts: Holdout, target: int, seed: int) -> Any:
         """The booster of one target, up to its best tree."""
-        labels = used.correct[:, target]
+        labels = usable.correct[:, target]
         fit, held_out = (rows[~np.isnan(labels[rows])] for rows in (parts.fit, parts.held))
         if not len(fit) or not len(held_out):
             fit = held_out = np.flatnonzero(~np.isnan(labels))
         train = xgboost.QuantileDMatrix(
-            used.features[fit], label=labels[fit], max_bin=self.bins, nthread=1
+            usable.features[fit], label=labels[fit], max_bin=self.bins, nthread=1
         )
         validation = xgboost.QuantileDMatrix(
-            used.features[held_out], label=labels[held_out], max_bin=self.bins, nthread=1, ref=train
+            usable.features[held_out],
+            label=labels[held_out],
+            max_bin=self.bins,
+            nthread=1,
+            ref=train,
         )
         booster = xgboost.train(
-            self._make_parameters(used.base_rates[target], seed),
+            self._make_parameters(usable.base_rates[target], seed),
             train,
             num_boost_round=self.rounds,
             evals=[(validation, "validation")],

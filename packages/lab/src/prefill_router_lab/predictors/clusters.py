@@ -207,16 +207,16 @@ class ClustersConfig(PredictorConfig):
     ) -> PredictorFit:
         """Cluster the train rows and count each target's right answers in each cluster."""
         del progress
-        used = usable_rows(examples)
+        usable = usable_rows(examples)
         centres = kmeans(
-            used.features,
+            usable.features,
             self.clusters,
             seed=seed,
             restarts=self.restarts,
             iterations=self.iterations,
         ).astype(np.float32)
-        squared = squared_distances(used.features.astype(np.float64), centres.astype(np.float64))
-        cluster_rates = _count_rates(used, squared.argmin(axis=1), len(centres), self.smoothing)
+        squared = squared_distances(usable.features.astype(np.float64), centres.astype(np.float64))
+        cluster_rates = _count_rates(usable, squared.argmin(axis=1), len(centres), self.smoothing)
         rates = np.where(examples.learnable, cluster_rates, examples.base_rates)
         predictor = Clusters(
             examples.targets,
@@ -226,17 +226,17 @@ class ClustersConfig(PredictorConfig):
             float(self.sharpness),
             float(squared.min(axis=1).mean()),
         )
-        notes = (*examples.target_notes(), *left_out_note(examples, len(used.features)))
+        notes = (*examples.target_notes(), *left_out_note(examples, len(usable.features)))
         return PredictorFit(predictor, notes, {"clusters": len(centres)})
 
 
 def _count_rates(
-    used: Examples, assignment: NDArray[np.int64], clusters: int, smoothing: float
+    usable: Examples, assignment: NDArray[np.int64], clusters: int, smoothing: float
 ) -> NDArray[np.float64]:
     """Each target's rate in each cluster, smoothed towards its overall rate."""
     member = (assignment[:, None] == np.arange(clusters)).astype(np.float64)
-    right, count = member.T @ np.nan_to_num(used.correct), member.T @ used.present
-    base_rates, total = used.base_rates, count + smoothing
+    right, count = member.T @ np.nan_to_num(usable.correct), member.T @ usable.present
+    base_rates, total = usable.base_rates, count + smoothing
     rates = np.tile(base_rates, (clusters, 1))
     np.divide(right + smoothing * base_rates, total, where=total > 0, out=rates)
     return rates

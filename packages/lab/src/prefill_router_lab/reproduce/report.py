@@ -100,12 +100,12 @@ def _check_lead(run: PoolRun, name: str, text: str) -> Claim:
     sign = 1 if HEADLINE[name].better == "higher" else -1
     better, worse, undecided = list[str](), list[str](), list[str]()
     for system in SEMANTIC:
-        judged = run.system(system)
-        if judged is None:
+        router = run.system(system)
+        if router is None:
             continue
         lower, upper = sorted(
             sign * end
-            for end in (negate(judged.against[name]).lower, negate(judged.against[name]).upper)
+            for end in (negate(router.against[name]).lower, negate(router.against[name]).upper)
         )
         (better if lower > 0 else worse if upper < 0 else undecided).append(system)
     answer: Answer = "no" if worse else "undecided" if undecided or not better else "yes"
@@ -118,11 +118,11 @@ def _check_lead(run: PoolRun, name: str, text: str) -> Claim:
 
 
 def _check_gain(run: PoolRun) -> Claim:
-    judged = run.system(TRUNK)
+    router = run.system(TRUNK)
     text = "Routing answers more questions correctly than the best single target."
-    if judged is None:
+    if router is None:
         return Claim(run.title, text, "undecided", "the router couldn't be fitted")
-    gain = judged.headline["accuracy_gain"]
+    gain = router.headline["accuracy_gain"]
     answer: Answer = "yes" if gain.lower > 0 else "no" if gain.upper < 0 else "undecided"
     value = format_value(gain.value, "points")
     interval = format_interval(gain.lower, gain.upper, "points")
@@ -131,14 +131,14 @@ def _check_gain(run: PoolRun) -> Claim:
 
 def _check_advantage(run: PoolRun) -> Claim:
     text = "The paired advantage over Unified Multitask is significant on most numbers."
-    judged = run.system(UNIFIED)
+    router = run.system(UNIFIED)
     names = ("auc_mean", "brier_mean", "max_lam_accuracy", "p_auccc")
     labels: dict[str, list[str]] = {"better": [], "worse": [], "open": []}
     for name in names:
-        if judged is None:
+        if router is None:
             continue
         sign = 1 if HEADLINE[name].better == "higher" else -1
-        estimate = negate(judged.against[name])
+        estimate = negate(router.against[name])
         low, high = sorted((sign * estimate.lower, sign * estimate.upper))
         labels["better" if low > 0 else "worse" if high < 0 else "open"].append(
             HEADLINE[name].label
@@ -409,10 +409,10 @@ def curves(run: PoolRun, view: View) -> tuple[Figure, Rows]:
     """
     rows, lines = Rows(), []
     for system in SYSTEMS:
-        judged = run.system(system)
-        if judged is None:
+        router = run.system(system)
+        if router is None:
             continue
-        what = drawing(judged.evaluation, view)
+        what = drawing(router.evaluation, view)
         lines.append(CurveLine(what, system, *_STROKES[system], _choose_width(system)))
         x, y = what.curve
         order = np.argsort(x, kind="stable")

@@ -186,11 +186,11 @@ def benchmark_part(context: PoolContext) -> dict[str, Any]:
 
 def ratio_part(context: PoolContext) -> dict[str, Any]:
     """Accuracy over the share of queries that is sent to the strong target."""
-    fitted = context.result.by_name
+    fits = context.result.by_name
     systems = {
-        paper: fitted[name].fitted.router.predict(context.test, stores=context.states)
+        paper: fits[name].fitted.router.predict(context.test, stores=context.states)
         for paper, name in SYSTEMS.items()
-        if name in fitted
+        if name in fits
     }
     study = routing_ratio(
         systems,
@@ -235,11 +235,11 @@ _TIMED = 20
 
 def end_to_end_part(context: PoolContext) -> dict[str, Any]:
     """SharedTrunkNet with its encoder charged, compared with Unified Multitask without charge."""
-    fitted = context.result.by_name
-    if SYSTEMS[UNIFIED] not in fitted:
+    fits = context.result.by_name
+    if SYSTEMS[UNIFIED] not in fits:
         raise DataError("the semantic router couldn't be fitted")
     notes: list[str] = []
-    routers = {name: fitted[SYSTEMS[name]].fitted.router for name in (TRUNK, UNIFIED)}
+    routers = {name: fits[SYSTEMS[name]].fitted.router for name in (TRUNK, UNIFIED)}
     latencies = _measure_latencies(context, routers, notes)
     contenders = [
         _make_contender(context, router, name, latencies.get(name))
@@ -334,7 +334,6 @@ def _make_part(
 
 
 def _digest_inputs(context: PoolContext) -> str:
-    """A digest of the inputs of a part."""
     inputs = {
         "package": __version__,
         "data": context.paper_pool.dataset.fingerprint,

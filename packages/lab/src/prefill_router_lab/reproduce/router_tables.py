@@ -175,13 +175,13 @@ def _make_router_rows(label: str, run: PoolRun, names: Sequence[str]) -> list[Ta
 
 
 def _make_router_row(label: str, run: PoolRun, system: str, names: Sequence[str]) -> TableRow:
-    judged = run.system(system)
+    router = run.system(system)
     cells = tuple(
         TableCell(
-            None if judged is None else judged.headline[name],
+            None if router is None else router.headline[name],
             read_published()[label].number_of(run.pool, system, name),
             unit_of(name),
-            why="" if judged is not None else run.why_not(system),
+            why="" if router is not None else run.why_not(system),
         )
         for name in names
     )
@@ -238,12 +238,12 @@ def _make_extreme_table(pool: str, key: str, run: PoolRun | None) -> PaperTable:
 
 
 def _make_extreme_rows(run: PoolRun, key: str, targets: Sequence[str]) -> list[TableRow]:
-    ordered = by_number(run.result.routers, f"{key}_mean")
-    count = len(ordered)
+    best_first = by_number(run.result.routers, f"{key}_mean")
+    count = len(best_first)
     places = [*range(min(_EDGE, count)), *range(max(_EDGE, count - _EDGE), count)]
     rows = []
     for place in places:
-        router = ordered[place]
+        router = best_first[place]
         values = [
             router.headline[f"{key}_mean"],
             *(router.evaluation.per_target[target][key] for target in targets),

@@ -193,10 +193,10 @@ def page_parts(verdict: SearchResult) -> list[Part]:
 def words(verdict: SearchResult) -> list[str]:
     """The result in a few sentences."""
     winner, config = verdict.winner, verdict.config
-    stopped = sum(trial.state == "stopped" for trial in verdict.trials)
+    count = sum(trial.state == "stopped" for trial in verdict.trials)
     sentences = [
         f"{len(verdict.ranking):,} of {verdict.space.size:,} possible configurations were tried "
-        f"(in {len(verdict.trials):,} trials, {stopped:,} of them stopped early), by "
+        f"(in {len(verdict.trials):,} trials, {count:,} of them stopped early), by "
         f"{config.folds}-fold cross-validation on the train part alone. The best by "
         f"{WORDS[config.objective]}: {winner.predictor} on {winner.features}, calibration "
         f"{winner.calibration}, with a choice AUC of {winner.mean('choice'):.4f}, a mean AUC of "
@@ -230,8 +230,8 @@ def recipe_of(verdict: SearchResult) -> dict[str, object]:
 
 
 def _describe_test(verdict: SearchResult) -> list[Part]:
-    judged, winner = verdict.evaluation, verdict.winner
-    if judged is None:
+    evaluation, winner = verdict.evaluation, verdict.winner
+    if evaluation is None:
         return ["Not opened."]
     scores = {
         "choice_auc": winner.mean("choice"),
@@ -244,13 +244,13 @@ def _describe_test(verdict: SearchResult) -> list[Part]:
         [
             HEADLINE[name].label,
             worded(scores[name], HEADLINE[name].unit) if name in scores else NOTHING,
-            estimate_cell(judged.headline[name], HEADLINE[name].unit),
+            estimate_cell(evaluation.headline[name], HEADLINE[name].unit),
         ]
         for name in _NUMBERS
     ]
     targets: list[Row] = [
         [target, *(estimate_cell(values[name], "number") for name in ("auc", "brier"))]
-        for target, values in judged.per_target.items()
+        for target, values in evaluation.per_target.items()
     ]
     looks = [
         f"Opened {opening['date']}: configuration {opening['configuration']}"

@@ -146,11 +146,11 @@ class Space:
 
     def recipe(self, candidate: Candidate, calibration: CalibratorKind = "none") -> Recipe:
         """The recipe of one configuration."""
-        read, predictor = candidate.places
+        feature_places, predictor_places = candidate.places
         return recipe_from_dict(
             {
-                "features": self.features[candidate.features].at(read),
-                "predictor": self.predictors[candidate.predictor].at(predictor)[0],
+                "features": self.features[candidate.features].at(feature_places),
+                "predictor": self.predictors[candidate.predictor].at(predictor_places)[0],
                 "calibration": calibration,
             }
         )

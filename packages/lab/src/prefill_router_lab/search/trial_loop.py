@@ -256,22 +256,23 @@ class _SearchRun:
     _began: float = field(default_factory=time.monotonic)
 
     def run(self) -> None:
-        waiting: dict[Future[Answer], SearchTrial] = {}
+        trials_by_future: dict[Future[Answer], SearchTrial] = {}
         unfinished = [trial for trial in self._list_trials() if trial.state == "running"]
         for _ in range(len(self.trials) - len(unfinished)):
             self.advance(note="kept")
         while True:
             while (
-                len(waiting) < self.pool.size and (trial := self._take_next(unfinished)) is not None
+                len(trials_by_future) < self.pool.size
+                and (trial := self._take_next(unfinished)) is not None
             ):
-                waiting[self._submit(trial)] = trial
-            if not waiting:
+                trials_by_future[self._submit(trial)] = trial
+            if not trials_by_future:
                 return
-            completed, _ = wait(waiting, return_when=FIRST_COMPLETED)
+            completed, _ = wait(trials_by_future, return_when=FIRST_COMPLETED)
             for future in completed:
-                trial = self._judge(waiting.pop(future), future.result())
+                trial = self._judge(trials_by_future.pop(future), future.result())
                 if trial.state == "running" and not self._is_over():
-                    waiting[self._submit(trial)] = trial
+                    trials_by_future[self._submit(trial)] = trial
                 elif trial.state != "running":
                     self.advance(note=self._write_note())
 
@@ -399,7 +400,7 @@ class SearchResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        judged = self.evaluation
+        evaluation = self.evaluation
         return {
             **self.config.to_dict(),
             "possible": self.space.size,
@@ -414,13 +415,13 @@ class SearchResult:
             "winner": {**self.winner.to_dict(), "cross_validation": self._average_scores()},
             "chosen_on_other_folds": plain(self.honest),
             "test": None
-            if judged is None
-            else {name: estimate.to_dict() for name, estimate in judged.headline.items()},
+            if evaluation is None
+            else {name: estimate.to_dict() for name, estimate in evaluation.headline.items()},
             "test_targets": None
-            if judged is None
+            if evaluation is None
             else {
                 target: {name: values[name].to_dict() for name in ("auc", "brier")}
-                for target, values in judged.per_target.items()
+                for target, values in evaluation.per_target.items()
             },
             "openings": list(self.openings),
             "ranking": [candidate.to_dict() for candidate in self.ranking],

@@ -72,7 +72,7 @@ class SearchTrial:
     @classmethod
     def from_dict(cls, value: Any) -> "SearchTrial":
         """The trial of `to_dict`; raises KeyError, TypeError or ValueError where it isn't one."""
-        read, predictor = value["places"]
+        feature_places, predictor_places = value["places"]
         state: State = value["state"]
         if state not in get_args(State):
             raise ValueError(state)
@@ -81,7 +81,7 @@ class SearchTrial:
             Candidate(
                 str(value["features"]),
                 str(value["predictor"]),
-                (tuple(map(int, read)), tuple(map(int, predictor))),
+                (tuple(map(int, feature_places)), tuple(map(int, predictor_places))),
                 bool(value["calibrated"]),
             ),
             {k: tuple(map(FoldScore.from_dict, v)) for k, v in value["scores"].items()},

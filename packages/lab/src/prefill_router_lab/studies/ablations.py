@@ -247,7 +247,7 @@ def _probe_blocks(
         statistics=("weighted share",),
         smoothing=3.0,
     )
-    judged = [train.pool.names.index(name) for name in ways.targets]
+    columns = [train.pool.names.index(name) for name in ways.targets]
     aucs = {}
     with progress.task("several layers", total=len(BLOCKS) * FOLDS) as advance:
         for name, families in zip(BLOCKS, ((block,), (block, near)), strict=True):
@@ -256,7 +256,7 @@ def _probe_blocks(
                 is_held_out = folds == fold
                 scores[is_held_out] = _score_held_out(families, store, train, is_held_out)
                 advance()
-            aucs[name] = float(auc_over_folds(scores, train.correct, folds)[judged].mean())
+            aucs[name] = float(auc_over_folds(scores, train.correct, folds)[columns].mean())
     return aucs
 
 

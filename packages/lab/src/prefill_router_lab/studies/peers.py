@@ -253,8 +253,8 @@ def study_peers(
     Raises:
         DataError: No cost is known, or no query has the outcomes of all systems.
     """
-    judged = [part.judged for part in parts]
-    if any(np.isnan(part.trial.observed_cost).all() for part in judged):
+    judged_parts = [part.judged for part in parts]
+    if any(np.isnan(part.trial.observed_cost).all() for part in judged_parts):
         raise DataError(
             "systems are compared at equal cost, and no cost of these answers is known; give the "
             "targets prices"
@@ -262,15 +262,15 @@ def study_peers(
     systems = _tabulate_systems(parts, tiers, name)
     setups = _tabulate_setups(parts, tiers, name)
     single = ReferenceTable.join(
-        [ReferenceTable.of_choices([_choose_best(part)], part.trial) for part in judged]
+        [ReferenceTable.of_choices([_choose_best(part)], part.trial) for part in judged_parts]
     )
     tables = (*systems.values(), *setups.values(), single)
-    compared = np.logical_and.reduce([table.is_known for table in tables])
-    if not compared.any():
+    is_compared = np.logical_and.reduce([table.is_known for table in tables])
+    if not is_compared.any():
         raise DataError("no query has the outcomes of all systems; give more complete answers")
-    rows = _ComparedRows(np.flatnonzero(compared), systems[MIX], systems[PRICE], single)
+    rows = _ComparedRows(np.flatnonzero(is_compared), systems[MIX], systems[PRICE], single)
     return PeerStudy(
-        judged[0].trial.targets[judged[0].best],
+        judged_parts[0].trial.targets[judged_parts[0].best],
         float(single.label[rows.rows, 0].mean()),
         rows.best_cost,
         len(rows.rows),
@@ -287,31 +287,31 @@ def _tabulate_systems(
     parts: Sequence[PeerPart], tiers: Mapping[str, Mapping[str, int]], name: str
 ) -> Tables:
     """The systems that can spend more or less."""
-    judged = [part.judged for part in parts]
-    trials = [part.trial for part in judged]
+    trials = [part.judged.trial for part in parts]
+    references = [part.judged.references for part in parts]
     tables = {
-        MIX: ReferenceTable.of_parts([part.references.mix for part in judged], trials),
-        PRICE: ReferenceTable.of_parts([part.references.price for part in judged], trials),
+        MIX: ReferenceTable.of_parts([each.mix for each in references], trials),
+        PRICE: ReferenceTable.of_parts([each.price for each in references], trials),
     }
     for classifier, tier in tiers.items():
         rules = [TierChoice.fit(part.train, tier) for part in parts]
         tables[f"LiteLLM {classifier}"] = ReferenceTable.of_parts(rules, trials)
-    return {**tables, name: _tabulate_router(judged)}
+    return {**tables, name: _tabulate_router([part.judged for part in parts])}
 
 
 def _tabulate_setups(
     parts: Sequence[PeerPart], tiers: Mapping[str, Mapping[str, int]], name: str
 ) -> Tables:
     """The systems of one cost."""
-    judged = [part.judged for part in parts]
-    trials, tables = [part.trial for part in judged], {}
+    trials, tables = [part.judged.trial for part in parts], {}
     for classifier, tier in tiers.items():
         for setup, words in SETUPS.items():
             rules = [TierChoice.by_hand(part.train, tier, words) for part in parts]
             tables[f"LiteLLM {classifier}, {setup}"] = ReferenceTable.of_parts(rules, trials)
+    settings = [part.judged.setting for part in parts]
     own = [
-        ReferenceTable.of_choices([t.path.at(p.setting)], t)
-        for p, t in zip(judged, trials, strict=True)
+        ReferenceTable.of_choices([trial.path.at(setting)], trial)
+        for trial, setting in zip(trials, settings, strict=True)
     ]
     return {**tables, f"{name} at its setting": ReferenceTable.join(own)}
 

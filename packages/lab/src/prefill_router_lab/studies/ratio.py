@@ -131,11 +131,11 @@ class RatioOrder:
 
     def points(self, weights: Weights) -> tuple[ShareTable, ShareTable, ShareTable]:
         """Running share, right and known after each query of the order, from none to all."""
-        ordered = weights[:, self.order]
-        share = _sum_running(ordered) / ordered.sum(axis=1, keepdims=True)
+        weights_in_order = weights[:, self.order]
+        share = _sum_running(weights_in_order) / weights_in_order.sum(axis=1, keepdims=True)
         right, labelled = (
-            (ordered * self.free[i]).sum(axis=1, keepdims=True)
-            + _sum_running(ordered * (self.forced[i] - self.free[i]))
+            (weights_in_order * self.free[i]).sum(axis=1, keepdims=True)
+            + _sum_running(weights_in_order * (self.forced[i] - self.free[i]))
             for i in range(2)
         )
         return share, right, labelled
@@ -145,10 +145,10 @@ class RatioOrder:
         share, right, labelled = self.points(weights)
         grid = np.concatenate([np.linspace(0, 1, BAND + 1), RATIOS])
         rows = zip(share, right, labelled, strict=True)
-        read = [
+        accuracies = [
             np.interp(grid, x, up) / mask_zeros(np.interp(grid, x, down)) for x, up, down in rows
         ]
-        table = np.stack(read)
+        table = np.stack(accuracies)
         accuracy = right / mask_zeros(labelled)
         mean = _average_over_shares(share, accuracy)
         summary = {
@@ -182,13 +182,13 @@ def _measure_pair(share: ShareTable, accuracy: ShareTable) -> dict[str, PerResam
     """RouteLLM's APGR and CPT: the part of the gap that is closed, and the share that it takes."""
     weak, strong = accuracy[:, :1], accuracy[:, -1:]
     gap = np.where(strong - weak > SAME, strong - weak, np.nan)
-    closed = (accuracy - weak) / gap
+    gap_share = (accuracy - weak) / gap
     rows = np.arange(len(share))
-    numbers = {"apgr": _average_over_shares(share, closed)}
+    numbers = {"apgr": _average_over_shares(share, gap_share)}
     for name, part in CPT.items():
-        after = np.maximum((closed >= part).argmax(axis=1), 1)
+        after = np.maximum((gap_share >= part).argmax(axis=1), 1)
         x0, x1 = share[rows, after - 1], share[rows, after]
-        y0, y1 = closed[rows, after - 1], closed[rows, after]
+        y0, y1 = gap_share[rows, after - 1], gap_share[rows, after]
         numbers[name] = np.where(np.isnan(y1), np.nan, x0 + divide(part - y0, y1 - y0) * (x1 - x0))
     return numbers
 

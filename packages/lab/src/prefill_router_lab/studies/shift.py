@@ -388,8 +388,8 @@ def shift_study(
         raise ConfigError("there is no router; name at least one")
     options, bar = options or ShiftOptions(), progress or SilentProgress()
     parts = arms(dataset, split, shift, seed=options.seed)
-    results, failed = list[ShiftResult](), list[RecipeFailure]()
-    fitted: dict[Arm, dict[str, Router]] = {arm: {} for arm in ARMS}
+    results, failures = list[ShiftResult](), list[RecipeFailure]()
+    routers_by_arm: dict[Arm, dict[str, Router]] = {arm: {} for arm in ARMS}
     pairs = [(arm, name) for arm in ARMS for name in recipes]
     jobs = [
         FitJob(
@@ -403,15 +403,17 @@ def shift_study(
     fits = fit_jobs(dataset, states, jobs, finish=lambda _, fit: fit, engine=engine, progress=bar)
     for (arm, name), fit in zip(pairs, fits, strict=True):
         if isinstance(fit, RecipeFailure):
-            failed.append(RecipeFailure(name, f"{arm}: {fit.why}"))
+            failures.append(RecipeFailure(name, f"{arm}: {fit.why}"))
         else:
-            fitted[arm][name] = fit.router
+            routers_by_arm[arm][name] = fit.router
     test = dataset.select(parts.splits["reference"]["test"])
     for name in recipes:
-        if all(name in fitted[arm] for arm in ARMS):
-            routers_by_arm = {arm: fitted[arm][name] for arm in ARMS}
-            results.append(_compare_arms(name, routers_by_arm, test, states, options, bar))
-    return ShiftStudy(shift, parts, tuple(results), tuple(failed), options.resamples, options.seed)
+        if all(name in routers_by_arm[arm] for arm in ARMS):
+            routers = {arm: routers_by_arm[arm][name] for arm in ARMS}
+            results.append(_compare_arms(name, routers, test, states, options, bar))
+    return ShiftStudy(
+        shift, parts, tuple(results), tuple(failures), options.resamples, options.seed
+    )
 
 
 def _compare_arms(

@@ -232,7 +232,7 @@ def run_plan(
         FitError: The reference can't be fitted.
     """
     bar = progress or SilentProgress()
-    fitted, failed = fit_all(
+    fits, failed = fit_all(
         dataset,
         plan.recipes,
         states,
@@ -246,13 +246,13 @@ def run_plan(
     reasons = [failure.why for failure in failed if failure.name == plan.reference]
     if reasons:
         raise FitError(f"the reference {plan.reference!r} can't be fitted: {reasons[0]}")
-    judged = _judge_routers(plan, fitted, dataset, states, bar)
+    judged = _judge_routers(plan, fits, dataset, states, bar)
     return ComparisonResult(plan, judged, (*plan.left_out, *failed))
 
 
 def _judge_routers(
     plan: ComparisonPlan,
-    fitted: Sequence[RecipeFit],
+    fits: Sequence[RecipeFit],
     dataset: RoutingDataset,
     states: Sequence[Activations],
     progress: Progress,
@@ -260,14 +260,14 @@ def _judge_routers(
     """The evaluation of every router on the test part."""
     test = dataset.select(plan.split["test"])
     systems = {
-        fit.name: (fit.router.predict(test, stores=states), fit.router.policy) for fit in fitted
+        fit.name: (fit.router.predict(test, stores=states), fit.router.policy) for fit in fits
     }
     train = dataset.select(plan.split["train"])
-    chosen = {fit.name: fit.router.record.chosen for fit in fitted}
+    chosen = {fit.name: fit.router.record.chosen for fit in fits}
     constant = _predict_constant(train, systems[plan.reference][0])
     fees = {
         fit.name: _charge_encoders(plan.prices[fit.name], fit, test, states, progress)
-        for fit in fitted
+        for fit in fits
         if fit.name in plan.prices
     }
     compare = partial(
@@ -278,13 +278,13 @@ def _judge_routers(
         progress=progress,
         **_list_resampling_options(plan),
     )
-    together = compare(systems, reference=plan.reference)
-    over = compare({**systems, CONSTANT: (constant, Lambda())}, reference=CONSTANT)
-    judged = []
-    with progress.task("judging", total=float(len(fitted))) as advance:
-        for fit in fitted:
+    to_reference = compare(systems, reference=plan.reference)
+    to_constant = compare({**systems, CONSTANT: (constant, Lambda())}, reference=CONSTANT)
+    routers = []
+    with progress.task("judging", total=float(len(fits))) as advance:
+        for fit in fits:
             predictions, policy = systems[fit.name]
-            alone = evaluate(
+            evaluation = evaluate(
                 predictions,
                 test,
                 policy=policy,
@@ -293,13 +293,15 @@ def _judge_routers(
                 fee=fees.get(fit.name),
                 **_list_resampling_options(plan),
             )
-            against = together.difference.get(fit.name, {})
-            numbers = together.headline[fit.name]
-            judged.append(
-                ComparedRouter(fit.name, fit, alone, numbers, against, over.difference[fit.name])
+            against = to_reference.difference.get(fit.name, {})
+            numbers = to_reference.headline[fit.name]
+            routers.append(
+                ComparedRouter(
+                    fit.name, fit, evaluation, numbers, against, to_constant.difference[fit.name]
+                )
             )
             advance(note=fit.name)
-    return tuple(judged)
+    return tuple(routers)
 
 
 def _charge_encoders(

@@ -109,25 +109,27 @@ def _router_to_dict(router: ComparedRouter) -> dict[str, Any]:
 
 def tables(result: ComparisonResult) -> dict[str, Rows]:
     """The rows of the report's tables by name."""
-    routers, paired, targets = [], [], []
+    routers, differences, targets = [], [], []
     for router in result.routers:
         own = {"router": router.name}
         gains = {f"gain_over_{rule}": gain for rule, gain in gains_of(router).items()}
         routers.append(
             {**own, "seconds": router.fitted.seconds, **flat(router.headline), **flat(gains)}
         )
-        for minus, differences in (
+        for minus, estimates in (
             ("reference", router.against),
             ("constant", router.over_constant),
         ):
-            for name, difference in differences.items():
+            for name, difference in estimates.items():
                 row = {**own, "minus": minus, "number": name, **ends(difference, name="difference")}
-                paired.append({**row, "significant": difference.lower > 0 or difference.upper < 0})
+                differences.append(
+                    {**row, "significant": difference.lower > 0 or difference.upper < 0}
+                )
         for target, values in router.evaluation.per_target.items():
             for name in ("auc", "brier"):
                 row = {**own, "target": target, "number": name}
                 targets.append({**row, **ends(values[name])})
-    return {"routers": routers, "paired": paired, "targets": targets}
+    return {"routers": routers, "paired": differences, "targets": targets}
 
 
 MAIN = (
@@ -399,15 +401,15 @@ def _describe_over_constant(result: ComparisonResult) -> list[Part]:
 
 def _describe_per_target(result: ComparisonResult, name: str) -> list[Part]:
     """A table of one metric of every target, a column per router."""
-    ordered = by_number(result.routers, "auc_mean")
+    best_first = by_number(result.routers, "auc_mean")
     better = max if TARGET[name].better == "higher" else min
     rows: list[Row] = []
-    for target in ordered[0].evaluation.targets:
-        values = [router.evaluation.per_target[target][name].value for router in ordered]
+    for target in best_first[0].evaluation.targets:
+        values = [router.evaluation.per_target[target][name].value for router in best_first]
         above = [v for v in values if not np.isnan(v) and (name != "auc" or v > CHANCE_AUC)]
         best = better(above, default=float("nan"))
         rows.append([target, *(Cell(worded(v, "number"), best=v == best) for v in values)])
-    table = Table(["Target", *(router.name for router in ordered)], rows)
+    table = Table(["Target", *(router.name for router in best_first)], rows)
     return [Note(f"{TARGET[name].meaning} {UNDERLINED}"), table]
 
 

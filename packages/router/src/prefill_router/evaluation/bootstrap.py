@@ -133,13 +133,13 @@ class Estimate:
         cls, value: float, resampled: Float[NDArray[np.float64], " resample"], *, reason: str = ""
     ) -> "Estimate":
         """The number with its percentile interval over the resamples."""
-        defined = resampled[~np.isnan(resampled)]
+        values = resampled[~np.isnan(resampled)]
         lower = upper = math.nan
-        if len(defined) and not math.isnan(value):
+        if len(values) and not math.isnan(value):
             tail = 50 * (1 - LEVEL)
-            lower, upper = np.percentile(defined, [tail, 100 - tail]).tolist()
+            lower, upper = np.percentile(values, [tail, 100 - tail]).tolist()
         why = reason if math.isnan(value) else ""
-        return cls(float(value), lower, upper, len(resampled) - len(defined), why)
+        return cls(float(value), lower, upper, len(resampled) - len(values), why)
 
     @property
     def is_significant(self) -> bool:

@@ -371,10 +371,10 @@ def _average_singles(correct: PerCell, observed_cost: PerCell) -> tuple[_PerTarg
     others' answers, each target's means are over its own measured queries.
     """
     weights, is_known = ones(len(correct)), ~np.isnan(correct)
-    judged = well_measured(correct)
-    is_complete = is_known[:, judged].all(axis=1)
+    is_judged = well_measured(correct)
+    is_complete = is_known[:, is_judged].all(axis=1)
     same = weights * is_complete if is_complete.sum() >= LEAST else weights
-    tables = (np.where(judged, table, np.nan) for table in (observed_cost, correct))
+    tables = (np.where(is_judged, table, np.nan) for table in (observed_cost, correct))
     cost, accuracy = (known_mean(same, table)[0] for table in tables)
     return cost, accuracy
 

@@ -350,10 +350,10 @@ def _average_over_ties(
     nodes, weights = np.polynomial.legendre.leggauss(right.shape[1] // 2 + 1)
     total = np.zeros(len(right))
     for k in range(right.shape[1]):
-        mine = mean_if_right[:, [k]]
+        mean = mean_if_right[:, [k]]
         others = np.arange(right.shape[1]) != k
-        below = chance * (mean_if_right < mine) + (1 - chance) * (mean_if_wrong < mine)
-        level = chance * (mean_if_right == mine) + (1 - chance) * (mean_if_wrong == mine)
+        below = chance * (mean_if_right < mean) + (1 - chance) * (mean_if_wrong < mean)
+        level = chance * (mean_if_right == mean) + (1 - chance) * (mean_if_wrong == mean)
         win_chance = np.zeros(len(right))
         for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
             win_chance += weight * (below + node * level)[:, others].prod(axis=1)
@@ -410,12 +410,12 @@ class Coverage:
         domains = trial.domains or ("",) * len(trial)
         sizes = Counter(domains)
         compared = Counter(d for d, ok in zip(domains, trial.compared, strict=True) if ok)
-        judged = zip(trial.targets, trial.judged, strict=True)
+        pairs = zip(trial.targets, trial.judged, strict=True)
         return cls(
             len(trial),
             int(trial.compared.sum()),
             tuple(DomainCoverage(name, sizes[name], compared[name]) for name in sorted(sizes)),
-            tuple(name for name, enough in judged if not enough),
+            tuple(name for name, enough in pairs if not enough),
             _compare_difficulty(trial, trial.compared),
             trial.overlap,
         )
@@ -467,12 +467,12 @@ class Coverage:
         return numbers if self.overlap is None else {**numbers, "overlap": self.overlap.to_dict()}
 
 
-def _compare_difficulty(trial: Trial, compared: Bool[NDArray[np.bool_], " query"]) -> float:
+def _compare_difficulty(trial: Trial, is_compared: Bool[NDArray[np.bool_], " query"]) -> float:
     is_known = ~np.isnan(trial.single_label)
     count = is_known.sum(axis=0)
     mean = np.where(is_known, trial.correct, 0).sum(axis=0) / np.maximum(count, 1)
     beyond = np.where(is_known, trial.correct - mean, np.nan)
-    here, there = beyond[compared], beyond[~compared]
-    if np.isnan(here).all() or np.isnan(there).all():
+    inside, outside = beyond[is_compared], beyond[~is_compared]
+    if np.isnan(inside).all() or np.isnan(outside).all():
         return float("nan")
-    return float(np.nanmean(here) - np.nanmean(there))
+    return float(np.nanmean(inside) - np.nanmean(outside))

@@ -285,12 +285,12 @@ def by_regime(trial: Trial, weights: Weights) -> dict[str, PerRegime]:
         in the regime of the target that is best overall.
     """
     member, answer, labels = _tabulate_regimes(trial)
-    measured = weights @ member.astype(np.float64)
+    sizes = weights @ member.astype(np.float64)
     best = np.nan_to_num(known_mean(weights, trial.single_tables[0]), nan=-1.0).argmax(axis=1)
     singles = [known_mean(weights * inside, labels) for inside in member.T]
     rows = np.arange(len(weights))
     return {
-        "share": divide(measured, measured.sum(axis=1, keepdims=True)),
+        "share": divide(sizes, sizes.sum(axis=1, keepdims=True)),
         "accuracy": known_mean(weights, answer),
         "best_single": np.stack([single[rows, best] for single in singles], axis=1),
     }

@@ -99,15 +99,15 @@ class PolicyValues:
 
         sums = PathSums.of(trial, values)
         path = _estimate_points(np.stack([total[0] for total in sums.totals(ones(len(trial)))]))
-        alone = _estimate_points(terms.sum(axis=0).T)
+        single_targets = _estimate_points(terms.sum(axis=0).T)
         return cls(
             trial,
             sums.lam,
             path,
             {
-                name: _make_value(alone, k)
+                name: _make_value(single_targets, k)
                 for k, name in enumerate(trial.targets)
-                if not np.isnan(alone["accuracy"][k])
+                if not np.isnan(single_targets["accuracy"][k])
             },
         )
 

@@ -183,12 +183,12 @@ class _TrainCurve:
 def _measure_losses(trial: Trial, lam: PerPoint, best: int) -> PerPoint:
     """The loss of evenly spread settings to the best single target, plus one standard error."""
     rows, losses = np.flatnonzero(trial.compared), np.full(len(lam), np.nan)
-    alone = trial.correct[rows, best]
+    best_label = trial.correct[rows, best]
     conversations = trial.conversations
     groups = None if conversations is None else [conversations[row] for row in rows]
     for place in np.unique(np.linspace(0, len(lam) - 1, _MOST).astype(np.int64)):
         label = trial.correct[rows, trial.path.at(float(lam[place]))[rows]]
-        mean, error = paired_mean(alone - label, groups)
+        mean, error = paired_mean(best_label - label, groups)
         losses[place] = mean + error
     return losses
 

@@ -321,10 +321,10 @@ def _place_levels(
     if len(costs) == 1 or np.isnan(costs).any():
         last = np.full(len(levels), len(costs) - 1)
         return last, np.zeros(len(levels))
-    spent = costs[0] + levels * (costs[-1] - costs[0])
-    before = np.clip(np.searchsorted(costs, spent, side="right") - 1, 0, len(costs) - 2)
+    cost = costs[0] + levels * (costs[-1] - costs[0])
+    before = np.clip(np.searchsorted(costs, cost, side="right") - 1, 0, len(costs) - 2)
     run = np.maximum(costs[before + 1] - costs[before], np.finfo(np.float64).tiny)
-    return before, np.clip((spent - costs[before]) / run, 0, 1)
+    return before, np.clip((cost - costs[before]) / run, 0, 1)
 
 
 def _mix(

@@ -175,9 +175,9 @@ class Bins:
         return np.ascontiguousarray(np.moveaxis(shaped, 1, 0))
 
 
-def _mask_targets(known: Bool[NDArray[np.bool_], "query target"]) -> Iterator[NDArray[np.bool_]]:
-    for k in range(known.shape[1]):
-        yield np.arange(known.shape[1]) == k
+def _mask_targets(is_known: Bool[NDArray[np.bool_], "query target"]) -> Iterator[NDArray[np.bool_]]:
+    for k in range(is_known.shape[1]):
+        yield np.arange(is_known.shape[1]) == k
 
 
 def _place_cells(

@@ -256,18 +256,18 @@ class _PartRows:
         chances = part.predictions.correctness[votes.row]
         ranking = dict(zip(part.ranking.targets, part.ranking.strengths, strict=True))
         strengths = np.array([ranking[name] for name in targets])
-        fixed = np.broadcast_to(strengths, chances.shape)
+        ranks = np.broadcast_to(strengths, chances.shape)
         observed = rows.observed_cost[votes.row]
         estimated = part.predictions.estimated_cost[votes.row]
         is_free = not part.predictions.estimated_cost.any()
         paid = np.where(np.isnan(observed), np.nan if is_free else estimated, observed)
         return cls(
             votes.label_of_pick(chances),
-            votes.label_of_pick(fixed),
+            votes.label_of_pick(ranks),
             [rows.prompt_keys[row] for row in votes.row.tolist()],
-            int((np.sign(votes.differences(chances)) != np.sign(votes.differences(fixed))).sum()),
+            int((np.sign(votes.differences(chances)) != np.sign(votes.differences(ranks))).sum()),
             votes.of_pick(chances, paid),
-            votes.of_pick(fixed, paid),
+            votes.of_pick(ranks, paid),
             [targets[place] for place in chances.argmax(axis=1).tolist()],
         )
 

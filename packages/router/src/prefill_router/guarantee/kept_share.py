@@ -88,13 +88,13 @@ def word_places(missing: MissingLabels) -> str:
 
 def _count_labels(losses: Losses, *, level: float) -> int | None:
     """How many of the missing labels would suffice, if the most costly ones are filled in first."""
-    measured = losses.scaled[losses.measured]
+    measured_losses = losses.scaled[losses.measured]
     worst = np.sort(losses.scaled[~losses.measured])[::-1]
 
     def suffices(labels: int) -> bool:
         shares = (np.arange(labels) + 0.5) / max(labels, 1)
-        filled = np.quantile(measured, shares, method="inverted_cdf")
-        mixed = np.concatenate([measured, filled, worst[labels:]])
+        filled = np.quantile(measured_losses, shares, method="inverted_cdf")
+        mixed = np.concatenate([measured_losses, filled, worst[labels:]])
         needed = enough(mixed, losses.threshold, level=level)
         return needed is not None and needed <= len(losses)
 
@@ -259,12 +259,12 @@ class Hypotheses:
 
     def sequence(self, lams: Sequence[float]) -> tuple[LamTest, ...]:
         """The tests of one lam after another, up to the first that isn't a rejection."""
-        tested = []
+        tests = []
         for lam in lams:
-            tested.append(self.test(lam))
-            if tested[-1].p_value > self.level:
+            tests.append(self.test(lam))
+            if tests[-1].p_value > self.level:
                 break
-        return tuple(tested)
+        return tuple(tests)
 
     def test(self, lam: float) -> LamTest:
         """The p-value, with missing labels at their worst unless they may be left out."""
@@ -387,8 +387,8 @@ def guarantee(
     tests = Hypotheses(trial, column, keep, level, assume, queries, seed)
     sequence = tests.sequence(lams)
     rejections = [tested for tested in sequence if tested.p_value <= level]
-    reported = rejections[-1] if rejections else sequence[0]
-    losses, missing = tests.losses(reported.lam), tests.missing(reported.lam)
+    reported_test = rejections[-1] if rejections else sequence[0]
+    losses, missing = tests.losses(reported_test.lam), tests.missing(reported_test.lam)
     if not losses.measured.any():
         raise DataError(
             f"no query has a label both of the chosen target and of {best!r}; score more answers"
@@ -396,23 +396,23 @@ def guarantee(
     advice = (
         NONE_NEEDED
         if rejections
-        else Advice.of(losses, missing, bounded=reported.bounded, level=level)
+        else Advice.of(losses, missing, bounded=reported_test.bounded, level=level)
     )
     return Guarantee(
-        lam=reported.lam if rejections else None,
+        lam=reported_test.lam if rejections else None,
         keep=keep,
         confidence=confidence,
         best=best,
         assume=assume,
-        bounded=reported.bounded,
-        queries=reported.queries,
+        bounded=reported_test.bounded,
+        queries=reported_test.queries,
         missing=missing,
         least=losses.least,
         sequence=sequence,
         needed=advice.queries,
         labels=advice.labels,
         advice=advice.words,
-        **_estimate_numbers(trial, trial.path.at(reported.lam), column, resamples, seed),
+        **_estimate_numbers(trial, trial.path.at(reported_test.lam), column, resamples, seed),
     )
 
 
@@ -421,10 +421,11 @@ def _estimate_numbers(
 ) -> dict[str, Estimate]:
     """The expected accuracy and savings with bootstrap intervals, on the same queries."""
     tables = [trial.of_choice(table, choice) for table in (trial.correct, trial.paid)]
-    alone = [table[:, best] for table in (trial.correct, trial.observed_cost)]
-    is_known = [~(np.isnan(a) | np.isnan(b)) for a, b in zip(tables, alone, strict=True)]
+    best_values = [table[:, best] for table in (trial.correct, trial.observed_cost)]
+    is_known = [~(np.isnan(a) | np.isnan(b)) for a, b in zip(tables, best_values, strict=True)]
     columns = [
-        np.where(k, np.nan_to_num(c), 0) for k, c in zip(is_known * 2, tables + alone, strict=True)
+        np.where(k, np.nan_to_num(c), 0)
+        for k, c in zip(is_known * 2, tables + best_values, strict=True)
     ]
     values = np.stack([*columns, is_known[0].astype(np.float64)], axis=1)
 

@@ -272,12 +272,12 @@ def _count_missing(
     trial: Trial, choice: Choice, best: int, domains: tuple[str, ...]
 ) -> tuple[LackingLabels, ...]:
     unknown = np.isnan(trial.correct)
-    needed = [
+    cells = [
         (row, target)
         for row, chosen in enumerate(choice.tolist())
         for target in dict.fromkeys((chosen, best))
     ]
-    every = Counter((trial.targets[t], domains[row]) for row, t in needed)
-    missing = Counter((trial.targets[t], domains[row]) for row, t in needed if unknown[row, t])
+    every = Counter((trial.targets[t], domains[row]) for row, t in cells)
+    missing = Counter((trial.targets[t], domains[row]) for row, t in cells if unknown[row, t])
     ordered = sorted(missing.items(), key=lambda item: (-item[1], item[0]))
     return tuple(LackingLabels(*cell, count, every[cell]) for cell, count in ordered)

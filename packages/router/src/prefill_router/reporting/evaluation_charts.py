@@ -505,10 +505,10 @@ def _draw_panel(axes: Axes, diagram: Diagram, column: int) -> None:
 
 def _draw_mass(axes: Axes, diagram: Diagram, column: int) -> None:
     """Draw the density of predictions per bin, scaled to the highest bin."""
-    used = diagram.cells[column] > 0
-    low, high = diagram.bins.lower[column, used], diagram.bins.upper[column, used]
+    is_filled = diagram.cells[column] > 0
+    low, high = diagram.bins.lower[column, is_filled], diagram.bins.upper[column, is_filled]
     wide = np.maximum(high - low, 0.01)
-    dense = diagram.cells[column, used] / wide
+    dense = diagram.cells[column, is_filled] / wide
     if len(dense):
         tall = _HIGH * dense / dense.max()
         axes.bar(

@@ -268,10 +268,10 @@ def _try_place(
     )
     overlaps = sum(box.overlaps(other) for other in boxes)
     leader = [[point[i] + part * (centre[i] - point[i]) for i in range(2)] for part in _PARTS]
-    crossed = sum(bool(other.count_contains(leader)) for other in boxes)
+    crossings = sum(bool(other.count_contains(leader)) for other in boxes)
     covered = box.padded(2 * scale).count_contains(others)
     offset = (centre[0] - point[0]) / scale, (centre[1] - point[1]) / scale
-    penalty = 1000 * overlaps + 100 * outside + 40 * (covered + crossed)
+    penalty = 1000 * overlaps + 100 * outside + 40 * (covered + crossings)
     return _Place(offset, box, radius, penalty)
 
 

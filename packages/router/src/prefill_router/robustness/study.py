@@ -201,10 +201,10 @@ def robustness_study(
     before = predict_prompts(router, judged.queries, stores=stores, cache=cache, progress=progress)
     first = choose_targets(router, before, lam)
     outcomes = _Outcomes.of(router, judged, before)
-    results, unchanged = list[KindResult](), list[Kind]()
+    results, unchanged_kinds = list[KindResult](), list[Kind]()
     for kind, queries in versions.items():
         if not queries:
-            unchanged.append(kind)
+            unchanged_kinds.append(kind)
             continue
         rows = np.array(judged.rows(query.id for query in queries))
         after = predict_prompts(router, queries, stores=stores, cache=cache, progress=progress)
@@ -216,11 +216,13 @@ def robustness_study(
         moved = np.abs(after.correctness - before.correctness[rows]).mean(axis=1)
         results.append(outcomes.compare(kind, rows, pair, moved, bootstrap))
     if not results:
-        raise DataError(f"no prompt is changed by {', '.join(unchanged)}; give --paraphrases")
+        raise DataError(f"no prompt is changed by {', '.join(unchanged_kinds)}; give --paraphrases")
     counts = np.bincount(first, minlength=len(router.pool)) / len(first)
     shares = {n: float(s) for n, s in zip(router.pool.names, counts, strict=True) if s}
     size = len(judged)
-    return RobustnessStudy(lam, size, shares, tuple(results), tuple(unchanged), resamples, seed)
+    return RobustnessStudy(
+        lam, size, shares, tuple(results), tuple(unchanged_kinds), resamples, seed
+    )
 
 
 @final
