@@ -151,7 +151,7 @@ def beyond_mix(
     corners = np.array(FixedChoice.mix(train).corners)
     found = {}
     for one in result.routers:
-        told = one.fitted.router.predict(judged, stores=states)
+        told = one.fit.router.predict(judged, stores=states)
         paid = told.correctness, told.normalised_cost, judged.correct, judged.observed_cost
         found[one.name] = at_dollars(*paid, corners)
     return found

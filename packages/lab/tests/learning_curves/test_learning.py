@@ -296,7 +296,7 @@ def test_a_size_that_cannot_be_fitted_is_left_out_and_named(
     monkeypatch.setattr("prefill_router_lab.learning_curves.study.learn", choosy)
     result = studied(data, states, drawn)
     curve = result.curves["one"]
-    assert {one.why for one in curve.failed} == {"too little"}
+    assert {one.why for one in curve.failures} == {"too little"}
     assert math.isnan(curve.queries_axis[0].numbers["auc_mean"].value)
     shown = result.report(title="T", facts={})
     assert "too little" in render(shown, {"learning": "<svg></svg>"})

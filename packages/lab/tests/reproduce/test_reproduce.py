@@ -119,16 +119,16 @@ def test_semantic_baselines_are_calibrated_on_rows_of_their_own(runs: list[PoolR
     for name in SYSTEMS:
         judged = runs[0].system(name)
         assert judged is not None
-        router = judged.fitted.router
+        router = judged.fit.router
         assert (router.calibrator is not None) == (name != TRUNK)
         assert ("calibration" in router.split.parts) == (name != TRUNK)
         assert router.split["test"] == runs[0].split["test"]
     trunk, unified = (runs[0].system(name) for name in (TRUNK, UNIFIED))
     assert trunk is not None
     assert unified is not None
-    parts = unified.fitted.router.split
+    parts = unified.fit.router.split
     both = {*parts["train"], *parts["calibration"]}
-    assert both == set(trunk.fitted.router.split["train"])
+    assert both == set(trunk.fit.router.split["train"])
 
 
 def test_what_needs_weights_or_a_judge_is_made_where_they_are() -> None:
@@ -174,7 +174,7 @@ def test_numbers_are_those_of_evaluate_and_compare(
     runs: list[PoolRun], tables: dict[int, PaperTable]
 ) -> None:
     (run,) = runs
-    routers = [run.system(name).fitted.router for name in ("SharedTrunkNet", "Unified Multitask")]
+    routers = [run.system(name).fit.router for name in ("SharedTrunkNet", "Unified Multitask")]
     states = ENCODER.encode(ANSWERS.queries, SITES, rounding="float32")
     predicted = [router.predict(run.test, stores=[states]) for router in routers]
     alone = evaluate(predicted[0], run.test, resamples=20)

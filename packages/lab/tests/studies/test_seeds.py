@@ -94,7 +94,7 @@ def test_a_router_that_cannot_be_fitted_is_told(monkeypatch: pytest.MonkeyPatch)
     recipes = {"trees": recipe_from_dict({**FEATURES, "predictor": "xgboost"}), **RECIPES}
     found = seed_study(ANSWERS, recipes, [STATES], DRAWN, SeedOptions(count=2))
     assert [one.name for one in found.spreads] == ["network", "neighbours"]
-    assert "prefill-router-lab[xgboost]" in found.failed[0].why
+    assert "prefill-router-lab[xgboost]" in found.failures[0].why
 
 
 def test_the_page_says_what_moves(study: SeedStudy, tmp_path: Path) -> None:

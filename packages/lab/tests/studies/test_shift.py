@@ -209,7 +209,7 @@ def test_it_goes_on_where_it_was_and_tells_what_failed(
     }
     none = shift_study(ANSWERS, trees, [STATES], DRAWN, SHIFT, ShiftOptions(resamples=0))
     assert not none.routers
-    assert none.failed[0].why.startswith("reference: ")
+    assert none.failures[0].why.startswith("reference: ")
     write_report_files(none.report(title="Shift", facts={}), tmp_path / "none")
 
 

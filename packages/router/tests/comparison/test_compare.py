@@ -81,16 +81,16 @@ def report(result: ComparisonResult, tmp_path_factory: pytest.TempPathFactory) -
 def test_numbers_are_those_of_evaluate_and_compare(result: ComparisonResult) -> None:
     test = ANSWERS.select(result.plan.split["test"])
     one, other = result.by_name["tolerant"], result.by_name["ours"]
-    predicted = [r.fitted.router.predict(test, stores=[STATES]) for r in (one, other)]
-    policies = (one.fitted.router.policy, other.fitted.router.policy)
-    chosen = (one.fitted.router.record.chosen, other.fitted.router.record.chosen)
+    predicted = [r.fit.router.predict(test, stores=[STATES]) for r in (one, other)]
+    policies = (one.fit.router.policy, other.fit.router.policy)
+    chosen = (one.fit.router.record.chosen, other.fit.router.record.chosen)
     alone = evaluate(
         predicted[0],
         test,
         policy=policies[0],
         resamples=100,
         chosen=chosen[0],
-        references=one.fitted.router.references,
+        references=one.fit.router.references,
     )
     assert one.evaluation.to_dict() == alone.to_dict()
     paired = compare(*predicted, test, policies=policies, resamples=100, chosen=chosen)
@@ -142,7 +142,7 @@ def test_nothing_is_kept_of_other_prices_or_other_soft_labels(tmp_path: Path) ->
 
     def fitted(dataset: RoutingDataset) -> Router:
         found = run_plan(asked, dataset, [STATES], folder=tmp_path / "routers")
-        return found.by_name["soft"].fitted.router
+        return found.by_name["soft"].fit.router
 
     before = fitted(ANSWERS)
     dearer = dataclasses.replace(ANSWERS, output_tokens=2 * ANSWERS.output_tokens)
@@ -158,7 +158,7 @@ def test_nothing_is_kept_of_other_prices_or_other_soft_labels(tmp_path: Path) ->
 def test_what_is_kept_loads_and_routes_alike(result: ComparisonResult, kept: Path) -> None:
     test = ANSWERS.select(result.plan.split["test"])
     fitted = run_plan(plan(), ANSWERS, [STATES])  # and kept nowhere
-    made = [one.fitted.router.predict(test, stores=[STATES]) for one in fitted.routers]
+    made = [one.fit.router.predict(test, stores=[STATES]) for one in fitted.routers]
     folders = list(kept.glob("*/"))
     assert len(folders) == len(RECIPES)
     for folder in folders:
@@ -361,7 +361,7 @@ def test_what_an_encoder_charges_is_in_the_cost_of_its_router_alone(
 ) -> None:
     priced = run_plan(plan(prices={"ours": 0.5}), ANSWERS, [STATES])
     test = ANSWERS.select(result.plan.split["test"])
-    router = result.by_name["ours"].fitted.router
+    router = result.by_name["ours"].fit.router
     read = count_tokens(
         router, test, stores=[STATES], cache=tmp_path, progress=SilentProgress()
     ).mean()

@@ -286,7 +286,7 @@ def seeds(options: SeedOptions, inputs: RecipeInputs, engine: "Engine | None" = 
         engine=engine,
         progress=open_study.bar,
     )
-    require_some(result.spreads, result.failed)
+    require_some(result.spreads, result.failures)
     report = result.report(title=f"Seed variability on {inputs.data.name}", facts=open_study.facts)
     finish(report, inputs)
 
@@ -342,7 +342,7 @@ def ratio(
     intervals = f"95 %, {options.resamples:,} resamples"
     facts = {**open_study.facts, "chosen": how, "intervals": intervals}
     title = f"Accuracy against routing ratio on {inputs.data.name}"
-    finish(result.report(title=title, facts=facts, failed=failures), inputs)
+    finish(result.report(title=title, facts=facts, failures=failures), inputs)
 
 
 def _fit_routers(
@@ -450,7 +450,7 @@ def shift(
         engine=engine,
         progress=open_study.bar,
     )
-    require_some(result.routers, result.failed)
+    require_some(result.routers, result.failures)
     report = result.report(
         title=f"Distribution shift on {inputs.data.name}", facts=open_study.facts
     )

@@ -270,7 +270,7 @@ class LearningCurve:
             not all targets of few queries, averaged over the sizes where both are known.
         verdict: Whether more labels help.
         because: The reason.
-        failed: The fits that couldn't be made.
+        failures: The fits that couldn't be made.
     """
 
     name: str
@@ -279,7 +279,7 @@ class LearningCurve:
     spread: Mapping[Number, Estimate]
     verdict: Verdict
     because: str
-    failed: tuple[RecipeFailure, ...]
+    failures: tuple[RecipeFailure, ...]
 
     @property
     def queries_axis(self) -> tuple[SizePoint, ...]:
@@ -305,5 +305,5 @@ class LearningCurve:
             "points": [point.to_dict() for point in self.points],
             "trends": {name: trend.to_dict() for name, trend in self.trends.items()},
             "spread": estimates_to_dict(self.spread),
-            "failed": {failure.name: failure.why for failure in self.failed},
+            "failed": {failure.name: failure.why for failure in self.failures},
         }

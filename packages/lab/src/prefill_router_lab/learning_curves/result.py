@@ -119,7 +119,7 @@ class LearningStudy:
         """
         parts: list[Part] = [ReportFigure("learning", draw(self), rows(self), _CAPTION)]
         for name, curve in self.curves.items():
-            lost = failures(curve.failed, intro="These fits had too little to learn from:")
+            lost = failures(curve.failures, intro="These fits had too little to learn from:")
             parts += [
                 Section(f"{name}: each size", [Note(_ABOUT), _tabulate_sizes(curve), *lost]),
                 Section(f"{name}: trends", [Note(_LAW), _tabulate_trends(curve)]),
@@ -141,7 +141,7 @@ class LearningStudy:
             warnings=[
                 f"{name}, {failure.name}: {failure.why}"
                 for name, curve in self.curves.items()
-                for failure in curve.failed
+                for failure in curve.failures
             ],
         )
 

@@ -239,7 +239,7 @@ def _make_curve(
     points: tuple[SizePoint, ...],
     means: Mapping[Number, NDArray[np.float64]],
     tables: Mapping[Number, NDArray[np.float64]],
-    failed: tuple[RecipeFailure, ...],
+    failures: tuple[RecipeFailure, ...],
 ) -> LearningCurve:
     def axis(number: Number, *, deep: bool) -> LabelAxis:
         on = [i for i, p in enumerate(points) if (p.size.measured is None) == deep]
@@ -258,7 +258,7 @@ def _make_curve(
         spread=spread,
         verdict=verdict,
         because=because,
-        failed=failed,
+        failures=failures,
     )
 
 

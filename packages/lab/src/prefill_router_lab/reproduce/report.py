@@ -182,7 +182,7 @@ def to_dict(runs: Sequence[PoolRun]) -> dict[str, Any]:
                     for target in run.paper_pool.dataset.pool.names
                 },
                 "queries": {part: len(ids) for part, ids in run.split.parts.items()},
-                "not_fitted": {failure.name: failure.why for failure in run.result.failed},
+                "not_fitted": {failure.name: failure.why for failure in run.result.failures},
                 "routing_ratio": dict(run.parts.get("ratio", {})),
             }
             for run in runs

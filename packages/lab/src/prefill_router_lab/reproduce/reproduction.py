@@ -188,7 +188,7 @@ def ratio_part(context: PoolContext) -> dict[str, Any]:
     """Accuracy over the share of queries that is sent to the strong target."""
     fits = context.result.by_name
     systems = {
-        paper: fits[name].fitted.router.predict(context.test, stores=context.states)
+        paper: fits[name].fit.router.predict(context.test, stores=context.states)
         for paper, name in SYSTEMS.items()
         if name in fits
     }
@@ -239,7 +239,7 @@ def end_to_end_part(context: PoolContext) -> dict[str, Any]:
     if SYSTEMS[UNIFIED] not in fits:
         raise DataError("the semantic router couldn't be fitted")
     notes: list[str] = []
-    routers = {name: fits[SYSTEMS[name]].fitted.router for name in (TRUNK, UNIFIED)}
+    routers = {name: fits[SYSTEMS[name]].fit.router for name in (TRUNK, UNIFIED)}
     latencies = _measure_latencies(context, routers, notes)
     contenders = [
         _make_contender(context, router, name, latencies.get(name))

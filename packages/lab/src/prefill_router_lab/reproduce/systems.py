@@ -184,7 +184,7 @@ class PoolRun:
     def why_not(self, name: str) -> str:
         """Why a router is missing."""
         own_name = SYSTEMS.get(name, name)
-        failed = [failure.why for failure in self.result.failed if failure.name == own_name]
+        failed = [failure.why for failure in self.result.failures if failure.name == own_name]
         return failed[0] if failed else "it isn't among the routers"
 
     def missing(self, part: str) -> str:

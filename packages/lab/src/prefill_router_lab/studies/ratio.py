@@ -304,7 +304,7 @@ class RatioStudy:
         *,
         title: str,
         facts: Mapping[str, str],
-        failed: Sequence[RecipeFailure] = (),
+        failures: Sequence[RecipeFailure] = (),
     ) -> Report:
         """The page, tables and figure of the study."""
         meanings = {**_MEANINGS, **(_PAIR_MEANING if PAIR[0] in self.curves[0].summary else {})}
@@ -333,7 +333,7 @@ class RatioStudy:
                     for curve in self.curves
                 ],
             ),
-            warnings=warnings(failed),
+            warnings=warnings(failures),
         )
 
 

@@ -118,14 +118,14 @@ class SeedStudy:
 
     Attributes:
         spreads: One per recipe that could be fitted, in the order given.
-        failed: The recipes that could not be fitted.
+        failures: The recipes that could not be fitted.
         queries: Number of test queries they were judged on.
         seed: The first seed.
         count: How many seeds.
     """
 
     spreads: tuple[Spread, ...]
-    failed: tuple[RecipeFailure, ...]
+    failures: tuple[RecipeFailure, ...]
     queries: int
     seed: int
     count: int
@@ -137,7 +137,7 @@ class SeedStudy:
             "seed": self.seed,
             "count": self.count,
             "routers": {spread.name: spread.to_dict() for spread in self.spreads},
-            "failed": {failure.name: failure.why for failure in self.failed},
+            "failed": {failure.name: failure.why for failure in self.failures},
         }
 
     def rows(self) -> list[dict[str, Any]]:
@@ -177,7 +177,7 @@ class SeedStudy:
             parts=[
                 *figures,
                 Section(
-                    "Mean and standard deviation", [_tabulate_means(self), *failures(self.failed)]
+                    "Mean and standard deviation", [_tabulate_means(self), *failures(self.failures)]
                 ),
                 Section("Lowest and highest", [Note(_EXTREMES), _tabulate_extremes(self)]),
                 Section("What the numbers mean", [{**meanings, "standard deviation": _DEVIATION}]),
@@ -185,7 +185,7 @@ class SeedStudy:
             numbers=self.to_dict(),
             tables={"seeds": self.table(), "fits": self.rows()},
             short=_tabulate_summary(self),
-            warnings=warnings(self.failed),
+            warnings=warnings(self.failures),
         )
 
 

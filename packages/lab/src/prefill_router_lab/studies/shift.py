@@ -285,7 +285,7 @@ class ShiftStudy:
         shift: The names trained on and tested on.
         arms: The splits.
         routers: One per recipe that could be fitted in all arms, in the order given.
-        failed: The recipes that could not be fitted.
+        failures: The recipes that could not be fitted.
         resamples: How many resamples the intervals come from.
         seed: Random seed of the training and the resamples.
     """
@@ -293,7 +293,7 @@ class ShiftStudy:
     shift: Shift
     arms: ShiftArms
     routers: tuple[ShiftResult, ...]
-    failed: tuple[RecipeFailure, ...]
+    failures: tuple[RecipeFailure, ...]
     resamples: int
     seed: int
 
@@ -312,7 +312,7 @@ class ShiftStudy:
             "resamples": self.resamples,
             "seed": self.seed,
             "routers": {result.name: result.to_dict() for result in self.routers},
-            "failed": {failure.name: failure.why for failure in self.failed},
+            "failed": {failure.name: failure.why for failure in self.failures},
         }
 
     def rows(self) -> list[dict[str, Any]]:
@@ -345,12 +345,12 @@ class ShiftStudy:
                     )
                     for head, n in _SECTIONS.items()
                 ),
-                Section("What the columns mean", [_MEANINGS, *failures(self.failed)]),
+                Section("What the columns mean", [_MEANINGS, *failures(self.failures)]),
             ],
             numbers=self.to_dict(),
             tables={"shift": self.rows(), "paper": paper_rows(self)},
             short=_tabulate_summary(self),
-            warnings=warnings(self.failed, end=","),
+            warnings=warnings(self.failures, end=","),
         )
 
 

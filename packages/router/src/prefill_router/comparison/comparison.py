@@ -152,7 +152,7 @@ class ComparedRouter:
 
     Attributes:
         name: Its name in the plan.
-        fitted: The fitted router, and the duration of the fit.
+        fit: The fitted router, and the duration of the fit.
         evaluation: Its evaluation on the test part.
         headline: Its metrics in the comparison; some, like AIQ, depend on the other routers.
         against: Its paired differences to the reference; empty for the reference itself.
@@ -160,7 +160,7 @@ class ComparedRouter:
     """
 
     name: str
-    fitted: RecipeFit
+    fit: RecipeFit
     evaluation: Evaluation
     headline: Estimates
     against: Estimates
@@ -176,12 +176,12 @@ class ComparisonResult:
     Attributes:
         plan: The plan.
         routers: The routers that could be fitted, in the plan's order.
-        failed: The other routers, each with the reason.
+        failures: The other routers, each with the reason.
     """
 
     plan: ComparisonPlan
     routers: tuple[ComparedRouter, ...]
-    failed: tuple[RecipeFailure, ...]
+    failures: tuple[RecipeFailure, ...]
 
     @property
     def by_name(self) -> dict[str, ComparedRouter]:
@@ -191,12 +191,12 @@ class ComparisonResult:
     @property
     def left_out(self) -> list[RecipeFailure]:
         """The routers that need a package that isn't installed."""
-        return [failure for failure in self.failed if failure.requirement]
+        return [failure for failure in self.failures if failure.requirement]
 
     @property
     def not_fitted(self) -> list[RecipeFailure]:
         """The routers that could not be fitted on these data."""
-        return [failure for failure in self.failed if not failure.requirement]
+        return [failure for failure in self.failures if not failure.requirement]
 
     @property
     def beaten_by_constant(self) -> list[str]:

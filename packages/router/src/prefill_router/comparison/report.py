@@ -98,9 +98,9 @@ def to_dict(result: ComparisonResult) -> dict[str, Any]:
 
 def _router_to_dict(router: ComparedRouter) -> dict[str, Any]:
     return {
-        "recipe": router.fitted.recipe.to_dict(),
-        "seconds": plain(router.fitted.seconds),
-        "notes": list(router.fitted.router.record.notes),
+        "recipe": router.fit.recipe.to_dict(),
+        "seconds": plain(router.fit.seconds),
+        "notes": list(router.fit.router.record.notes),
         "evaluation": {**router.evaluation.to_dict(), **estimates_to_dict(router.headline)},
         "minus_reference": estimates_to_dict(router.against),
         "minus_constant": estimates_to_dict(router.over_constant),
@@ -114,7 +114,7 @@ def tables(result: ComparisonResult) -> dict[str, Rows]:
         own = {"router": router.name}
         gains = {f"gain_over_{rule}": gain for rule, gain in gains_of(router).items()}
         routers.append(
-            {**own, "seconds": router.fitted.seconds, **flat(router.headline), **flat(gains)}
+            {**own, "seconds": router.fit.seconds, **flat(router.headline), **flat(gains)}
         )
         for minus, estimates in (
             ("reference", router.against),
@@ -438,12 +438,12 @@ def _tabulate_targets(result: ComparisonResult) -> Table:
 def _tabulate_recipes(result: ComparisonResult) -> Table:
     rows: list[Row] = []
     for router in result.routers:
-        recipe = router.fitted.recipe.to_dict()
+        recipe = router.fit.recipe.to_dict()
         entry = PREDICTORS.find(recipe["predictor"]["kind"])
         reads = ", ".join(family["kind"] for family in recipe["features"])
         cells = [reads, entry.label, entry.source, recipe["calibration"], recipe["policy"]["kind"]]
-        name = Cell(router.name, note="; ".join(router.fitted.router.record.notes))
-        rows.append([name, *(Cell(c, words=True) for c in cells), f"{router.fitted.seconds:,.1f}"])
+        name = Cell(router.name, note="; ".join(router.fit.router.record.notes))
+        rows.append([name, *(Cell(c, words=True) for c in cells), f"{router.fit.seconds:,.1f}"])
     head = ["Router", "reads", "predictor", "after", "calibration", "policy", "fit, s"]
     return Table(head, rows)
 
