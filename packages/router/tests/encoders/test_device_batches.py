@@ -18,13 +18,14 @@ from prefill_router.encoders.devices import (
     batch_tokens_on,
     device_of,
     dtype_of,
+    sent,
 )
-from prefill_router.encoders.hub import DeviceBatches, on_device, sent
+from prefill_router.encoders.hub import DeviceBatches, on_device
 from prefill_router.encoders.provenance import CPU_BATCH_TOKENS
 from prefill_router.errors import ConfigError
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda:1")
-LENGTHS = [3, 50, 7, 7, 20, 1, 33, 20]
+LENGTHS = [47, 50, 49, 48, 46, 50, 47, 50]
 Launch = Callable[[list[int]], torch.Tensor]
 
 
@@ -103,7 +104,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> HubEncoder:
 def test_states_after_memory_ran_out_are_those_of_smaller_batches(
     encoder: HubEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prompts = encoder.tokenize([Query(f"q{i}", "x" * (5 + i % 7)) for i in range(24)])
+    prompts = encoder.tokenize([Query(f"q{i}", f"{i:04}") for i in range(24)])
     longest = max(len(prompt.ids) for prompt in prompts)
     sites = [Site(2, "last"), Site(1, "mean")]
     expected = replace(encoder, batch_tokens=6 * longest).states(prompts, sites)

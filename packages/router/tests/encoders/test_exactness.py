@@ -11,9 +11,10 @@ import torch
 from transformers import AutoModel
 
 from packages.router.tests.encoders.families import FAMILIES, plainly, save
+from packages.router.tests.encoders.plain_attention import plain_kernel
 from prefill_router.activations import POOLINGS, Site
 from prefill_router.data import Message, Query
-from prefill_router.encoders import Encoder, hub, load_encoder
+from prefill_router.encoders import Encoder, hub, load_encoder, packing
 from prefill_router.encoders.hub import HubEncoder, TokenBatch, pad
 from prefill_router.encoders.pretrained import CUT_BY_CONFIG, find_blocks
 
@@ -98,6 +99,28 @@ def test_a_network_cut_to_any_depth_gives_the_same_states(
         assert worst_error(states, expected) < TOLERANCE
 
 
+NOT_PACKED = {"qwen3_5", "qwen3_5_moe", "nemotron_h", "deberta", "deberta_conv"}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_packed_prompts_have_the_states_of_each_by_itself(
+    family: str, folder_of: FolderOf, read: Read
+) -> None:
+    padded, expected = read(family)
+    with plain_kernel():
+        whole = load(folder_of(family))
+    assert isinstance(whole, HubEncoder)
+    assert (whole.packing is None) == (family in NOT_PACKED)
+    assert whole.provenance.packed_by == (None if family in NOT_PACKED else "plain")
+    assert whole.provenance == padded.provenance  # only the rounding differs
+    prompts = whole.tokenize(QUERIES)
+    layers = range(whole.provenance.num_layers + 1)
+    sites = [Site(layer, p) for layer in layers for p in POOLINGS]
+    for budget in (1, 64, 10_000):
+        encoder = dataclasses.replace(whole, batch_tokens=budget)
+        assert worst_error(encoder.states(prompts, sites), expected) < TOLERANCE
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_order_of_the_prompts_changes_no_row(family: str, read: Read) -> None:
     encoder, _ = read(family)
@@ -108,8 +131,9 @@ def test_the_order_of_the_prompts_changes_no_row(family: str, read: Read) -> Non
     np.testing.assert_allclose(forward, backward, rtol=0, atol=TOLERANCE * np.abs(forward).max())
 
 
-def test_every_family_that_is_cut_by_its_configuration_is_among_these() -> None:
-    assert {family().model_type for family in FAMILIES.values()} >= CUT_BY_CONFIG
+def test_every_family_that_is_cut_by_its_configuration_or_packed_is_among_these() -> None:
+    types = {family().model_type for family in FAMILIES.values()}
+    assert types >= CUT_BY_CONFIG | packing.PACKED_FAMILIES
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])

@@ -98,6 +98,8 @@ class Provenance:
         quantisation: The type that most of a quantised file's weights have, such as `Q4_1`.
         computed_by: The program that computed the states, such as `vllm`; None for this package. It
             is recorded and not compared: as on another processor, the rounding differs.
+        packed_by: The attention kernel that kept packed prompts apart, such as `torch`; None where
+            prompts were padded. It is recorded and not compared, since only the rounding differs.
     """
 
     encoder: str
@@ -110,6 +112,7 @@ class Provenance:
     hidden_size: int
     quantisation: str | None = None
     computed_by: str | None = field(default=None, compare=False)
+    packed_by: str | None = field(default=None, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, without those that are None."""

@@ -314,21 +314,60 @@ def _rendered(query: Query, messages: list[dict[str, str]], tokenizer: Any, enco
     return str(text)
 
 
+MOST_PADDING = 0.1
+"""The share of a batch that may be padding."""
+
+
 def batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
     """Group positions into batches of similar length, longest first, each within the budget.
+
+    A prompt that is longer than the budget becomes its own batch. Prompts are padded to the longest
+    of their batch, and at most a tenth of that is padding.
+
+    Raises:
+        ConfigError: The budget isn't positive.
+    """
+
+    def fits(batch: list[int], tokens: int) -> bool:
+        size = (len(batch) + 1) * lengths[batch[0]]
+        return size <= budget and size - tokens <= MOST_PADDING * size
+
+    return _group(lengths, budget, fits)
+
+
+def packed_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
+    """Group positions into batches without padding, longest first, each within the budget.
 
     A prompt that is longer than the budget becomes its own batch.
 
     Raises:
         ConfigError: The budget isn't positive.
     """
+    return _group(lengths, budget, lambda _, tokens: tokens <= budget)
+
+
+def _group(
+    lengths: Sequence[int], budget: int, fits: Callable[[list[int], int], bool]
+) -> Iterator[list[int]]:
+    """Fill one batch after another, longest first.
+
+    Args:
+        lengths: The number of tokens of each prompt.
+        budget: The budget of tokens per batch.
+        fits: Whether a batch can have one more prompt, by the number of tokens with it.
+    """
     if budget < 1:
         raise ConfigError(f"the budget of tokens per batch is {budget}; it must be positive")
-    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
-    while order:
-        count = max(1, budget // lengths[order[0]])
-        yield order[:count]
-        order = order[count:]
+    batch: list[int] = []
+    tokens = 0
+    for number in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        tokens += lengths[number]
+        if batch and not fits(batch, tokens):
+            yield batch
+            batch, tokens = [], lengths[number]
+        batch.append(number)
+    if batch:
+        yield batch
 
 
 Scheme = Literal["sentence", "endpoint", "signals"]

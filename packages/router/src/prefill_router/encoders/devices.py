@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from prefill_router.encoders.provenance import CPU_BATCH_TOKENS, check_dtype
 from prefill_router.errors import ConfigError
@@ -30,6 +31,13 @@ def device_of(asked: str | None) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
         raise ConfigError(f"the device {asked!r} isn't there; the last is cuda:{count - 1}")
     return device
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host on the device; to a GPU it is copied without waiting."""
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def dtype_of(asked: str | None, device: torch.device) -> torch.dtype:

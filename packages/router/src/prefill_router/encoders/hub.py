@@ -1,8 +1,8 @@
 """Encoders from Hugging Face: any causal or bidirectional network, in batches on a device.
 
 Only the blocks up to the last requested layer are loaded and run, and never the vocabulary head.
-Batches are padded on the right and masked, which is exact for every family tested; packing several
-prompts into one row is silently wrong for hybrid networks, so it isn't done.
+Batches are padded on the right and masked, which is exact for every family tested, and at most a
+tenth of a batch is padding. On a GPU, families of pure attention are packed instead (`packing`).
 
 Layers are read during the forward pass by hooks that pool at once, so that full states aren't kept.
 Layer l is read as the input of block l + 1, or, for the last block, as its output: always before
@@ -33,7 +33,10 @@ from prefill_router.encoders.base import (
     NetworkEncoder,
     TokenizedPrompt,
     batches,
+    packed_batches,
 )
+from prefill_router.encoders.devices import sent
+from prefill_router.encoders.packing import PackedBatch, Packing, pack, without_cache
 from prefill_router.errors import ConfigError, name_option
 from prefill_router.short_repr import short_repr
 
@@ -41,13 +44,6 @@ Launch = Callable[[list[int]], Tensor]
 """Computes the states of these prompts, [site, query, hidden], in float32 on the device."""
 _NO_WORKSPACE = "CUBLAS_STATUS_ALLOC_FAILED"
 """What cuBLAS says, instead of torch, where memory runs out."""
-
-
-def sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the host on the device; to a GPU it is copied without waiting."""
-    if device.type != "cuda":
-        return tensor.to(device)
-    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def on_device(network: nn.Module, device: torch.device, source: str) -> nn.Module:
@@ -66,15 +62,16 @@ def on_device(network: nn.Module, device: torch.device, source: str) -> nn.Modul
 
 @final
 class DeviceBatches:
-    """Reads prompts in batches on one device.
+    """Reads prompts in batches on one device, padded or packed.
 
     Attributes:
         tokens: The most tokens, padding included, in one batch; it only falls.
     """
 
-    def __init__(self, device: torch.device, tokens: int) -> None:
+    def __init__(self, device: torch.device, tokens: int, *, is_packed: bool = False) -> None:
         self.tokens = tokens
         self._device = device
+        self._is_packed = is_packed
 
     def read(
         self, lengths: Sequence[int], launch: Launch
@@ -88,7 +85,7 @@ class DeviceBatches:
         Raises:
             ConfigError: The device's memory is too small for a single prompt.
         """
-        waiting = deque(batches(lengths, self.tokens))
+        waiting = deque(self._split(lengths))
         launched: deque[tuple[list[int], Callable[[], NDArray[np.float32]]]] = deque()
         while waiting:
             numbers = waiting.popleft()
@@ -96,7 +93,7 @@ class DeviceBatches:
             if rows is None:
                 self._halve([lengths[i] for i in numbers])
                 left = [*numbers, *chain.from_iterable(waiting)]
-                again = batches([lengths[i] for i in left], self.tokens)
+                again = self._split([lengths[i] for i in left])
                 waiting = deque([left[i] for i in part] for part in again)
                 continue
             launched.append((numbers, rows))
@@ -105,6 +102,10 @@ class DeviceBatches:
                 yield done, found()
         for done, found in launched:
             yield done, found()
+
+    def _split(self, lengths: Sequence[int]) -> Iterator[list[int]]:
+        """The positions of the prompts of each batch."""
+        return (packed_batches if self._is_packed else batches)(lengths, self.tokens)
 
     def _launched(
         self, numbers: list[int], launch: Launch
@@ -132,7 +133,8 @@ class DeviceBatches:
                 f"lower {tokens}, read fewer blocks{option}, choose another {device}, or end other "
                 "programs that use its memory"
             )
-        self.tokens = len(lengths) // 2 * max(lengths)
+        size = sum(lengths) if self._is_packed else len(lengths) * max(lengths)
+        self.tokens = size // 2
         torch.cuda.empty_cache()
 
 
@@ -225,6 +227,11 @@ class TokenBatch:
     lengths: Tensor
     is_padded: bool
 
+    def inputs(self, network: nn.Module) -> dict[str, Any]:
+        """The arguments of the network's `forward`."""
+        mask = None if is_causal(network) else self.mask
+        return {"input_ids": self.ids, "attention_mask": mask, **without_cache(network)}
+
     def pool(self, states: Tensor, pooling: Pooling) -> Tensor:
         """One float32 row per prompt, [query, hidden].
 
@@ -262,7 +269,10 @@ def pad(rows: list[Any], padding: int, device: torch.device) -> TokenBatch:
 
 
 def read_batch(
-    network: nn.Module, blocks: nn.ModuleList, batch: TokenBatch, sites: Sequence[Site]
+    network: nn.Module,
+    blocks: nn.ModuleList,
+    batch: TokenBatch | PackedBatch,
+    sites: Sequence[Site],
 ) -> Tensor:
     """The pooled states of a batch in float32, [site, query, hidden].
 
@@ -276,9 +286,8 @@ def read_batch(
             if site.layer == layer:
                 rows[site] = batch.pool(states, site.pooling)
 
-    mask = None if is_causal(network) else batch.mask
     with torch.inference_mode(), layer_hooks(blocks, {site.layer for site in sites}, keep):
-        network(input_ids=batch.ids, attention_mask=mask, **_options(network))
+        network(**batch.inputs(network))
     if len(rows) < len(sites):
         raise ConfigError(
             f"{type(network).__name__} doesn't run its blocks in sequence; choose another encoder"
@@ -294,11 +303,6 @@ def is_causal(network: nn.Module) -> bool:
     return {m.is_causal for m in network.modules() if hasattr(m, "is_causal")} == {True}
 
 
-def _options(network: nn.Module) -> dict[str, Any]:
-    has_cache = getattr(network.config, "use_cache", None) is not None
-    return {"use_cache": False} if has_cache else {}
-
-
 @short_repr
 @final
 @dataclass(frozen=True, eq=False)
@@ -312,6 +316,7 @@ class HubEncoder(NetworkEncoder):
         blocks: The network's blocks.
         last_layer: The last layer that can be read.
         batch_tokens: The most tokens, padding included, in one batch.
+        packing: How prompts are packed; None where they are padded.
     """
 
     made_by: Provenance
@@ -320,6 +325,7 @@ class HubEncoder(NetworkEncoder):
     blocks: nn.ModuleList
     last_layer: int
     batch_tokens: int
+    packing: Packing | None = None
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -344,7 +350,7 @@ class HubEncoder(NetworkEncoder):
         """The states of prompts of similar length."""
 
         def launch(numbers: list[int]) -> Tensor:
-            batch = pad([prompts[i].ids for i in numbers], self.padding, self.device)
+            batch = self._batch([prompts[i].ids for i in numbers])
             return read_batch(self.network, self.blocks, batch, sites)
 
         return self._batches.read([len(prompt.ids) for prompt in prompts], launch)
@@ -363,6 +369,13 @@ class HubEncoder(NetworkEncoder):
         except ConfigError:
             return self
 
+    def _batch(self, rows: list[Any]) -> TokenBatch | PackedBatch:
+        """A batch of rows of token ids."""
+        if self.packing is None:
+            return pad(rows, self.padding, self.device)
+        return pack(rows, self.device, self.packing.padding)
+
     @cached_property
     def _batches(self) -> DeviceBatches:
-        return DeviceBatches(self.device, self.batch_tokens)
+        is_packed = self.packing is not None
+        return DeviceBatches(self.device, self.batch_tokens, is_packed=is_packed)

@@ -16,7 +16,7 @@ differs anywhere before the block can't match it.
 
 import inspect
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, final
@@ -33,6 +33,7 @@ from prefill_router.activations import POOLINGS, Pooling, Provenance, Site
 from prefill_router.data import Query
 from prefill_router.encoders.base import Encoder, States, TokenizedPrompt, require_finite
 from prefill_router.encoders.hub import HubEncoder, is_causal, layer_hooks
+from prefill_router.encoders.packing import SAME_AT_ANY_LENGTH, rotary_kinds
 from prefill_router.errors import ConfigError
 from prefill_router.progress import Progress, SilentProgress
 
@@ -340,8 +341,6 @@ class PrefixCachingEncoder(Encoder):
         return found
 
 
-_SAME_AT_ANY_LENGTH = frozenset({"default", "linear", "llama3", "yarn"})
-"""Kinds of rotary position embeddings that don't depend on the prompt's length."""
 _WINDOWED = frozenset({"gemma3_text", "gpt_oss", "mistral"})
 """Families (`config.model_type`) with sliding windows that tests compare with full forward passes
 beyond the window; all keys and values are cached, and masks hide those outside the window."""
@@ -356,6 +355,8 @@ def reason_against_prefix_cache(encoder: HubEncoder) -> str | None:
 
     It takes a few forward passes over a made-up prompt of about 150 tokens.
     """
+    if encoder.packing is not None:
+        return f"{encoder.made_by.encoder} is run packed, without a cache of keys and values"
     reason = _unknown(encoder) or _unlike_the_rest(encoder.network)
     if reason is not None:
         return reason
@@ -384,7 +385,7 @@ def _unlike_the_rest(network: nn.Module) -> str | None:
     name = type(network).__name__
     if not is_causal(network):
         return f"{name} isn't declared to be causal"
-    odd = set(_rotary_kinds(getattr(config, "rope_parameters", None))) - _SAME_AT_ANY_LENGTH
+    odd = set(rotary_kinds(getattr(config, "rope_parameters", None))) - SAME_AT_ANY_LENGTH
     if odd:
         return f"the positions of {name} may depend on the prompt's length: {sorted(odd)}"
     try:
@@ -398,15 +399,6 @@ def _unlike_the_rest(network: nn.Module) -> str | None:
         names = sorted(kind.__name__ for kind in kinds)
         return f"the cache of {name} may lack the keys and values of some tokens: {names}"
     return None
-
-
-def _rotary_kinds(parameters: Any) -> Iterator[str]:
-    """The kinds that a configuration names, for all layers or for each kind of layer."""
-    if isinstance(parameters, Mapping):
-        for name, value in parameters.items():
-            if name in ("rope_type", "type"):
-                yield str(value)
-            yield from _rotary_kinds(value)
 
 
 def _worst_error(encoder: HubEncoder) -> float:

@@ -37,6 +37,7 @@ from prefill_router.encoders.base import EncoderRequest
 from prefill_router.encoders.devices import batch_tokens_on, device_of, dtype_name, dtype_of
 from prefill_router.encoders.hub import HubEncoder, on_device
 from prefill_router.encoders.llama import fuse_blocks
+from prefill_router.encoders.packing import PACKED_BATCH_TOKENS, use_packing
 from prefill_router.encoders.provenance import (
     TOKENIZER_FILES,
     check_files,
@@ -309,8 +310,14 @@ def load_hub_encoder(request: EncoderRequest) -> HubEncoder:
     keep_blocks(blocks, max(last, 2))
     network = on_device(network, device, request.source)
     fuse_blocks(network, blocks)
+    packing = None if request.as_network else use_packing(network, device, dtype)
     most = request.batch_tokens or batch_tokens_on(device, cut, dtype)
-    return HubEncoder(found.made_by, found.tokenizer, network, blocks, last, most)
+    if packing is None:
+        return HubEncoder(found.made_by, found.tokenizer, network, blocks, last, most)
+    made_by = replace(found.made_by, packed_by=packing.kernel)
+    if request.batch_tokens is None:
+        most = min(most, PACKED_BATCH_TOKENS)
+    return HubEncoder(made_by, found.tokenizer, network, blocks, last, most, packing)
 
 
 _FACTS = "gguf.json"

@@ -259,9 +259,15 @@ def token_limit(text: Any, tokenizer: Any) -> int:
     """The most tokens that the network can read."""
     positions = getattr(text, "max_position_embeddings", None)
     limit = positions if isinstance(positions, int) and positions > 0 else NO_LIMIT
-    if text.model_type in _COUNTED_FROM_PADDING:
-        limit -= text.pad_token_id + 1
+    padding = counted_padding(text)
+    if padding is not None:
+        limit -= padding + 1
     return int(min(limit, tokenizer.model_max_length))
+
+
+def counted_padding(text: Any) -> int | None:
+    """The padding token, where positions begin after its number and leave it out; else None."""
+    return int(text.pad_token_id) if text.model_type in _COUNTED_FROM_PADDING else None
 
 
 def _not_found(request: EncoderRequest, error: Exception) -> str:

@@ -64,6 +64,7 @@ class SavedProvenance(StrictModel):
     hidden_size: PositiveInt
     quantisation: str | None = None
     computed_by: str | None = None
+    packed_by: str | None = None
 
     def provenance(self) -> Provenance:
         """The provenance that was saved."""

@@ -1,0 +1,59 @@
+"""Attention of packed prompts by plain operations, with the arguments of torch's kernel."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from prefill_router.encoders import packing
+
+
+@contextmanager
+def plain_kernel() -> Iterator[None]:
+    """What is loaded here is packed on the processor, as on a GPU but for the kernel."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torch.nn.attention.varlen.varlen_attn", varlen_attn)
+        kernel = packing.torch_kernel()
+        patch.setattr(packing, "find_kernel", lambda _device, _dtype: ("plain", kernel))
+        yield
+
+
+def varlen_attn(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seq_q: Tensor,
+    cu_seq_k: Tensor,
+    max_q: int,
+    max_k: int,
+    *,
+    return_aux: Any = None,
+    scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+    enable_gqa: bool = False,
+) -> Any:
+    """What each token sees, and with `return_aux` the logarithms of the sums of its scores."""
+    assert cu_seq_q.dtype == torch.int32
+    assert torch.equal(cu_seq_q, cu_seq_k)
+    assert max_q == max_k >= int(cu_seq_q.diff().max())
+    assert enable_gqa or query.shape[1] == key.shape[1]
+    shared = query.shape[1] // key.shape[1]
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    seen, sums = [], []
+    for first, end in zip(cu_seq_q[:-1].tolist(), cu_seq_q[1:].tolist(), strict=True):
+        keys, values = (x[first:end].repeat_interleave(shared, 1) for x in (key, value))
+        scores = torch.einsum("qhw,khw->hqk", query[first:end], keys) * factor
+        scores = scores.masked_fill(hidden(end - first, window_size), -torch.inf)
+        sums.append(scores.logsumexp(-1))
+        seen.append(torch.einsum("hqk,khw->qhw", scores.softmax(-1), values))
+    return torch.cat(seen) if return_aux is None else (torch.cat(seen), torch.cat(sums, 1))
+
+
+def hidden(count: int, window: tuple[int, int]) -> Tensor:
+    """Which keys a token doesn't see, [query, key]."""
+    before = torch.arange(count)[:, None] - torch.arange(count)
+    past, later = (count if limit < 0 else limit for limit in window)
+    return (before > past) | (-before > later)
