@@ -52,6 +52,21 @@ def varlen_attn(
     return torch.cat(seen) if return_aux is None else (torch.cat(seen), torch.cat(sums, 1))
 
 
+@torch.library.custom_op("prefill_router_tests::attend", mutates_args={})
+def operator(
+    query: Tensor, key: Tensor, value: Tensor, starts: Tensor, longest: int, before: int, after: int
+) -> Tensor:
+    """One operation for a compiler, as the kernel is."""
+    places, window = (starts, starts, longest, longest), (before, after)
+    seen: Tensor = varlen_attn(query, key, value, *places, window_size=window, enable_gqa=True)
+    return seen
+
+
+@operator.register_fake
+def _(query: Tensor, *_: Any) -> Tensor:
+    return query.new_empty(query.shape)
+
+
 def hidden(count: int, window: tuple[int, int]) -> Tensor:
     """Which keys a token doesn't see, [query, key]."""
     before = torch.arange(count)[:, None] - torch.arange(count)

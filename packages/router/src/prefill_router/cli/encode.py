@@ -80,6 +80,13 @@ def encode(
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Let code that comes with the weights run.")
     ] = False,
+    compile_blocks: Annotated[
+        bool,
+        typer.Option(
+            "--compile/--no-compile",
+            help="Compile blocks on a GPU, where the work is large enough to win back the time.",
+        ),
+    ] = True,
     from_vllm: Annotated[
         Path | None,
         typer.Option(help="Read the states that vLLM's hidden-states connector wrote here."),
@@ -126,6 +133,7 @@ def encode(
         layers=numbers,
         batch_tokens=batch_tokens,
         trust_remote_code=trust_remote_code,
+        compile_blocks=compile_blocks,
         vllm_folder=from_vllm,
         progress=progress,
     )
@@ -145,7 +153,9 @@ def encode(
             return
     _print_plan(plan, network.provenance)
     source = EncoderSource.of(
-        network, encoder, numbers, batch_tokens, trust_remote_code=trust_remote_code
+        *(network, encoder, numbers, batch_tokens),
+        trust_remote_code=trust_remote_code,
+        compile_blocks=compile_blocks,
     )
     report = _encoded(plan, network, source, engine, gpus)
     _print_report(plan, report, network, as_json=json)

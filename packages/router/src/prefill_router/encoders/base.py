@@ -123,6 +123,15 @@ class Encoder(ABC):
         del most_bytes
         return self
 
+    def expect_tokens(self, tokens: int, *, progress: Progress | None = None) -> None:
+        """Prepare for reading so many tokens, where that makes it faster.
+
+        Args:
+            tokens: The number of tokens that will be read.
+            progress: Shows what is prepared.
+        """
+        del tokens, progress
+
     def encode(
         self,
         queries: Sequence[Query],
@@ -529,7 +538,8 @@ class EncoderRequest:
     """The arguments of `load_encoder`, the encoder's location, and its expected provenance.
 
     If `source` was made from a quantised file, `file_revision` and `quantisation` are that file's.
-    `as_network` is set where the torch network itself is needed.
+    `as_network` is set where the torch network itself is needed. `compile_blocks` allows compiling
+    on a GPU, where the work is large enough.
     """
 
     name: str = ""
@@ -547,6 +557,7 @@ class EncoderRequest:
     file_revision: str | None = None
     quantisation: str | None = None
     as_network: bool = False
+    compile_blocks: bool = True
 
 
 def check_batch_tokens(request: EncoderRequest) -> None:

@@ -35,9 +35,12 @@ from prefill_router.encoders.base import (
     batches,
     packed_batches,
 )
+from prefill_router.encoders.compiling import BlockCompiler
 from prefill_router.encoders.devices import sent
+from prefill_router.encoders.graphs import RecordedPasses
 from prefill_router.encoders.packing import PackedBatch, Packing, pack, without_cache
 from prefill_router.errors import ConfigError, name_option
+from prefill_router.progress import Progress
 from prefill_router.short_repr import short_repr
 
 Launch = Callable[[list[int]], Tensor]
@@ -112,14 +115,14 @@ class DeviceBatches:
     ) -> Callable[[], NDArray[np.float32]] | None:
         """Begin a batch; None where memory ran out, once the error holds no tensor any more."""
         try:
-            with self._current():
+            with self.current():
                 return _copied(launch(numbers))
         except RuntimeError as error:  # torch.OutOfMemoryError is one
             if not (isinstance(error, torch.OutOfMemoryError) or _NO_WORKSPACE in str(error)):
                 raise
         return None
 
-    def _current(self) -> AbstractContextManager[Any]:
+    def current(self) -> AbstractContextManager[Any]:
         """Makes a GPU the current one, where kernels and events of other libraries go."""
         return torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext()
 
@@ -317,6 +320,8 @@ class HubEncoder(NetworkEncoder):
         last_layer: The last layer that can be read.
         batch_tokens: The most tokens, padding included, in one batch.
         packing: How prompts are packed; None where they are padded.
+        compiler: Compiles the blocks where that pays; None where they run as they are.
+        recorded: Reads few prompts by recorded passes; None where none are recorded.
     """
 
     made_by: Provenance
@@ -326,6 +331,8 @@ class HubEncoder(NetworkEncoder):
     last_layer: int
     batch_tokens: int
     packing: Packing | None = None
+    compiler: BlockCompiler | None = None
+    recorded: RecordedPasses | None = None
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -348,12 +355,44 @@ class HubEncoder(NetworkEncoder):
         self, prompts: Sequence[TokenizedPrompt], sites: Sequence[Site]
     ) -> Iterator[Batch]:
         """The states of prompts of similar length."""
+        recorded = self._read_recorded(prompts, sites)
+        if recorded is not None:
+            yield list(range(len(prompts))), recorded
+            return
+        lengths = [len(prompt.ids) for prompt in prompts]
+        self.expect_tokens(sum(lengths))
 
         def launch(numbers: list[int]) -> Tensor:
             batch = self._batch([prompts[i].ids for i in numbers])
             return read_batch(self.network, self.blocks, batch, sites)
 
-        return self._batches.read([len(prompt.ids) for prompt in prompts], launch)
+        for numbers, rows in self._batches.read(lengths, launch):
+            if self.compiler is not None:
+                self.compiler.count(sum(lengths[i] for i in numbers))
+            yield numbers, rows
+
+    def _read_recorded(
+        self, prompts: Sequence[TokenizedPrompt], sites: Sequence[Site]
+    ) -> NDArray[np.float32] | None:
+        """The states by a recorded pass, [site, prompt, hidden]; None where there is none."""
+        if self.recorded is None:
+            return None
+        with self._batches.current():
+            ids = [prompt.ids for prompt in prompts]
+            rows = self.recorded.read(ids, tuple(sites), self.device)
+            found: NDArray[np.float32] | None = None if rows is None else rows.cpu().numpy()
+        return found
+
+    def expect_tokens(self, tokens: int, *, progress: Progress | None = None) -> None:
+        """Compile the blocks, if that pays for so many tokens."""
+        if self.compiler is not None:
+            self.compiler.expect(tokens, self._read_sample, progress)
+
+    def _read_sample(self) -> None:
+        """Read three made-up prompts."""
+        rows = [np.ones(count, dtype=np.int32) for count in (40, 25, 7)]
+        sites = [Site(self.last_layer, "last")]
+        read_batch(self.network, self.blocks, self._batch(rows), sites)
 
     def with_prefix_cache(self, *, most_bytes: int) -> Encoder:
         """The encoder with a cache of shared prefixes, or itself if its network can't use one.

@@ -41,6 +41,7 @@ def load_encoder(
     batch_tokens: int | None = None,
     trust_remote_code: bool = False,
     as_network: bool = False,
+    compile_blocks: bool = True,
     vllm_folder: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Encoder:
@@ -65,6 +66,7 @@ def load_encoder(
         trust_remote_code: Whether code that comes with the weights may run.
         as_network: Whether the torch network itself is needed, as for fine-tuning; `minilm` is
             then loaded by `transformers` too.
+        compile_blocks: Whether blocks on a GPU may be compiled, where the work is large enough.
         vllm_folder: The folder of vLLM's hidden-states connector: the encoder is then a
             `VllmStates` that reads its files, and no weights are loaded. `layers` are those that
             vLLM was told to extract, and `dtype` is by default that of its first file.
@@ -87,6 +89,7 @@ def load_encoder(
         batch_tokens=batch_tokens,
         trust_remote_code=trust_remote_code,
         as_network=as_network,
+        compile_blocks=compile_blocks,
     )
     if vllm_folder is not None:
         return _load_vllm(name_or_path, request, Path(vllm_folder), progress)
@@ -102,6 +105,7 @@ def load_encoder_for(
     batch_tokens: int | None = None,
     trust_remote_code: bool = False,
     as_network: bool = False,
+    compile_blocks: bool = True,
 ) -> Encoder:
     """Load the encoder of stored states, and check that it is the same.
 
@@ -115,6 +119,7 @@ def load_encoder_for(
         batch_tokens: The most tokens, padding included, in one batch.
         trust_remote_code: Whether code that comes with the weights may run.
         as_network: Whether the torch network itself is needed, as for fine-tuning.
+        compile_blocks: Whether blocks on a GPU may be compiled, where the work is large enough.
 
     Raises:
         ProvenanceError: It is another encoder; the message lists each difference.
@@ -148,6 +153,7 @@ def load_encoder_for(
         trust_remote_code=trust_remote_code,
         expected=provenance,
         as_network=as_network,
+        compile_blocks=compile_blocks,
     )
     return _load(provenance.encoder if source is None else _moved(name, source), request)
 

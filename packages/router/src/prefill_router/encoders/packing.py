@@ -52,7 +52,7 @@ SAME_AT_ANY_LENGTH = frozenset({"default", "linear", "llama3", "yarn"})
 """Kinds of rotary position embeddings that don't depend on the length of a prompt."""
 _ODD = (AttributeError, KeyError, RuntimeError, TypeError, ValueError)
 """What networks and kernels raise where they can't be run packed."""
-_PIECE = 64
+PIECE = 64
 """Tokens that are summed one after another; sums of a prompt's pieces are added then."""
 _WIDEST_HEAD, _HEAD_STEP = 256, 8
 _HALVES = (torch.bfloat16, torch.float16)
@@ -184,7 +184,7 @@ def _with_sinks(row: Tensor, sums: Tensor, sinks: Tensor) -> Tensor:
     logarithm without it, [head, token].
     """
     share = torch.sigmoid(sums - sinks.float()[:, None])
-    return row * share.T[..., None].to(row.dtype)
+    return (row * share.T[..., None]).to(row.dtype)
 
 
 def _attend(
@@ -311,6 +311,16 @@ class PackedBatch:
     piece_counts: Tensor
     longest: int
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All tensors, in order."""
+        return self.ids, self.positions, self.starts, self.pieces, self.piece_counts
+
+    def copied_to(self, device: torch.device) -> "PackedBatch":
+        """A copy with memory of its own."""
+        ids, positions, starts, pieces, counts = (t.to(device, copy=True) for t in self.tensors)
+        return PackedBatch(ids, positions, starts, pieces, counts, self.longest)
+
     def inputs(self, network: Any) -> dict[str, Any]:
         """The arguments of the network's `forward`."""
         return {
@@ -387,10 +397,11 @@ def _positions(row: NDArray[np.int32], padding: int | None) -> NDArray[np.int64]
     if padding is None:
         return np.arange(len(row), dtype=np.int64)
     counted = (row != padding).astype(np.int64)
-    return counted.cumsum() * counted + padding
+    positions: NDArray[np.int64] = counted.cumsum() * counted + padding
+    return positions
 
 
 def _pieces(count: int) -> NDArray[np.int64]:
     """The tokens of each piece of a prompt."""
-    starts = np.arange(0, count, _PIECE, dtype=np.int64)
-    return np.minimum(count - starts, _PIECE)
+    starts = np.arange(0, count, PIECE, dtype=np.int64)
+    return np.minimum(count - starts, PIECE)

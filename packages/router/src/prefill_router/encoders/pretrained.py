@@ -18,6 +18,7 @@ import json
 from collections import Counter
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, final
@@ -34,10 +35,12 @@ from transformers.utils.hub import cached_file, extract_commit_hash
 
 from prefill_router.activations import Provenance
 from prefill_router.encoders.base import EncoderRequest
+from prefill_router.encoders.compiling import BlockCompiler, least_tokens
 from prefill_router.encoders.devices import batch_tokens_on, device_of, dtype_name, dtype_of
-from prefill_router.encoders.hub import HubEncoder, on_device
+from prefill_router.encoders.graphs import RecordedPasses
+from prefill_router.encoders.hub import HubEncoder, on_device, read_batch
 from prefill_router.encoders.llama import fuse_blocks
-from prefill_router.encoders.packing import PACKED_BATCH_TOKENS, use_packing
+from prefill_router.encoders.packing import PACKED_BATCH_TOKENS, Packing, use_packing
 from prefill_router.encoders.provenance import (
     TOKENIZER_FILES,
     check_files,
@@ -312,12 +315,24 @@ def load_hub_encoder(request: EncoderRequest) -> HubEncoder:
     fuse_blocks(network, blocks)
     packing = None if request.as_network else use_packing(network, device, dtype)
     most = request.batch_tokens or batch_tokens_on(device, cut, dtype)
-    if packing is None:
-        return HubEncoder(found.made_by, found.tokenizer, network, blocks, last, most)
-    made_by = replace(found.made_by, packed_by=packing.kernel)
-    if request.batch_tokens is None:
-        most = min(most, PACKED_BATCH_TOKENS)
-    return HubEncoder(made_by, found.tokenizer, network, blocks, last, most, packing)
+    encoder = HubEncoder(found.made_by, found.tokenizer, network, blocks, last, most)
+    return encoder if packing is None else _as_packed(encoder, packing, request)
+
+
+def _as_packed(encoder: HubEncoder, packing: Packing, request: EncoderRequest) -> HubEncoder:
+    """The encoder whose network was set to run packed."""
+    tokens = request.batch_tokens or min(encoder.batch_tokens, PACKED_BATCH_TOKENS)
+    made_by = replace(encoder.made_by, packed_by=packing.kernel)
+    packed = replace(encoder, made_by=made_by, batch_tokens=tokens, packing=packing)
+    if not request.compile_blocks:
+        return packed
+    count = min(encoder.last_layer, len(encoder.blocks))
+    least = least_tokens(count, made_by.hidden_size)
+    compiler = BlockCompiler(encoder.blocks, least_tokens=least)
+    if encoder.device.type != "cuda":
+        return replace(packed, compiler=compiler)
+    read = partial(read_batch, encoder.network, encoder.blocks)
+    return replace(packed, compiler=compiler, recorded=RecordedPasses(packing, read))
 
 
 _FACTS = "gguf.json"

@@ -224,6 +224,7 @@ def run_encoding(
         StoreError: The folder isn't a store, the disk is full, or a state isn't finite.
     """
     prepare(plan, encoder.provenance)
+    encoder.expect_tokens(plan.tokens_left, progress=progress)
     start = time.perf_counter()
     with (progress or SilentProgress()).task("tokens", total=float(plan.tokens_left)) as advance:
         busy = list(plan.chunks)

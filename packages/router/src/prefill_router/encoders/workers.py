@@ -40,6 +40,7 @@ class EncoderSource:
         layers: The layers that will be read.
         batch_tokens: The most tokens, padding included, in one batch.
         trust_remote_code: Whether code that comes with the weights may run.
+        compile_blocks: Whether blocks on a GPU may be compiled.
     """
 
     provenance: Provenance
@@ -47,6 +48,7 @@ class EncoderSource:
     layers: tuple[int, ...] | None = None
     batch_tokens: int | None = None
     trust_remote_code: bool = False
+    compile_blocks: bool = True
 
     @classmethod
     def of(
@@ -57,13 +59,15 @@ class EncoderSource:
         batch_tokens: int | None = None,
         *,
         trust_remote_code: bool = False,
+        compile_blocks: bool = True,
     ) -> "EncoderSource":
         """What loads this encoder elsewhere, which `load_encoder` loaded with these arguments."""
         made_by = encoder.provenance
         is_hub = not made_by.revision.startswith(("sha256:", "sampled:")) and (
             not EncoderName.parse(name).is_remote
         )
-        return cls(made_by, None if is_hub else name, layers, batch_tokens, trust_remote_code)
+        source = None if is_hub else name
+        return cls(made_by, source, layers, batch_tokens, trust_remote_code, compile_blocks)
 
     def load(self, device: str) -> Encoder:
         """Load the encoder.
@@ -79,6 +83,7 @@ class EncoderSource:
             device=device,
             batch_tokens=self.batch_tokens,
             trust_remote_code=self.trust_remote_code,
+            compile_blocks=self.compile_blocks,
         )
 
 
