@@ -2,23 +2,27 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
 from prefill_router.activations import Site
 from prefill_router.data import Query
-from prefill_router.encoders import HubEncoder, hub, load_encoder
+from prefill_router.encoders import HubEncoder, hub, load_encoder, pretrained
 from prefill_router.encoders.devices import (
     GPU_BATCH_TOKENS,
     MOST_GPU_BATCH_TOKENS,
     batch_tokens_on,
     device_of,
+    devices_of,
     dtype_of,
     sent,
+    weights_map,
 )
 from prefill_router.encoders.hub import DeviceBatches, on_device
 from prefill_router.encoders.provenance import CPU_BATCH_TOKENS
@@ -175,6 +179,68 @@ def test_the_second_gpu_can_be_named_and_the_third_of_two_cannot() -> None:
     assert device_of(None).type == "cuda"
     with pytest.raises(ConfigError, match=r"'cuda:2' isn't there; the last is cuda:1"):
         device_of("cuda:2")
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_several_gpus_are_named_or_all_are_taken() -> None:
+    both = (torch.device("cuda:0"), CUDA)
+    assert devices_of("cuda:0,cuda:1") == devices_of("auto") == both
+    assert devices_of("cuda:1,cuda:0") == both[::-1]
+    assert devices_of("cpu") == (CPU,)
+    for asked in ("cuda:0,cuda:0", "cuda,cuda:1", "cpu,cuda:1"):
+        with pytest.raises(ConfigError, match="of several devices name each GPU once"):
+            devices_of(asked)
+    with pytest.raises(ConfigError, match=r"'cuda:0,cuda:1', and this runs on one"):
+        device_of("cuda:0,cuda:1")
+
+
+def test_without_a_gpu_auto_is_the_processor() -> None:
+    assert devices_of("auto") == devices_of(None) == (CPU,)
+    assert weights_map((CPU,), "auto") == {}
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_weights_go_to_the_devices_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert weights_map((CUDA,), "cuda:1") == {"device_map": {"": CUDA}}
+    both = (torch.device("cuda:0"), CUDA)
+    share = int(0.8 * (3 << 30))
+    expected = {"device_map": "balanced", "max_memory": {0: share, 1: share, "cpu": 0}}
+    assert weights_map(both, "cuda:0,cuda:1") == expected
+    assert weights_map(both, "auto") == expected | {"device_map": "sequential"}
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    assert weights_map(both, "cuda:0,cuda:1")["max_memory"][3] == 0
+    monkeypatch.setattr("prefill_router.encoders.devices.find_spec", lambda _name: None)
+    assert weights_map((CUDA,), "cuda:1") == {}
+
+
+def test_weights_that_are_loaded_to_their_device_give_the_same_states(
+    encoder: HubEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_tiny_encoder(tmp_path / "tiny")
+    monkeypatch.setattr(pretrained, "weights_map", lambda *_: {"device_map": {"": CPU}})
+    direct = load_encoder(folder, dtype="float32", device="cpu")
+    assert isinstance(direct, HubEncoder)
+    prompts = encoder.tokenize([Query("q", "Why is the sky blue?")])
+    site = Site(2, "mean")
+    assert np.array_equal(
+        direct.states(prompts, [site])[site], encoder.states(prompts, [site])[site]
+    )
+
+
+def test_weights_that_would_be_left_on_the_disk_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_tiny_encoder(tmp_path / "tiny")
+    load_network = pretrained.load_network
+
+    def offloaded(*arguments: Any, **options: Any) -> torch.nn.Module:
+        network: Any = load_network(*arguments, **options)
+        network.hf_device_map = {"embeddings": 0, "encoder": "disk"}
+        return network
+
+    monkeypatch.setattr(pretrained, "load_network", offloaded)
+    with pytest.raises(ConfigError, match=r"don't fit into the memory of cpu; .* cuda:0,cuda:1"):
+        load_encoder(folder, device="cpu")
 
 
 @pytest.mark.usefixtures("two_gpus")

@@ -1,5 +1,6 @@
 """Checkpoints as they lie on hubs: with a vocabulary head, inside a network that also sees."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as tf
+from safetensors.torch import load_file, save_file
 
 from packages.router.tests.encoders.families import FAMILIES, save, save_tokenizer
 from prefill_router.activations import Site
@@ -89,3 +91,36 @@ def test_an_encoder_decoder_is_refused(tmp_path: Path) -> None:
     save_tokenizer(tmp_path, chat=False)
     with pytest.raises(ConfigError, match="encoder-decoder"):
         load_encoder(tmp_path)
+
+
+FP8 = {"quant_method": "fp8", "weight_block_size": [16, 16], "modules_to_not_convert": ["lm_head"]}
+
+
+def quantise(folder: Path) -> None:
+    """Turn the products of a checkpoint into blocks of 16 x 16 in eight bits."""
+    file = folder / "model.safetensors"
+    weights: dict[str, torch.Tensor] = {}
+    for name, weight in load_file(file).items():
+        if not name.endswith("proj.weight"):
+            weights[name] = weight
+            continue
+        blocks = weight.unflatten(1, (-1, 16)).unflatten(0, (-1, 16))
+        scale = blocks.abs().amax((1, 3)) / 448
+        rows = (blocks / scale[:, None, :, None]).flatten(0, 1).flatten(1)
+        weights[name] = rows.to(torch.float8_e4m3fn)
+        weights[f"{name}_scale_inv"] = scale
+    save_file(weights, file, {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "quantization_config": FP8}))
+
+
+def test_quantised_weights_are_read_and_recorded(tmp_path: Path) -> None:
+    whole = load_encoder(save("llama", tmp_path / "llama"), dtype="float32", device="cpu")
+    quantise(tmp_path / "llama")
+    quantised = load_encoder(tmp_path / "llama", dtype="float32", device="cpu")
+    assert whole.provenance.quantisation is None
+    assert quantised.provenance.quantisation == "fp8"
+    prompts = whole.tokenize(QUERIES)
+    expected, found = (one.states(prompts, [SITE])[SITE] for one in (whole, quantised))
+    error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+    assert 1e-4 < error < 0.1  # eight bits, and no other network

@@ -73,7 +73,9 @@ def encode(
     store_dtype: Annotated[
         str, typer.Option(help="Keep states as bfloat16, float16 or float32.")
     ] = "bfloat16",
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; by default a GPU.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, cuda:0,cuda:1, auto; by default a GPU.")
+    ] = None,
     shard: Annotated[
         str, typer.Option(help="i/n: this is the i-th, from 0, of n processes that share the work.")
     ] = "0/1",

@@ -1,5 +1,6 @@
 """The device, type and batch size that a torch network runs with: requested, or the hardware's."""
 
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -11,17 +12,67 @@ from prefill_router.errors import ConfigError
 GPU_BATCH_TOKENS = 65_536
 MOST_GPU_BATCH_TOKENS = 131_072
 """More wouldn't be faster, and kernels that count a tensor's numbers in 32 bits would fail."""
+AUTO = "auto"
 _SHARE_OF_FREE = 0.5
+_SHARE_FOR_WEIGHTS = 0.8
+"""Of the free memory of each of several GPUs; the rest is for states."""
 _HIDDEN_ROWS, _INNER_ROWS = 16, 4
 """How many rows of a network's two widths a block needs for one token at its widest moment."""
+
+
+def devices_of(asked: str | None) -> tuple[torch.device, ...]:
+    """The requested devices, the first of which gets the prompts.
+
+    Args:
+        asked: A device, several with commas between them, or `auto`: all GPUs, or the processor.
+
+    Raises:
+        ConfigError: A device is unknown or not available, or named twice, or one of several isn't
+            a GPU.
+    """
+    if asked == AUTO and torch.cuda.is_available():
+        return tuple(torch.device("cuda", n) for n in range(torch.cuda.device_count()))
+    devices = tuple(map(device_of, (asked or "").split(",")))
+    several = len(devices) > 1
+    if several and (len(set(devices)) < len(devices) or any(d.index is None for d in devices)):
+        raise ConfigError(
+            f"the device is {asked!r}; of several devices name each GPU once, like cuda:0,cuda:1"
+        )
+    return devices
+
+
+def weights_map(devices: tuple[torch.device, ...], asked: str | None) -> dict[str, Any]:
+    """The options by which `transformers` loads weights to devices, shard by shard.
+
+    Args:
+        devices: Those of `devices_of`.
+        asked: What was requested: named devices share the blocks evenly, and with `auto` the first
+            is filled first, so that a small network has one of them.
+
+    Returns:
+        Nothing where weights are loaded to the host first: without a GPU, or without the package
+        that loads them to one.
+    """
+    if devices[0].type != "cuda" or find_spec("accelerate") is None:
+        return {}
+    if len(devices) == 1:
+        return {"device_map": {"": devices[0]}}
+    free: dict[int | str, int] = dict.fromkeys(range(torch.cuda.device_count()), 0)
+    for device in devices:
+        free[device.index] = int(_SHARE_FOR_WEIGHTS * torch.cuda.mem_get_info(device)[0])
+    strategy = "sequential" if asked == AUTO else "balanced"
+    return {"device_map": strategy, "max_memory": {**free, "cpu": 0}}
 
 
 def device_of(asked: str | None) -> torch.device:
     """The requested device, by default a GPU where there is one.
 
     Raises:
-        ConfigError: The device is unknown or not available.
+        ConfigError: The device is unknown or not available, or there are several.
     """
+    if asked is not None and "," in asked:
+        raise ConfigError(f"the device is {asked!r}, and this runs on one; name one of them")
+    asked = None if asked == AUTO else asked
     try:
         device = torch.device(asked or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError:

@@ -58,9 +58,18 @@ def on_device(network: nn.Module, device: torch.device, source: str) -> nn.Modul
     try:
         return network.to(device)
     except torch.OutOfMemoryError:
-        option = name_option(" (--layers)", "")
-        fix = f"choose another {name_option('--device')}, or read fewer blocks{option}"
-    raise ConfigError(f"the weights of {source} don't fit into {_memory(device)}; {fix}")
+        pass
+    raise too_large([device], source)
+
+
+def too_large(devices: Sequence[torch.device], source: str) -> ConfigError:
+    """The error of weights that don't fit into the memory of devices."""
+    option, device = name_option(" (--layers)", ""), name_option("--device")
+    memory = " and ".join(map(_memory, devices))
+    return ConfigError(
+        f"the weights of {source} don't fit into {memory}; choose another {device}, several like "
+        f"cuda:0,cuda:1, or read fewer blocks{option}"
+    )
 
 
 @final
@@ -248,10 +257,10 @@ class TokenBatch:
             )
         if pooling == "last":
             rows = torch.arange(len(states), device=states.device)
-            return states[rows, self.lengths - 1].float()
+            return states[rows, self.lengths.to(states.device) - 1].float()
         if self.is_padded:
-            states = states.masked_fill((self.mask == 0)[..., None], 0)
-        count = self.lengths[:, None]
+            states = states.masked_fill((self.mask.to(states.device) == 0)[..., None], 0)
+        count = self.lengths.to(states.device)[:, None]
         if pooling == "mean":
             return states.sum(1, dtype=torch.float32) / count
         # the first state is never added, since taking it off again would leave its rounding
@@ -287,7 +296,7 @@ def read_batch(
     def keep(layer: int, states: Tensor) -> None:
         for site in sites:
             if site.layer == layer:
-                rows[site] = batch.pool(states, site.pooling)
+                rows[site] = batch.pool(states, site.pooling).to(batch.ids.device)
 
     with torch.inference_mode(), layer_hooks(blocks, {site.layer for site in sites}, keep):
         network(**batch.inputs(network))

@@ -59,8 +59,9 @@ def load_encoder(
         dtype: The type of computation; by default bfloat16 where the processor supports it, else
             float32; for `sentence:` the type of the saved model, for `signals:` float32. It is
             recorded for `minilm` too, which always computes in float32.
-        device: A device such as `cpu` or `cuda:1`; by default a GPU where there is one. `minilm`
-            always runs on the processor.
+        device: A device such as `cpu` or `cuda:1`; by default a GPU where there is one. A network
+            whose layers are read is spread over several, such as `cuda:0,cuda:1`, or, with `auto`,
+            over as many GPUs as it needs. `minilm` always runs on the processor.
         layers: The layers that will be read; blocks after the last aren't loaded. All by default.
         batch_tokens: The most tokens, padding included, in one batch.
         trust_remote_code: Whether code that comes with the weights may run.

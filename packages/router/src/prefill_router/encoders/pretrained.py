@@ -16,11 +16,13 @@ file, whatever the cache holds.
 import copy
 import json
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, final
 
 import numpy as np
@@ -36,9 +38,16 @@ from transformers.utils.hub import cached_file, extract_commit_hash
 from prefill_router.activations import Provenance
 from prefill_router.encoders.base import EncoderRequest
 from prefill_router.encoders.compiling import BlockCompiler, least_tokens
-from prefill_router.encoders.devices import batch_tokens_on, device_of, dtype_name, dtype_of
+from prefill_router.encoders.devices import (
+    batch_tokens_on,
+    device_of,
+    devices_of,
+    dtype_name,
+    dtype_of,
+    weights_map,
+)
 from prefill_router.encoders.graphs import RecordedPasses
-from prefill_router.encoders.hub import HubEncoder, on_device, read_batch
+from prefill_router.encoders.hub import HubEncoder, on_device, read_batch, too_large
 from prefill_router.encoders.llama import fuse_blocks
 from prefill_router.encoders.packing import PACKED_BATCH_TOKENS, Packing, use_packing
 from prefill_router.encoders.provenance import (
@@ -191,6 +200,7 @@ def load_network(
     dtype: torch.dtype,
     is_part: bool,
     trust_remote_code: bool,
+    weights: Mapping[str, Any] = MappingProxyType({}),
 ) -> nn.Module:
     """Load the base network, without the vocabulary head.
 
@@ -201,6 +211,7 @@ def load_network(
         dtype: The type of computation.
         is_part: Whether the checkpoint has other networks too, such as vision.
         trust_remote_code: Whether code that comes with the weights may run.
+        weights: The options of `devices.weights_map`.
 
     Raises:
         ConfigError: Weights that it needs are missing.
@@ -213,6 +224,7 @@ def load_network(
         trust_remote_code=trust_remote_code,
         output_loading_info=True,
         key_mapping=_TEXT_PART if is_part else None,
+        **weights,
     )
     missing = [k for k in report["missing_keys"] if not k.startswith(_MAY_BE_MISSING)]
     if missing or report["mismatched_keys"]:
@@ -280,6 +292,8 @@ def describe_encoder(request: EncoderRequest, dtype: torch.dtype) -> EncoderDesc
     config, tokenizer = config_and_tokenizer(request)
     commit = commit_of(request, "config.json")
     text = text_config(config)
+    if hasattr(config, "quantization_config"):
+        text.quantization_config = config.quantization_config
     files = tokenizer_files(request.source, commit)
     made_by = provenance_of(request, text, tokenizer, files, commit, dtype_name(dtype))
     if request.expected is not None:
@@ -295,28 +309,64 @@ def load_hub_encoder(request: EncoderRequest) -> HubEncoder:
         ProvenanceError: It isn't the expected encoder.
     """
     prepare(request)
-    device = device_of(request.device)
+    devices = devices_of(request.device)
+    device = devices[0]
     dtype = dtype_of(request.dtype, device)
     with hub_errors(request):
         found = describe_encoder(request, dtype)
         last = last_layer(request.layers, found.text.num_hidden_layers)
         cut = cut_config(found.text, max(last, 2))
+        network = _load_to(devices, request, found, cut, dtype)
+    blocks = find_blocks(network, cut.num_hidden_layers)
+    keep_blocks(blocks, max(last, 2))
+    if not _is_spread(network):
+        network = on_device(network, device, request.source)
+    fuse_blocks(network, blocks)
+    packing = None if request.as_network else use_packing(network, device, dtype)
+    most = request.batch_tokens or min(batch_tokens_on(d, cut, dtype) for d in devices)
+    encoder = HubEncoder(found.made_by, found.tokenizer, network, blocks, last, most)
+    return encoder if packing is None else _as_packed(encoder, packing, request)
+
+
+def _load_to(
+    devices: tuple[torch.device, ...],
+    request: EncoderRequest,
+    found: EncoderDescription,
+    config: Any,
+    dtype: torch.dtype,
+) -> nn.Module:
+    """Load the network to its devices.
+
+    Raises:
+        ConfigError: It doesn't fit there.
+    """
+    weights = weights_map(devices, request.device)
+    if len(devices) > 1 and not weights:
+        raise ConfigError("weights on several GPUs need a package: pip install accelerate")
+    try:
         network = load_network(
             request.source,
-            cut,
+            config,
             revision=found.commit,
             dtype=dtype,
             is_part=found.is_part,
             trust_remote_code=request.trust_remote_code,
+            weights=weights,
         )
-    blocks = find_blocks(network, cut.num_hidden_layers)
-    keep_blocks(blocks, max(last, 2))
-    network = on_device(network, device, request.source)
-    fuse_blocks(network, blocks)
-    packing = None if request.as_network else use_packing(network, device, dtype)
-    most = request.batch_tokens or batch_tokens_on(device, cut, dtype)
-    encoder = HubEncoder(found.made_by, found.tokenizer, network, blocks, last, most)
-    return encoder if packing is None else _as_packed(encoder, packing, request)
+    except torch.OutOfMemoryError:
+        network = None
+    if network is None or {"cpu", "disk"} & {*_places(network)}:
+        raise too_large(devices, request.source)
+    return network
+
+
+def _places(network: Any) -> list[str]:
+    """The kinds and numbers of the devices that parts of the network were loaded to."""
+    return [str(place) for place in getattr(network, "hf_device_map", {}).values()]
+
+
+def _is_spread(network: nn.Module) -> bool:
+    return len(set(_places(network))) > 1
 
 
 def _as_packed(encoder: HubEncoder, packing: Packing, request: EncoderRequest) -> HubEncoder:
@@ -324,7 +374,7 @@ def _as_packed(encoder: HubEncoder, packing: Packing, request: EncoderRequest) -
     tokens = request.batch_tokens or min(encoder.batch_tokens, PACKED_BATCH_TOKENS)
     made_by = replace(encoder.made_by, packed_by=packing.kernel)
     packed = replace(encoder, made_by=made_by, batch_tokens=tokens, packing=packing)
-    if not request.compile_blocks:
+    if not request.compile_blocks or _is_spread(encoder.network):
         return packed
     count = min(encoder.last_layer, len(encoder.blocks))
     least = least_tokens(count, made_by.hidden_size)

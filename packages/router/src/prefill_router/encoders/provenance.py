@@ -111,7 +111,7 @@ NO_LIMIT = 1 << 62
 DTYPES = ("float32", "bfloat16", "float16")
 _BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
 _PROCESSOR = Path("/proc/cpuinfo")
-_DEVICE = re.compile(r"(cpu|cuda|mps|xpu)(:\d+)?")
+_DEVICE = re.compile(r"auto|(cpu|cuda|mps|xpu)(:\d+)?(,cuda:\d+)*")
 _MALFORMED = (
     ValueError,
     ImportError,
@@ -185,8 +185,19 @@ def provenance_of(
         dtype=dtype,
         num_layers=text.num_hidden_layers,
         hidden_size=text.hidden_size,
-        quantisation=request.quantisation,
+        quantisation=request.quantisation or _quantisation(text),
     )
+
+
+def _quantisation(text: Any) -> str | None:
+    """How a checkpoint's weights are quantised, such as `fp8` or `gptq-4`; None if they aren't."""
+    found = getattr(text, "quantization_config", None)
+    if found is None:
+        return None
+    settings = found if isinstance(found, dict) else found.to_dict()
+    method = str(getattr(settings["quant_method"], "value", settings["quant_method"]))
+    bits = settings.get("bits")
+    return method if bits is None else f"{method}-{bits}"
 
 
 def last_layer(wanted: tuple[int, ...] | None, count: int) -> int:
