@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import transformers
 
-from prefill_router.data import Query, read_dataset
+from prefill_router.data import Query
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "mmlu_pro"
 RESULTS = Path(__file__).parent / "results"
@@ -70,6 +70,8 @@ def save_random(config: Any, folder: Path) -> Any:
 
 def prompts(folder: Path, count: int) -> list[Query]:
     """Every n-th query of a dataset, in the order of its file."""
+    from prefill_router.data import read_dataset  # it needs tables, which an encoder does not
+
     queries = read_dataset(folder).queries
     step = max(1, len(queries) // count)
     return list(queries[::step][:count])

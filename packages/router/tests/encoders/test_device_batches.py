@@ -218,8 +218,15 @@ def test_weights_that_are_loaded_to_their_device_give_the_same_states(
 ) -> None:
     folder = save_tiny_encoder(tmp_path / "tiny")
     monkeypatch.setattr(pretrained, "weights_map", lambda *_: {"device_map": {"": CPU}})
+    maps, load = [], pretrained.AutoModel.from_pretrained
+
+    def loaded(*arguments: Any, **options: Any) -> Any:
+        maps.append(options["device_map"])
+        return load(*arguments, **options)
+
+    monkeypatch.setattr(pretrained.AutoModel, "from_pretrained", loaded)
     direct = load_encoder(folder, dtype="float32", device="cpu")
-    assert isinstance(direct, HubEncoder)
+    assert maps == [{"": CPU}]
     prompts = encoder.tokenize([Query("q", "Why is the sky blue?")])
     site = Site(2, "mean")
     assert np.array_equal(

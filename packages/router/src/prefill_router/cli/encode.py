@@ -123,6 +123,8 @@ def encode(
     keep = one_of("--store-dtype", store_dtype, ROUNDINGS)
     kind = one_of("--template", template, TEMPLATES)
     gpus = _gpu_workers(engine, gpu_workers, device)
+    if dtype is None and gpus[1]:
+        dtype = "bfloat16"  # this process has no GPU whose default it would be
     computed = None if dtype is None else one_of("--dtype", dtype, ROUNDINGS)
     queries, progress = open_queries(dataset), BarProgress(console=err)
     network = load_encoder(

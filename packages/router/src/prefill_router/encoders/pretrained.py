@@ -49,7 +49,7 @@ from prefill_router.encoders.devices import (
 from prefill_router.encoders.graphs import RecordedPasses
 from prefill_router.encoders.hub import HubEncoder, on_device, read_batch, too_large
 from prefill_router.encoders.llama import fuse_blocks
-from prefill_router.encoders.packing import PACKED_BATCH_TOKENS, Packing, use_packing
+from prefill_router.encoders.packing import PACKED_BATCH_TOKENS, use_packing
 from prefill_router.encoders.provenance import (
     TOKENIZER_FILES,
     check_files,
@@ -322,10 +322,13 @@ def load_hub_encoder(request: EncoderRequest) -> HubEncoder:
     if not _is_spread(network):
         network = on_device(network, device, request.source)
     fuse_blocks(network, blocks)
-    packing = None if request.as_network else use_packing(network, device, dtype)
     most = request.batch_tokens or min(batch_tokens_on(d, cut, dtype) for d in devices)
     encoder = HubEncoder(found.made_by, found.tokenizer, network, blocks, last, most)
-    return encoder if packing is None else _as_packed(encoder, packing, request)
+    if request.as_network:
+        return encoder
+    return packed_where_possible(
+        encoder, batch_tokens=request.batch_tokens, compile_blocks=request.compile_blocks
+    )
 
 
 def _load_to(
@@ -369,12 +372,25 @@ def _is_spread(network: nn.Module) -> bool:
     return len(set(_places(network))) > 1
 
 
-def _as_packed(encoder: HubEncoder, packing: Packing, request: EncoderRequest) -> HubEncoder:
-    """The encoder whose network was set to run packed."""
-    tokens = request.batch_tokens or min(encoder.batch_tokens, PACKED_BATCH_TOKENS)
+def packed_where_possible(
+    encoder: HubEncoder, *, batch_tokens: int | None = None, compile_blocks: bool = True
+) -> HubEncoder:
+    """The encoder with packed prompts, if its family and its device allow that; else itself.
+
+    Args:
+        encoder: The encoder, whose network is set to run packed.
+        batch_tokens: The most tokens in one batch; by default `PACKED_BATCH_TOKENS`, or those of
+            the encoder if they are fewer.
+        compile_blocks: Whether blocks may be compiled and short passes recorded.
+    """
+    dtype: torch.dtype = getattr(torch, encoder.made_by.dtype)
+    packing = use_packing(encoder.network, encoder.device, dtype)
+    if packing is None:
+        return encoder
+    tokens = batch_tokens or min(encoder.batch_tokens, PACKED_BATCH_TOKENS)
     made_by = replace(encoder.made_by, packed_by=packing.kernel)
     packed = replace(encoder, made_by=made_by, batch_tokens=tokens, packing=packing)
-    if not request.compile_blocks or _is_spread(encoder.network):
+    if not compile_blocks or _is_spread(encoder.network):
         return packed
     count = min(encoder.last_layer, len(encoder.blocks))
     least = least_tokens(count, made_by.hidden_size)
