@@ -122,7 +122,12 @@ def test_at_most_a_tenth_of_a_padded_batch_is_padding(budget: int) -> None:
     for numbers in found:
         own = [lengths[i] for i in numbers]
         assert len(own) * max(own) <= max(budget, max(own))
-        assert len(own) * max(own) - sum(own) <= 0.1 * len(own) * max(own)
+        size = len(own) * max(own)
+        assert size <= 128 or size - sum(own) <= 0.1 * size
+    lengths = [40, 30, 20, 10]
+    assert [len(part) for part in batches(lengths, 1000, small=160)] == [4]
+    assert [len(part) for part in batches(lengths, 1000, small=100)] == [2, 2]
+    assert [len(part) for part in batches(lengths, 1000, small=0)] == [1, 1, 1, 1]
 
 
 def test_packed_batches_are_full() -> None:

@@ -325,13 +325,22 @@ def _rendered(query: Query, messages: list[dict[str, str]], tokenizer: Any, enco
 
 MOST_PADDING = 0.1
 """The share of a batch that may be padding."""
+SMALL_BATCH = 128
+"""Tokens of a batch in which padding costs nothing: a processor reads its weights as long."""
 
 
-def batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
+def batches(
+    lengths: Sequence[int], budget: int, *, small: int = SMALL_BATCH
+) -> Iterator[list[int]]:
     """Group positions into batches of similar length, longest first, each within the budget.
 
     A prompt that is longer than the budget becomes its own batch. Prompts are padded to the longest
-    of their batch, and at most a tenth of that is padding.
+    of their batch, and at most a tenth of that is padding, but in a small batch.
+
+    Args:
+        lengths: The number of tokens of each prompt.
+        budget: The most tokens in a batch, padding included.
+        small: The tokens up to which a batch may have any padding.
 
     Raises:
         ConfigError: The budget isn't positive.
@@ -339,7 +348,7 @@ def batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
 
     def fits(batch: list[int], tokens: int) -> bool:
         size = (len(batch) + 1) * lengths[batch[0]]
-        return size <= budget and size - tokens <= MOST_PADDING * size
+        return size <= budget and (size <= small or size - tokens <= MOST_PADDING * size)
 
     return _group(lengths, budget, fits)
 

@@ -13,6 +13,8 @@ GPU_BATCH_TOKENS = 65_536
 MOST_GPU_BATCH_TOKENS = 131_072
 """More wouldn't be faster, and kernels that count a tensor's numbers in 32 bits would fail."""
 AUTO = "auto"
+GPU_SMALL_BATCH = 2048
+"""Tokens of a batch in which padding costs nothing: a GPU's host queues its kernels as long."""
 _SHARE_OF_FREE = 0.5
 _SHARE_FOR_WEIGHTS = 0.8
 """Of the free memory of each of several GPUs; the rest is for states."""

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from prefill_router.activations import Pooling, Provenance, Site
 from prefill_router.encoders.base import (
+    SMALL_BATCH,
     Batch,
     Encoder,
     NetworkEncoder,
@@ -36,7 +37,7 @@ from prefill_router.encoders.base import (
     packed_batches,
 )
 from prefill_router.encoders.compiling import BlockCompiler
-from prefill_router.encoders.devices import sent
+from prefill_router.encoders.devices import GPU_SMALL_BATCH, sent
 from prefill_router.encoders.graphs import RecordedPasses
 from prefill_router.encoders.packing import PackedBatch, Packing, pack, without_cache
 from prefill_router.errors import ConfigError, name_option
@@ -117,7 +118,10 @@ class DeviceBatches:
 
     def _split(self, lengths: Sequence[int]) -> Iterator[list[int]]:
         """The positions of the prompts of each batch."""
-        return (packed_batches if self._is_packed else batches)(lengths, self.tokens)
+        if self._is_packed:
+            return packed_batches(lengths, self.tokens)
+        small = GPU_SMALL_BATCH if self._device.type == "cuda" else SMALL_BATCH
+        return batches(lengths, self.tokens, small=small)
 
     def _launched(
         self, numbers: list[int], launch: Launch
