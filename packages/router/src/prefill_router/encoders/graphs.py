@@ -12,6 +12,7 @@ again, so that all the rest runs on a processor.
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any, final
 
 import numpy as np
@@ -39,6 +40,12 @@ _WARM_UPS = 3
 """Passes before one is recorded: kernels are chosen and workspaces allocated in them."""
 
 
+@cache
+def _shared_memory() -> Any:
+    """The memory that all graphs compute in: one runs at a time, and is read before the next."""
+    return torch.cuda.graph_pool_handle()
+
+
 def record_graph(run: Pass) -> Pass:
     """Record a pass as a CUDA graph.
 
@@ -52,7 +59,7 @@ def record_graph(run: Pass) -> Pass:
             run()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+    with torch.cuda.graph(graph, pool=_shared_memory(), capture_error_mode="thread_local"):
         rows = run()
 
     def replay() -> Tensor:
@@ -68,6 +75,9 @@ class RecordedPasses:
 
     The passes that were least recently used are dropped beyond a number. Where a pass can't be
     recorded, as in networks whose blocks wait for the device, none is recorded any more.
+
+    Attributes:
+        is_possible: Whether passes can be recorded, as far as is known.
     """
 
     def __init__(self, packing: Packing, read: Read, record: Record = record_graph) -> None:
@@ -81,7 +91,7 @@ class RecordedPasses:
         self._packing = packing
         self._read = read
         self._record = record
-        self._is_possible = True
+        self.is_possible = True
         self._held: OrderedDict[Any, tuple[PackedBatch, Pass]] = OrderedDict()
 
     def read(
@@ -100,7 +110,7 @@ class RecordedPasses:
             None where there are too many tokens or prompts, or a pass can't be recorded.
         """
         shape = fitting_shape([len(row) for row in rows])
-        if shape is None or not self._is_possible:
+        if shape is None or not self.is_possible:
             return None
         batch = pack_into(rows, shape, torch.device("cpu"), self._packing.padding)
         key = (shape, sites)
@@ -120,7 +130,7 @@ class RecordedPasses:
         try:
             run = self._record(lambda: self._read(held, sites))
         except RuntimeError:  # also where memory runs out
-            self._is_possible = False
+            self.is_possible = False
             self._held.clear()
             return False
         self._held[key] = (held, run)
