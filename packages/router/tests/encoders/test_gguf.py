@@ -5,6 +5,8 @@ import copy
 import dataclasses
 import functools
 import importlib.util
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +140,48 @@ def test_a_conversion_that_was_cut_off_is_made_again(
             load(tmp_path / "a.gguf")
     assert not list((cache / "gguf").glob("*"))
     load(tmp_path / "a.gguf")
+
+
+def flip_a_weight(folder: Path) -> None:
+    data = bytearray((folder / "model.safetensors").read_bytes())
+    data[-1] ^= 0x40
+    (folder / "model.safetensors").write_bytes(data)
+
+
+def put_another_network(folder: Path) -> None:
+    """A network of the same shape, with all that its own folder of the cache has but the facts."""
+    for file in (folder.parent / "other").iterdir():
+        if file.name != "gguf.json":
+            (folder / file.name).write_bytes(file.read_bytes())
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        flip_a_weight,
+        put_another_network,
+        lambda folder: (folder / "model.safetensors").write_bytes(b""),
+        lambda folder: (folder / "tokenizer.json").unlink(),
+        lambda folder: (folder / "gguf.json").write_text('{"quantisation": "F32"}'),
+        lambda folder: (folder / "gguf.json").write_text("[]"),
+        lambda folder: (folder / "modeling.py").write_text("raise SystemExit"),
+        shutil.rmtree,
+    ],
+)
+def test_a_cache_that_is_not_what_was_written_is_made_again(
+    damage: Callable[[Path], object], tmp_path: Path, cache: Path
+) -> None:
+    write_gguf("llama", tmp_path / "b.gguf", quantisation="Q8_0")
+    load(tmp_path / "b.gguf")
+    [other] = (cache / "gguf").iterdir()
+    other.rename(cache / "gguf" / "other")
+    network = write_gguf("llama", tmp_path / "a.gguf")
+    made_by = load(tmp_path / "a.gguf").provenance
+    [folder] = [path for path in (cache / "gguf").iterdir() if path.name != "other"]
+    damage(folder)
+    encoder = load(tmp_path / "a.gguf")
+    assert encoder.provenance == made_by
+    assert worst_error(encoder, network) < 2e-5
 
 
 def test_the_encoder_of_some_states_is_found_where_its_file_lies_now(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ A GGUF file, as Ollama and LM Studio keep them, is dequantised once: `transforme
 file in tens of seconds, and what it gives computes in ordinary weights. So these are written to a
 folder of the cache, in the type that is computed in, with the file's configuration, tokenizer and
 chat template; from then on it is a local encoder like any other. Its revision is the digest of the
-file, whatever the cache holds.
+file. What the cache holds is compared with the digest of what was written there, and made again
+where it differs.
 """
 
 import copy
@@ -54,6 +55,7 @@ from prefill_router.encoders.provenance import (
     TOKENIZER_FILES,
     check_files,
     file_revision,
+    folder_revision,
     last_layer,
     loading_errors,
     provenance_of,
@@ -402,6 +404,8 @@ def packed_where_possible(
 
 
 _FACTS = "gguf.json"
+_FORMAT = 2
+"""The version of a folder of the cache; a folder of another version is made again."""
 _MAGIC = b"GGUF"
 _UNREADABLE = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """What the loaders raise over an architecture, or sizes, that they don't know."""
@@ -439,10 +443,23 @@ def _dequantised(file: Path, revision: str, dtype: torch.dtype) -> Path:
     name = f"{revision.replace(':', '-')}-{dtype_name(dtype)}-{version('transformers')}"
     cache = default_cache() / "gguf"
     with writer_lock(cache, f"{name}.making", wait=True):
-        if not (cache / name).is_dir():
+        if not _is_whole(cache / name):
             with replacing_folder(cache / name) as folder:
                 _dequantise(file, folder, dtype)
     return cache / name
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a folder of the cache is what was written there, by this version."""
+    try:
+        facts = json.loads((folder / _FACTS).read_text(encoding="utf-8"))
+        return bool(
+            facts["format"] == _FORMAT
+            and isinstance(facts["quantisation"], str)
+            and facts["content"] == folder_revision(folder)
+        )
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
 
 
 def _dequantise(file: Path, folder: Path, dtype: torch.dtype) -> None:
@@ -463,7 +480,8 @@ def _dequantise(file: Path, folder: Path, dtype: torch.dtype) -> None:
     _scale_positions(network.config, header)
     network.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    write_json(folder / _FACTS, {"quantisation": header.quantisation})
+    facts = {"format": _FORMAT, "quantisation": header.quantisation}
+    write_json(folder / _FACTS, facts | {"content": folder_revision(folder)})
 
 
 @dataclass(frozen=True, eq=False)
