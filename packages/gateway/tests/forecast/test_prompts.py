@@ -15,7 +15,7 @@ from packages.gateway.tests.forecast.routers import (
     saved_router,
 )
 from packages.router.tests.fakes.wrapped_encoder import WrappedEncoder
-from prefill_router.activations import POOLINGS, Pooling, Site
+from prefill_router.activations import Pooling, Site
 from prefill_router.data import split
 from prefill_router.encoders.base import States, TokenizedPrompt
 from prefill_router.encoders.prefix_encoder import PrefixCachingEncoder
@@ -26,8 +26,8 @@ from prefill_router.router import EncoderSources, Forecast, Router
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 from prefill_router_gateway.forecast.encoder_program import (
     forecast_each,
+    prepare_encoders,
     still_works,
-    with_shared_prefixes,
 )
 
 
@@ -124,13 +124,13 @@ def test_what_is_logged_quotes_no_prompt(router: Router, caplog: pytest.LogCaptu
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize(("pooling", "threads"), [("last", 1), ("mean", 2), ("rest", 1)])
 def test_shared_beginnings_are_read_once_where_the_encoder_allows_it(
-    pooling: Pooling, tmp_path: Path
+    pooling: Pooling, threads: int, tmp_path: Path
 ) -> None:
     folder, sources = saved_router(tmp_path, save=save_causal_encoder, pooling=pooling)
     plain = Router.load(folder, sources=sources)
-    router = with_shared_prefixes(plain, 1 << 20)
+    router = prepare_encoders(plain, threads=threads, reuse_bytes=1 << 20)
     [reusing] = router.sources.loaded
     assert isinstance(reusing, PrefixCachingEncoder)
     for end in ("Why?", "Why not?"):
@@ -139,10 +139,12 @@ def test_shared_beginnings_are_read_once_where_the_encoder_allows_it(
         assert isinstance(found, Forecast)
         np.testing.assert_allclose(found.correctness, probabilities(plain, prompt), rtol=1e-3)
     assert reusing.reused_tokens == 128
+    assert reusing.workers == threads
 
 
 def test_other_encoders_stay_as_they_are(router: Router, encoder: Choking) -> None:
-    assert with_shared_prefixes(router, 1 << 20).sources.loaded == (encoder,)
+    prepared = prepare_encoders(router, threads=2, reuse_bytes=1 << 20)
+    assert prepared.sources.loaded == (encoder,)
 
 
 def test_ordinary_prompt_tells_whether_it_still_works(

@@ -37,11 +37,16 @@ def test_it_tells_what_it_will_do_does_it_and_goes_on(
     folder: Path, dataset: RoutingDataset, tmp_path: Path
 ) -> None:
     out = tmp_path / "s"
-    first = encode(folder, "--out", out, "--layers", "3-4", "--shard", "0/2", "--json")
+    first = encode(
+        folder, "--out", out, "--layers", "3-4", "--shard", "0/2", "--threads", 2, "--json"
+    )
     assert first.exit_code == 0, first.stderr
     assert "24 prompts" in first.stderr
     assert "MB of disk" in first.stderr
     told = json.loads(first.stdout)
+    assert told["workers"] == 2
+    assert told["peak_memory_bytes"] > 1 << 20
+    assert "2 batches at once" in first.stderr
     assert told["sites"] == ["last.3", "mean.3", "last.4", "mean.4"]
     second = encode(folder, "--out", out, "--layers", "3-4", "--max-tokens", 100)
     assert isinstance(second.exception, ProvenanceError)

@@ -16,7 +16,7 @@ import pytest
 
 from prefill_router.activations import POOLINGS, Site
 from prefill_router.data import Message, Query
-from prefill_router.encoders import HubEncoder, default_threads, load_encoder, load_encoder_for
+from prefill_router.encoders import HubEncoder, load_encoder, load_encoder_for
 from prefill_router.encoders.base import EncoderRequest
 from prefill_router.encoders.load import _packaged
 from prefill_router.encoders.minilm import MiniLMEncoder, load_minilm, pooling_weights
@@ -291,11 +291,3 @@ def test_poolings_are_weighted_sums_over_the_tokens() -> None:
     weights = pooling_weights(np.array([3, 1], np.int32), ["last", "mean", "rest"])
     np.testing.assert_allclose(weights[0], [[0, 0, 1], [1 / 3] * 3, [0, 0.5, 0.5]], rtol=1e-6)
     np.testing.assert_array_equal(weights[1], [[1, 0, 0]] * 3)
-
-
-def test_threads_are_those_of_the_environment_or_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert default_threads() == 3
-    for value in ("", "many", "0"):
-        monkeypatch.setenv("OMP_NUM_THREADS", value)
-        assert default_threads() >= 1

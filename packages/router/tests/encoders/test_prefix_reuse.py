@@ -132,6 +132,19 @@ def test_no_prompt_finds_what_another_beginning_gave(folder_of: FolderOf) -> Non
     assert np.abs(rows[0] - rows[1]).max() > 1e-3 * np.abs(rows).max()  # it does matter
 
 
+def test_prompts_that_are_read_at_once_have_their_own_states(folder_of: FolderOf) -> None:
+    encoder = load(folder_of("llama"))
+    reusing = PrefixCachingEncoder(encoder).with_workers(2)
+    assert isinstance(reusing, PrefixCachingEncoder)
+    assert reusing.workers == 2
+    queries = texts(*TALK, SYSTEM + "Why?", "Why?", TALK[0], "x" * (2 * BLOCK), "x" * (3 * BLOCK))
+    assert worst_error(reusing, encoder, queries) < 1e-5
+    before = reusing.read_tokens
+    assert worst_error(reusing, encoder, queries) < 1e-5
+    assert reusing.read_tokens - before < before
+    assert reusing.reused_tokens > reusing.read_tokens - before
+
+
 def test_another_choice_of_sites_begins_anew(folder_of: FolderOf) -> None:
     encoder = load(folder_of("qwen3"))
     reusing = PrefixCachingEncoder(encoder)

@@ -77,15 +77,21 @@ def forecast_each(router: Router, prompts: Sequence[Prompt]) -> list[ForecastRes
     return found
 
 
-def with_shared_prefixes(router: Router, most_bytes: int) -> Router:
-    """The router with encoders that reuse the states of shared prefixes, where they can.
+def prepare_encoders(router: Router, *, threads: int, reuse_bytes: int) -> Router:
+    """The router with encoders that read several prompts at once, and reuse shared prefixes.
 
-    Not on a GPU, where prompts would be encoded one by one and batches gain more.
+    On a GPU they are as they were: batches gain more there.
+
+    Args:
+        router: The router.
+        threads: Prompts that are read at once on a processor, each by one thread; a prompt that
+            is alone has them all.
+        reuse_bytes: The limit of each encoder's cache of prefixes; 0 for none.
     """
-    loaded = tuple(
-        router.encoder(provenance).with_prefix_cache(most_bytes=most_bytes)
-        for provenance in router.features.provenances
-    )
+    encoders = [router.encoder(provenance) for provenance in router.features.provenances]
+    if reuse_bytes:
+        encoders = [encoder.with_prefix_cache(most_bytes=reuse_bytes) for encoder in encoders]
+    loaded = tuple(encoder.with_workers(threads) for encoder in encoders)
     return router.with_sources(replace(router.sources, loaded=loaded))
 
 
@@ -196,8 +202,7 @@ def _load(options: dict[str, Any]) -> tuple[Router, EncoderHello]:
     torch = sys.modules.get("torch")
     if torch is not None:  # a router without a network needs none, and importing it takes seconds
         torch.set_num_threads(threads)
-    if options["reuse_bytes"]:
-        router = with_shared_prefixes(router, options["reuse_bytes"])
+    router = prepare_encoders(router, threads=threads, reuse_bytes=options["reuse_bytes"])
     for prompt in _WARM_UP:
         started = time.perf_counter()
         router.forecast_many([prompt])

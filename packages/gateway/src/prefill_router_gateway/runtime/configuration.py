@@ -56,8 +56,8 @@ class GatewayPaths:
         keys: The file of client keys; None for the one in the settings.
         encoder_folders: Folders of local encoders.
         device: The device of the encoder; None to choose automatically.
-        threads: CPU threads of the encoder; None for one fewer than there are cores, which leaves
-            one for the gateway.
+        threads: CPU threads of the encoder, each of which reads a prompt of its own where several
+            wait; None for one fewer than there are cores, which leaves one for the gateway.
         encoders: The folder of the sockets of the encoders' processes that several workers share;
             None where the gateway starts its own process.
         versions: The folder or URL of a router's versions, which take the place of `router`.

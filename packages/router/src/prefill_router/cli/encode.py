@@ -12,6 +12,7 @@ from prefill_router.cli.application import app, err, out, print_json
 from prefill_router.cli.commands import UsageError, one_of
 from prefill_router.cli.options import with_engine, worker_range
 from prefill_router.files import default_cache
+from prefill_router.memory import peak_memory
 from prefill_router.options import AT_LEAST_ONE
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl
@@ -76,6 +77,11 @@ def encode(
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, cuda:0,cuda:1, auto; by default a GPU.")
     ] = None,
+    threads: Annotated[
+        int | None,
+        AT_LEAST_ONE,
+        typer.Option(help="Batches at once on a CPU, a thread each; by default one per core."),
+    ] = None,
     shard: Annotated[
         str, typer.Option(help="i/n: this is the i-th, from 0, of n processes that share the work.")
     ] = "0/1",
@@ -125,6 +131,8 @@ def encode(
     gpus = _gpu_workers(engine, gpu_workers, device)
     if dtype is None and gpus[1]:
         dtype = "bfloat16"  # this process has no GPU whose default it would be
+    if engine is not None and threads is not None:
+        raise UsageError("with --engine ray leave out --threads; --worker-cpus are those of each")
     computed = None if dtype is None else one_of("--dtype", dtype, ROUNDINGS)
     queries, progress = open_queries(dataset), BarProgress(console=err)
     network = load_encoder(
@@ -161,7 +169,7 @@ def encode(
         trust_remote_code=trust_remote_code,
         compile_blocks=compile_blocks,
     )
-    report = _encoded(plan, network, source, engine, gpus)
+    report = _encoded(plan, network, source, engine, gpus, threads)
     _print_report(plan, report, network, as_json=json)
     if vllm is not None:
         vllm.require_files(lacking, found=plan.done + plan.left)
@@ -176,7 +184,7 @@ def _print_report(
         return
     out.print(
         f"encoded {report.prompts:,} prompts, {report.tokens:,} tokens, in "
-        f"{report.seconds:.1f} s: {report.tokens_per_second:,.0f} tokens/s"
+        f"{report.seconds:.1f} s: {report.tokens_per_second:,.0f} tokens/s, {_memory()}"
     )
     if network.billed_tokens is not None:
         out.print(f"the endpoint read {network.billed_tokens:,} tokens")
@@ -251,13 +259,30 @@ def _encoded(
     source: "EncoderSource",
     engine: "RayEngine | None",
     gpus: tuple[int, int],
+    threads: int | None,
 ) -> "EncodingReport":
-    from prefill_router.encoders import run_encoding, run_encoding_on
+    from prefill_router.encoders import default_threads, run_encoding, run_encoding_on
 
     bar = BarProgress(console=err)
     if engine is None:
-        return run_encoding(plan, network, progress=bar)
+        network = network.with_workers(threads or default_threads())
+        _print_workers(network)
+        return run_encoding(plan, network, workers=network.workers, progress=bar)
     return run_encoding_on(engine, plan, source, gpu_workers=gpus, progress=bar)
+
+
+def _print_workers(network: "Encoder") -> None:
+    if network.workers > 1:
+        err.print(
+            f"{network.workers} batches at once, each by one thread; they share the weights "
+            f"({_memory()} so far)"
+        )
+
+
+def _memory() -> str:
+    """The most memory that this process has had, in words."""
+    peak = peak_memory()
+    return "memory unknown" if peak is None else f"{peak / 1e6:,.0f} MB of memory"
 
 
 def _print_plan(plan: "EncodingPlan", made_by: "Provenance") -> None:
@@ -294,6 +319,8 @@ def _summary(
         "bytes": plan.bytes_left,
         "seconds": report.seconds,
         "tokens_per_second": report.tokens_per_second,
+        "workers": report.workers,
+        "peak_memory_bytes": peak_memory(),
     }
 
 

@@ -91,6 +91,11 @@ class Encoder(ABC):
         """Tokens that an endpoint has reported so far; None for encoders without an endpoint."""
         return None
 
+    @property
+    def workers(self) -> int:
+        """The most batches that are computed at once."""
+        return 1
+
     @abstractmethod
     def tokenize(self, queries: Sequence[Query]) -> list[TokenizedPrompt]:
         """The tokens of each query's prompt, in order, truncated to the encoder's limit.
@@ -131,6 +136,17 @@ class Encoder(ABC):
             progress: Shows what is prepared.
         """
         del tokens, progress
+
+    def with_workers(self, count: int) -> "Encoder":
+        """The encoder with so many batches at once, each by one thread, on a processor's cores.
+
+        Encoders that compute on a GPU, or elsewhere, are themselves.
+
+        Args:
+            count: The most batches at once; the threads share the weights.
+        """
+        del count
+        return self
 
     def encode(
         self,

@@ -16,7 +16,7 @@ when a batch is queued: the limit is halved, and the prompts that are left are b
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any, final
@@ -40,6 +40,7 @@ from prefill_router.encoders.compiling import BlockCompiler
 from prefill_router.encoders.devices import GPU_SMALL_BATCH, sent
 from prefill_router.encoders.graphs import RecordedPasses
 from prefill_router.encoders.packing import PackedBatch, Packing, pack, without_cache
+from prefill_router.encoders.parallel import ParallelEncoder, share_weights
 from prefill_router.errors import ConfigError, name_option
 from prefill_router.progress import Progress
 from prefill_router.short_repr import short_repr
@@ -426,6 +427,16 @@ class HubEncoder(NetworkEncoder):
         if self.packing is None:
             return pad(rows, self.padding, self.device)
         return pack(rows, self.device, self.packing.padding)
+
+    def with_workers(self, count: int) -> Encoder:
+        """The encoder with so many batches at once on a processor; on a GPU it is itself."""
+        if self.device.type != "cpu" or count == 1:
+            return self
+        return ParallelEncoder(self, [self._copy() for _ in range(count)], self.batch_tokens)
+
+    def _copy(self) -> "HubEncoder":
+        network, blocks = share_weights((self.network, self.blocks))
+        return replace(self, network=network, blocks=blocks)
 
     @cached_property
     def _batches(self) -> DeviceBatches:

@@ -123,6 +123,10 @@ class _Product:
         packed = torch.ops.mkldnn._reorder_linear_weight(torch.cat(weights), _BATCH)
         return cls(packed, torch.cat(biases) if biases else None)
 
+    def __deepcopy__(self, memo: object) -> "_Product":
+        """Itself: copies of a network share its weights."""
+        return self
+
     def __call__(self, states: Tensor, activation: str = "none") -> Tensor:
         """The map of states [..., input], and an activation of it."""
         run: Any = torch.ops.mkldnn._linear_pointwise

@@ -7,7 +7,7 @@ from which states in bfloat16 differ by its rounding, 0.4 to 1.2 % of their norm
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import final
@@ -20,12 +20,14 @@ from tokenizers import Tokenizer
 from prefill_router.activations import Pooling, Provenance, Site
 from prefill_router.encoders.base import (
     Batch,
+    Encoder,
     EncoderRequest,
     NetworkEncoder,
     TokenizedPrompt,
     batches,
 )
 from prefill_router.encoders.minilm_network import MiniLMNetwork
+from prefill_router.encoders.parallel import ParallelEncoder
 from prefill_router.encoders.provenance import (
     CPU_BATCH_TOKENS,
     TOKENIZER_FILES,
@@ -98,6 +100,13 @@ class MiniLMEncoder(NetworkEncoder):
         """The states of prompts of similar length."""
         for numbers in batches([len(prompt.ids) for prompt in prompts], self.batch_tokens):
             yield numbers, self._read_batch([prompts[i] for i in numbers], sites)
+
+    def with_workers(self, count: int) -> Encoder:
+        """The encoder with so many batches at once; they share one session, of one thread each."""
+        if count == 1:
+            return self
+        alone = replace(self, network=self.network.with_threads(1))
+        return ParallelEncoder(self, [alone] * count, self.batch_tokens)
 
     def _read_batch(
         self, prompts: Sequence[TokenizedPrompt], sites: Sequence[Site]

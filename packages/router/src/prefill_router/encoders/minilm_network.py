@@ -8,7 +8,9 @@ only pooled states leave the network, and only layers that are asked for are com
 Source: Devlin et al., BERT (2019); Wang et al., MiniLM (2020).
 """
 
+import copy
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -42,20 +44,33 @@ class MiniLMNetwork:
     """
 
     def __init__(self, config: Any, weights: Path, *, blocks: int, threads: int) -> None:
-        shapes = _weight_shapes(config, blocks)
-        arrays = _read_weights(weights, shapes, blocks)
+        arrays = _read_weights(weights, _weight_shapes(config, blocks), blocks)
+        self._values = [onnxruntime.OrtValue.ortvalue_from_numpy(each) for each in arrays.values()]
+        self._names, self._graph = list(arrays), minilm_graph(config, blocks)
+        self._threads = threads
+        self._run = onnxruntime.RunOptions()
+        self._run.only_execute_path_to_fetches = True
+
+    def with_threads(self, threads: int) -> "MiniLMNetwork":
+        """The same network, with the same weights, computed by another number of threads."""
+        other = copy.copy(self)
+        other.__dict__.pop("_session", None)
+        other._threads = threads
+        _ = other._session  # made once, before several threads ask for it
+        return other
+
+    @cached_property
+    def _session(self) -> Any:
+        """Made at first use: a copy with another number of threads may be all that is used."""
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
+        options.intra_op_num_threads = self._threads
         options.inter_op_num_threads = 1
         options.log_severity_level = _ERRORS_ONLY
         options.add_session_config_entry("session.force_spinning_stop", "1")
-        values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in arrays.values()]
-        options.add_external_initializers(list(arrays), values)
-        self._session = onnxruntime.InferenceSession(
-            minilm_graph(config, blocks), options, providers=["CPUExecutionProvider"]
+        options.add_external_initializers(self._names, self._values)
+        return onnxruntime.InferenceSession(
+            self._graph, options, providers=["CPUExecutionProvider"]
         )
-        self._run = onnxruntime.RunOptions()
-        self._run.only_execute_path_to_fetches = True
 
     def pooled_states(
         self,

@@ -14,12 +14,13 @@ block is looked up by its tokens and the block before it, never by a hash alone,
 differs anywhere before the block can't match it.
 """
 
+import copy
 import inspect
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, final
+from typing import Any, cast, final
 
 import numpy as np
 import torch
@@ -34,6 +35,7 @@ from prefill_router.data import Query
 from prefill_router.encoders.base import Encoder, States, TokenizedPrompt, require_finite
 from prefill_router.encoders.hub import HubEncoder, is_causal, layer_hooks
 from prefill_router.encoders.packing import SAME_AT_ANY_LENGTH, rotary_kinds
+from prefill_router.encoders.parallel import ParallelEncoder
 from prefill_router.errors import ConfigError
 from prefill_router.progress import Progress, SilentProgress
 
@@ -265,6 +267,7 @@ class PrefixCachingEncoder(Encoder):
             raise ConfigError(f"{reason}; use the encoder as it is")
         self.reused_tokens = self.read_tokens = 0
         self._encoder = encoder
+        self._reader: Encoder = encoder
         self._most_bytes = most_bytes
         self._store = PrefixStore(most_bytes=most_bytes)
         self._sites: tuple[Site, ...] = ()
@@ -283,6 +286,17 @@ class PrefixCachingEncoder(Encoder):
     def kept_bytes(self) -> int:
         """The memory of the cached prefixes in bytes."""
         return self._store.nbytes
+
+    @property
+    def workers(self) -> int:
+        """The most prompts that are computed at once."""
+        return self._reader.workers
+
+    def with_workers(self, count: int) -> Encoder:
+        """The encoder, with an empty cache, and so many prompts at once on a processor's cores."""
+        other = copy.copy(self)
+        other._reader, other._sites = self._encoder.with_workers(count), ()
+        return other
 
     def tokenize(self, queries: Sequence[Query]) -> list[TokenizedPrompt]:
         """The tokens of each query's prompt, in order, truncated to the encoder's limit."""
@@ -315,14 +329,14 @@ class PrefixCachingEncoder(Encoder):
         rows = np.empty(shape, dtype=np.float32)
         total = float(sum(len(prompt.ids) for prompt in prompts))
         with (progress or SilentProgress()).task("tokens", total=total) as advance:
-            plain = self._encoder.states([prompts[i] for i in short], wanted)
+            plain = self._reader.states([prompts[i] for i in short], wanted)
             rows[:, short] = np.stack([plain[site] for site in wanted])
             count = sum(len(prompts[i].ids) for i in short)
             self.read_tokens += count
             advance(float(count))
-            for i in long:
-                rows[:, i] = self._read(prompts[i])
-                advance(float(len(prompts[i].ids)))
+            for place, found in self._read_long([prompts[i] for i in long]):
+                rows[:, long[place]] = found
+                advance(float(len(prompts[long[place]].ids)))
         states = dict(zip(wanted, rows, strict=True))
         require_finite(states, prompts, self.provenance.dtype)
         return states
@@ -331,14 +345,31 @@ class PrefixCachingEncoder(Encoder):
         if sites != self._sites:
             self._sites, self._store = sites, PrefixStore(most_bytes=self._most_bytes)
 
-    def _read(self, prompt: TokenizedPrompt) -> States:
-        before = self._store.longest(prompt.ids)
-        rows, blocks = read_on(self._encoder, prompt.ids, before, self._sites)
-        self._store.keep(prompt.ids, blocks)
-        self.reused_tokens += len(before) * BLOCK
-        self.read_tokens += len(prompt.ids) - len(before) * BLOCK
-        found: States = rows.cpu().numpy()
-        return found
+    def _read_long(self, prompts: Sequence[TokenizedPrompt]) -> Iterator[tuple[int, States]]:
+        """The number and the states of each prompt; those that are read at once share nothing."""
+        size = self.workers
+        for first in range(0, len(prompts), size):
+            for place, states in self._read_at_once(prompts[first : first + size]):
+                yield first + place, states
+
+    def _read_at_once(self, prompts: Sequence[TokenizedPrompt]) -> Iterator[tuple[int, States]]:
+        prefixes = [self._store.longest(prompt.ids) for prompt in prompts]
+
+        def read(encoder: Encoder, place: int) -> tuple[Tensor, list[PrefixBlock]]:
+            network = cast("HubEncoder", encoder)
+            return read_on(network, prompts[place].ids, prefixes[place], self._sites)
+
+        places = range(len(prompts))
+        if isinstance(self._reader, ParallelEncoder):
+            results = self._reader.map(read, places)
+        else:
+            results = ((place, read(self._encoder, place)) for place in places)
+        for place, (rows, blocks) in results:
+            ids, reused = prompts[place].ids, len(prefixes[place]) * BLOCK
+            self._store.keep(ids, blocks)
+            self.reused_tokens += reused
+            self.read_tokens += len(ids) - reused
+            yield place, rows.cpu().numpy()
 
 
 _WINDOWED = frozenset({"gemma3_text", "gpt_oss", "mistral"})

@@ -35,6 +35,7 @@ from prefill_router.activations import (
 from prefill_router.data import Query, QueryFile, RoutingDataset, prompt_key
 from prefill_router.encoders.base import Encoder
 from prefill_router.encoders.prompt_table import PromptTable, PromptTexts, tokenised_table
+from prefill_router.encoders.threads import default_threads
 from prefill_router.errors import ConfigError, CorruptError, StoreError, name_option
 from prefill_router.files import remove_stale_locks
 from prefill_router.progress import Progress, SilentProgress
@@ -148,11 +149,13 @@ class EncodingReport:
         prompts: The number of prompts that were encoded.
         tokens: Their tokens, after truncation.
         seconds: The duration.
+        workers: The most batches that were computed at once, each by one thread.
     """
 
     prompts: int
     tokens: int
     seconds: float
+    workers: int = 1
 
     @property
     def tokens_per_second(self) -> float:
@@ -215,9 +218,20 @@ def plan_encoding(
 
 
 def run_encoding(
-    plan: EncodingPlan, encoder: Encoder, *, progress: Progress | None = None
+    plan: EncodingPlan,
+    encoder: Encoder,
+    *,
+    workers: int | None = None,
+    progress: Progress | None = None,
 ) -> EncodingReport:
     """Encode what a plan leaves to do. It can be interrupted, even killed, at any moment.
+
+    Args:
+        plan: The plan.
+        encoder: The encoder.
+        workers: The most batches at once on a processor, each by one thread; by default one for
+            each core that this process may use. With 1, the encoder's own threads share each batch.
+        progress: Shows the number of tokens done.
 
     Raises:
         ProvenanceError: The store holds states of another encoder, other sites or another type.
@@ -226,6 +240,7 @@ def run_encoding(
     prepare(plan, encoder.provenance)
     encoder.expect_tokens(plan.tokens_left, progress=progress)
     start = time.perf_counter()
+    encoder = encoder.with_workers(workers or default_threads())
     with (progress or SilentProgress()).task("tokens", total=float(plan.tokens_left)) as advance:
         busy = list(plan.chunks)
         for wait in (False, True):  # chunks of other processes are skipped first, then waited for
@@ -236,7 +251,8 @@ def run_encoding(
                     busy.append(chunk)
                     continue
                 advance(float(plan.tokens_of(chunk)))
-    return EncodingReport(plan.left, plan.tokens_left, time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    return EncodingReport(plan.left, plan.tokens_left, seconds, encoder.workers)
 
 
 def encode_dataset(

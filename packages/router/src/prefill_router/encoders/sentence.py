@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -11,6 +11,7 @@ import numpy as np
 from prefill_router.activations import Provenance
 from prefill_router.data import Query, prompt_text
 from prefill_router.encoders.base import (
+    Encoder,
     EncoderRequest,
     States,
     TokenizedPrompt,
@@ -20,6 +21,7 @@ from prefill_router.encoders.base import (
     estimated_tokens,
     vector_prompt,
 )
+from prefill_router.encoders.parallel import ParallelEncoder, share_weights
 from prefill_router.encoders.provenance import tree_revision
 from prefill_router.errors import ConfigError
 from prefill_router.lazy_imports import optional_imports
@@ -74,6 +76,13 @@ class SentenceEncoder(VectorEncoder):
             convert_to_numpy=True,
         )
         return np.asarray(found, dtype=np.float32)
+
+    def with_workers(self, count: int) -> Encoder:
+        """The encoder with so many batches at once on a processor; on a GPU it is itself."""
+        if self.model.device.type != "cpu" or count == 1:
+            return self
+        copies = [replace(self, model=share_weights(self.model)) for _ in range(count)]
+        return ParallelEncoder(self, copies, self.batch_tokens)
 
 
 def load_sentence_encoder(request: EncoderRequest, *, prompt: str) -> SentenceEncoder:

@@ -24,6 +24,7 @@ from transformers import AutoModelForCausalLM
 from prefill_router.activations import Provenance
 from prefill_router.data import Query, prompt_text
 from prefill_router.encoders.base import (
+    Encoder,
     EncoderRequest,
     States,
     TokenizedPrompt,
@@ -34,6 +35,7 @@ from prefill_router.encoders.base import (
 )
 from prefill_router.encoders.devices import batch_tokens_on, device_of, dtype_name, dtype_of
 from prefill_router.encoders.hub import TokenBatch, pad
+from prefill_router.encoders.parallel import ParallelEncoder, share_weights
 from prefill_router.encoders.pretrained import (
     commit_of,
     config_and_tokenizer,
@@ -105,6 +107,13 @@ class SignalsEncoder(VectorEncoder):
         with torch.inference_mode():
             scores = _scores(self.model, batch)
         return _signals(scores, batch, vocabulary=_vocabulary(self.model))
+
+    def with_workers(self, count: int) -> Encoder:
+        """The encoder with so many batches at once on a processor; on a GPU it is itself."""
+        if self.device.type != "cpu" or count == 1:
+            return self
+        copies = [replace(self, model=share_weights(self.model)) for _ in range(count)]
+        return ParallelEncoder(self, copies, self.batch_tokens)
 
 
 def load_signals_encoder(request: EncoderRequest) -> SignalsEncoder:

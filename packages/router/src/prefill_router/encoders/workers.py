@@ -21,6 +21,7 @@ from prefill_router.encoders.run import (
     encode_chunk,
     prepare,
 )
+from prefill_router.encoders.threads import default_threads
 from prefill_router.engines import RayEngine
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.remote import PathOrUrl
@@ -126,7 +127,7 @@ def run_encoding_on(
 def _writer(
     out: PathOrUrl, layout: Layout, load: Callable[[str], Encoder], device: str
 ) -> Callable[[_Piece], int]:
-    return partial(_write, out, layout, load(device))
+    return partial(_write, out, layout, load(device).with_workers(default_threads()))
 
 
 def _write(out: PathOrUrl, layout: Layout, encoder: Encoder, piece: _Piece) -> int:
