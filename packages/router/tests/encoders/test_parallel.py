@@ -1,5 +1,6 @@
 """Several batches at once: the same states, shared weights, and as many workers as cores."""
 
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -235,3 +236,20 @@ def test_a_quota_of_processor_time_limits_the_threads(
     monkeypatch.setattr(threads, "_physical_cores", lambda: set("abcdef"))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert default_threads() == cores
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("quota", "left"), [(1.5, 2), (0.5, 1), (3.0, 3), (math.inf, 3)])
+def test_torch_has_no_more_threads_than_the_quota(
+    quota: float, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    usual = torch.get_num_threads()
+    monkeypatch.setattr(threads, "processor_quota", lambda: quota)
+    torch.set_num_threads(3)
+    try:
+        threads.keep_torch_within_quota()
+        assert torch.get_num_threads() == left
+    finally:
+        torch.set_num_threads(usual)

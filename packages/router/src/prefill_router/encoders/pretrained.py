@@ -60,6 +60,7 @@ from prefill_router.encoders.provenance import (
     loading_errors,
     provenance_of,
 )
+from prefill_router.encoders.threads import keep_torch_within_quota
 from prefill_router.errors import ConfigError
 from prefill_router.files import default_cache, replacing_folder, write_json, writer_lock
 from prefill_router.lazy_imports import optional_imports
@@ -313,6 +314,8 @@ def load_hub_encoder(request: EncoderRequest) -> HubEncoder:
     prepare(request)
     devices = devices_of(request.device)
     device = devices[0]
+    if device.type == "cpu":
+        keep_torch_within_quota()
     dtype = dtype_of(request.dtype, device)
     with hub_errors(request):
         found = describe_encoder(request, dtype)

@@ -25,6 +25,19 @@ def default_threads() -> int:
     return max(1, min(cores, math.ceil(min(processor_quota(), cores))))
 
 
+def keep_torch_within_quota() -> None:
+    """Let torch compute with no more threads than the quota of processor time has cores for.
+
+    Its own default is every core of the machine's affinity; threads beyond the quota would stop
+    the others in the middle of each product.
+    """
+    import torch
+
+    quota = processor_quota()
+    if torch.get_num_threads() > quota:
+        torch.set_num_threads(max(1, math.ceil(quota)))
+
+
 def processor_quota() -> float:
     """How many cores' time the control groups of this process allow; infinite without a limit.
 
