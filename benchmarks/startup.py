@@ -29,15 +29,21 @@ MOST = {"help": 0.3, "help_of_any_command": 0.3, "route": 2.5, "python": 2.5}
 """Seconds of processor time that were asked for."""
 
 
-def spent(*arguments: object, compiled: Path) -> float:
-    """Seconds of processor time of a process that keeps its compiled modules in a folder."""
+def spent(*arguments: object, compiled: Path, **environment: str) -> float:
+    """Seconds of processor time of a process that keeps its compiled modules in a folder.
+
+    Args:
+        arguments: Those of Python.
+        compiled: The folder.
+        environment: What is added to this process's environment.
+    """
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     before = os.times()
     subprocess.run(
         [sys.executable, *map(str, arguments)],
         check=True,
         capture_output=True,
-        env={**kept, "PYTHONPYCACHEPREFIX": str(compiled)},
+        env={**kept, "PYTHONPYCACHEPREFIX": str(compiled), **environment},
     )
     after = os.times()
     user = after.children_user - before.children_user
