@@ -43,7 +43,7 @@ EndpointFailure = Literal[
 ]
 """Why an endpoint gave no answer, in the words of run databases and of receipts alike."""
 FailureKind = Literal[EndpointFailure, "connect_timeout", "content_filter", "empty"]
-"""The same, as `UpstreamError` says it; the guide on endpoints explains each."""
+"""The same, as `UpstreamError` says it; the guide on replies explains each."""
 FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
 
 

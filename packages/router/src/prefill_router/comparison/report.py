@@ -164,8 +164,8 @@ _EDGE = 3
 _BASELINES = (
     "Baselines are implementations of this package, not their authors' code. A learned cascade "
     "(FrugalGPT) reads no text of an answer, since datasets keep none: its scorer uses the "
-    "answer's length and the router's prediction. The guides on predictors and policies list the "
-    "other differences to each paper."
+    "answer's length and the router's prediction. The guides on how each predictor works and on "
+    "policies list the other differences to each paper."
 )
 
 
