@@ -17,7 +17,7 @@ differs anywhere before the block can't match it.
 import copy
 import inspect
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, cast, final
