@@ -242,8 +242,7 @@ def measure_speed(
         rounds: How often each way reads them.
     """
     depth = ours.provenance.num_layers
-    layers = candidate_layers(depth)
-    sites = [Site(layer, pooling) for layer in layers for pooling in DEFAULT_POOLINGS]
+    sites = default_sites_of(ours)
     one = [Site(two_thirds(depth), pooling) for pooling in DEFAULT_POOLINGS]
     calls: dict[str, Callable[[], object]] = {
         "ours": lambda: ours.states(prompts, sites),
@@ -340,14 +339,27 @@ def measure_shape(
     vocabulary = network.config.vocab_size
     longest = 64 if options.tiny else LONGEST_TOKENS
     prompts = made_up_prompts(mixed_lengths(options.prompts, longest), vocabulary)
-    found: dict[str, Any] = {"decision_ms": measure_decisions(ours, vocabulary)}
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        ours.states(prompts[:BATCH], [Site(ours.last_layer, "last")])
-    found |= measure_speed(plain, ours, prompts, options.rounds)
-    if device.type == "cuda":
-        found["peak_gb"] = round(torch.cuda.max_memory_allocated(device) / 1e9, 1)
-    return found
+    return {
+        "decision_ms": measure_decisions(ours, vocabulary),
+        **measure_speed(plain, ours, prompts, options.rounds),
+        "is_compiled": "forward" in vars(ours.blocks[0]),
+        "peak_gb": peak_memory(ours, prompts),
+    }
+
+
+def peak_memory(encoder: HubEncoder, prompts: list[TokenizedPrompt]) -> float | None:
+    """Gigabytes of a GPU that reading takes at most, weights included; None without a GPU."""
+    if encoder.device.type != "cuda":
+        return None
+    torch.cuda.reset_peak_memory_stats(encoder.device)
+    encoder.states(prompts, default_sites_of(encoder))
+    return round(torch.cuda.max_memory_allocated(encoder.device) / 1e9, 1)
+
+
+def default_sites_of(encoder: HubEncoder) -> list[Site]:
+    """The sites that `encode` reads by default."""
+    layers = candidate_layers(encoder.provenance.num_layers)
+    return [Site(layer, pooling) for layer in layers for pooling in DEFAULT_POOLINGS]
 
 
 def parse_options() -> argparse.Namespace:

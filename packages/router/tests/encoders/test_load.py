@@ -20,6 +20,7 @@ from prefill_router.encoders import (
     candidate_layers,
     load_encoder,
     load_encoder_for,
+    pretrained,
     provenance,
 )
 from prefill_router.encoders.base import cut_middle
@@ -49,6 +50,21 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def minilm() -> Encoder:
     return load_encoder("minilm")
+
+
+def test_without_weights_an_encoder_only_tokenises(
+    llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = load_encoder(llama, layers=[1], device="cpu")
+    monkeypatch.delattr(pretrained, "load_network")
+    found = load_encoder(llama, layers=[1], device="cpu", with_weights=False)
+    assert found.provenance == whole.provenance
+    assert found.sites == whole.sites
+    query = Query("q", "Why is the sky blue?")
+    (prompt,), (expected,) = found.tokenize([query]), whole.tokenize([query])
+    assert np.array_equal(prompt.ids, expected.ids)
+    with pytest.raises(ConfigError, match=r"the weights of .* aren't loaded here"):
+        found.states([prompt], [Site(1, "last")])
 
 
 def test_candidate_layers_are_the_upper_half() -> None:

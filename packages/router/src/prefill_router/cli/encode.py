@@ -146,6 +146,7 @@ def encode(
         batch_tokens=batch_tokens,
         trust_remote_code=trust_remote_code,
         compile_blocks=compile_blocks,
+        with_weights=engine is None,
         vllm_folder=from_vllm,
         progress=progress,
     )

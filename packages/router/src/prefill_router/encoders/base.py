@@ -564,7 +564,7 @@ class EncoderRequest:
 
     If `source` was made from a quantised file, `file_revision` and `quantisation` are that file's.
     `as_network` is set where the torch network itself is needed. `compile_blocks` allows compiling
-    on a GPU, where the work is large enough.
+    on a GPU, where the work is large enough. Without `with_weights` only prompts are tokenised.
     """
 
     name: str = ""
@@ -583,6 +583,7 @@ class EncoderRequest:
     quantisation: str | None = None
     as_network: bool = False
     compile_blocks: bool = True
+    with_weights: bool = True
 
 
 def check_batch_tokens(request: EncoderRequest) -> None:
@@ -665,6 +666,41 @@ class NetworkEncoder(BatchEncoder):
             PromptError: A prompt can't be encoded, or the template refuses its roles.
         """
         return tokenize_prompts(queries, self.tokenizer, self.made_by)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TokenizingEncoder(NetworkEncoder):
+    """An encoder whose weights aren't loaded: it tokenises, for those that are elsewhere.
+
+    Attributes:
+        made_by: The provenance of the states that it would have.
+        tokenizer: The network's tokenizer.
+        last_layer: The last layer that is read elsewhere.
+    """
+
+    made_by: Provenance
+    tokenizer: Any
+    last_layer: int
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The layers that are read elsewhere."""
+        return tuple(range(self.last_layer + 1))
+
+    def read_batches(
+        self,
+        prompts: Sequence[TokenizedPrompt],  # noqa: ARG002
+        sites: Sequence[Site],  # noqa: ARG002
+    ) -> Iterator[Batch]:
+        """No states.
+
+        Raises:
+            ConfigError: Always.
+        """
+        raise ConfigError(
+            f"the weights of {self.made_by.encoder} aren't loaded here; load it with them"
+        )
 
 
 class VectorEncoder(BatchEncoder):

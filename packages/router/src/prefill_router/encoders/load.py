@@ -42,6 +42,7 @@ def load_encoder(
     trust_remote_code: bool = False,
     as_network: bool = False,
     compile_blocks: bool = True,
+    with_weights: bool = True,
     vllm_folder: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Encoder:
@@ -68,6 +69,8 @@ def load_encoder(
         as_network: Whether the torch network itself is needed, as for fine-tuning; `minilm` is
             then loaded by `transformers` too.
         compile_blocks: Whether blocks on a GPU may be compiled, where the work is large enough.
+        with_weights: Whether the weights of a network whose layers are read are loaded. Without
+            them it only tokenises, for workers elsewhere that read the states.
         vllm_folder: The folder of vLLM's hidden-states connector: the encoder is then a
             `VllmStates` that reads its files, and no weights are loaded. `layers` are those that
             vLLM was told to extract, and `dtype` is by default that of its first file.
@@ -91,6 +94,7 @@ def load_encoder(
         trust_remote_code=trust_remote_code,
         as_network=as_network,
         compile_blocks=compile_blocks,
+        with_weights=with_weights,
     )
     if vllm_folder is not None:
         return _load_vllm(name_or_path, request, Path(vllm_folder), progress)

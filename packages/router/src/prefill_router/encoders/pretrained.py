@@ -37,7 +37,7 @@ from transformers.utils import logging as transformers_logging
 from transformers.utils.hub import cached_file, extract_commit_hash
 
 from prefill_router.activations import Provenance
-from prefill_router.encoders.base import EncoderRequest
+from prefill_router.encoders.base import EncoderRequest, TokenizingEncoder
 from prefill_router.encoders.compiling import BlockCompiler, least_tokens
 from prefill_router.encoders.devices import (
     batch_tokens_on,
@@ -304,8 +304,8 @@ def describe_encoder(request: EncoderRequest, dtype: torch.dtype) -> EncoderDesc
     return EncoderDescription(made_by, tokenizer, text, text is not config, commit)
 
 
-def load_hub_encoder(request: EncoderRequest) -> HubEncoder:
-    """Load a `transformers` network with its tokenizer as an encoder.
+def load_hub_encoder(request: EncoderRequest) -> HubEncoder | TokenizingEncoder:
+    """Load a `transformers` network with its tokenizer as an encoder, or only its tokenizer.
 
     Raises:
         ConfigError: It can't be found or reached, or an option is invalid.
@@ -320,6 +320,8 @@ def load_hub_encoder(request: EncoderRequest) -> HubEncoder:
     with hub_errors(request):
         found = describe_encoder(request, dtype)
         last = last_layer(request.layers, found.text.num_hidden_layers)
+        if not request.with_weights:
+            return TokenizingEncoder(found.made_by, found.tokenizer, last)
         cut = cut_config(found.text, max(last, 2))
         network = _load_to(devices, request, found, cut, dtype)
     blocks = find_blocks(network, cut.num_hidden_layers)
@@ -416,7 +418,7 @@ _FREQUENCIES = "rope_freqs.weight"
 _SCALED_BY_TRANSFORMERS = ("gpt-oss", "gpt_oss")
 
 
-def load_gguf_encoder(request: EncoderRequest) -> HubEncoder:
+def load_gguf_encoder(request: EncoderRequest) -> HubEncoder | TokenizingEncoder:
     """Load an encoder from a GGUF file.
 
     Raises:
