@@ -114,7 +114,7 @@ class World:
         some = self.rows(len(self.labels) // 2, draw) if chosen else self.rows(labels, draw)
         new, ask = self.data.pool.select([self.name]), known_answers(self.data, self.name)
         among = [self.train.query_ids[row] for row in some.tolist()]
-        found = self.addition.add(new, ask, labels=labels, among=among, caution=0.0)
+        found = self.addition.add(new, ask, labels=labels, candidates=among, caution=0.0)
         assert found.router.changes is not None
         return self.judge(found.router.changes.correctness(self.others)[:, -1])
 

@@ -180,7 +180,7 @@ def real(data: Path, store: Path) -> Population:
 
     dataset, states = read_dataset(data), ActivationStore.open(store)
     drawn = split(dataset, fractions={"train": 0.3, "test": 0.7})
-    fitted = fit_router(dataset, [states], config=FitConfig(test=0.15, resamples=20), drawn=drawn)
+    fitted = fit_router(dataset, [states], config=FitConfig(test=0.15, resamples=20), split=drawn)
     test = dataset.select(drawn["test"])
     trial = Trial.join(fitted.router.predict(test, stores=[states]), test)
     return Population.of(f"{data.name}, 70 %", trial, best_single(dataset.select(drawn["train"])))

@@ -32,12 +32,12 @@ from prefill_router.endpoints.thinking import split_thinking
 from prefill_router.errors import PrefillRouterError
 from prefill_router.features.complexity import measure
 from prefill_router.grading.code import last_code_block, same_output, same_result
-from prefill_router.grading.equality_worker import _balanced
+from prefill_router.grading.equality_worker import _is_balanced
 from prefill_router.grading.judge import read_verdict
-from prefill_router.grading.text import LetterGrader, NumberGrader, normalised, parse_number
+from prefill_router.grading.text import LetterGrader, NumberGrader, normalise_text, parse_number
 from prefill_router.importers import FORMATS, import_dataset, read_prices
 from prefill_router.router.light import read_light
-from prefill_router.router.storage import CHECKED, load_router
+from prefill_router.router.storage import CHECKED_FILES, load_router
 from prefill_router.runs import run as records
 from prefill_router.runs.run import Task, read_manifest
 from prefill_router.serialization import read_tensors
@@ -181,8 +181,8 @@ TEXTS: dict[str, Reader] = {
     "letters": lambda text: LetterGrader().grade(TASK, text),
     "numbers": lambda text: NumberGrader().grade(NUMBER, text),
     "a number": parse_number,
-    "mathematics": _balanced,
-    "matching": normalised,
+    "mathematics": _is_balanced,
+    "matching": normalise_text,
     "verdicts": lambda text: read_verdict(text, soft=False),
     "scores": lambda text: read_verdict(json.dumps({"score": text}), soft=True),
     "code blocks": last_code_block,
@@ -243,8 +243,8 @@ FILES: dict[str, Callable[[Path], Reader]] = {
     "settings": _of_file(read_settings, "gateway.yaml"),
     "tensors": _of_file(read_tensors, "a.safetensors"),
     "a run's manifest": _of_folder(read_manifest, "run.json"),
-    "a router": _of_folder(load_router, *CHECKED),
-    "a light router": _of_folder(read_light, *CHECKED),
+    "a router": _of_folder(load_router, *CHECKED_FILES),
+    "a light router": _of_folder(read_light, *CHECKED_FILES),
     "a dataset": _of_folder(read_dataset, "queries.parquet", "outcomes.parquet"),
     **{
         f"{kind} ({suffix})": _of_file(_import(kind), f"a.{suffix}")

@@ -29,7 +29,7 @@ from prefill_router.evaluation import PairRankings, Ranking, auc_by_target, ones
 from prefill_router.features import PromptStates
 from prefill_router.features.prefill import PrefillConfig
 from prefill_router.fitting import folds_of
-from prefill_router.fitting.inputs import corrected, posterior
+from prefill_router.fitting.inputs import correct_labels, posterior
 from prefill_router.predictors import Examples, TrunkConfig, out_of_fold
 
 RESULT = Path(__file__).parent / "results" / "label_errors.json"
@@ -121,7 +121,7 @@ def logistic(examples: Examples, truth: Array, error: Array, judged: NDArray[np.
     yield "as they are", said
     yield "weights", learn(label, (1 - 2 * error) ** 2)[0]
     yield "forward correction", learn(label, forward=True)[0]
-    yield "unbiased labels", learn(corrected(label, error))[0]
+    yield "unbiased labels", learn(correct_labels(label, error))[0]
     first = posterior(label, error, first_prior(unseen, error))
     said, unseen = learn(first)
     yield "posterior, one round", said

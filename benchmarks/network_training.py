@@ -97,7 +97,9 @@ def plain_seed(
     net = Plain(rows[0].shape[1], targets, config)
     kind = torch.optim.Adam if isinstance(config, TrunkConfig) else torch.optim.AdamW
     adam = kind(net.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
-    fit, held = (tuple(part[torch.from_numpy(n)] for part in rows) for n in (parts.fit, parts.held))
+    fit, held = (
+        tuple(part[torch.from_numpy(n)] for part in rows) for n in (parts.fit, parts.validation)
+    )
     validation = 0.0
     for _ in range(config.max_epochs):
         net.train()

@@ -183,7 +183,7 @@ def real(data: Path, store: Path) -> Population:
     drawn = split(dataset, fractions={"train": 0.3, "test": 0.7})
     recipe = recipe_from_dict({"predictor": {"kind": "shared_trunk", "seeds": 2, "keep": 2}})
     config = FitConfig(recipe=recipe, resamples=0)
-    router = fit_router(dataset, [states], config=config, drawn=drawn).router
+    router = fit_router(dataset, [states], config=config, split=drawn).router
     test = dataset.select(drawn["test"])
     known = ~np.isnan(test.correct + test.observed_cost).any(axis=1)
     test = test.select(np.array(test.query_ids, dtype=object)[known].tolist())

@@ -168,7 +168,7 @@ def test_columns_that_only_some_records_have_are_looked_at_there(tmp_path: Path)
     original = values.label
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(values, "label", label)
-        assert own_tables._guessed(tmp_path / "a.jsonl", Columns()) == tuple(names)
+        assert own_tables._guess_targets(tmp_path / "a.jsonl", Columns()) == tuple(names)
     assert looked == len(names)
 
 

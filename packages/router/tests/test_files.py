@@ -88,7 +88,7 @@ def test_a_folder_takes_the_place_of_a_folder(tmp_path: Path) -> None:
 def test_a_folder_takes_the_place_of_a_folder_without_renameat2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "_exchange", lambda *_: False)
+    monkeypatch.setattr(files, "_swap_paths", lambda *_: False)
     test_a_folder_takes_the_place_of_a_folder(tmp_path)
 
 

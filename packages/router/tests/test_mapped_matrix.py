@@ -33,8 +33,8 @@ def test_a_large_matrix_is_mapped_and_its_file_has_no_name(cache: Path) -> None:
     matrix[:] = np.arange(15).reshape(5, 3)
     assert is_mapped(matrix)
     assert list(cache.iterdir()) == []
-    wide = mapped_matrix.beside([matrix, matrix[:, :1]])
-    few = mapped_matrix.taken(wide, np.array([4, 0]))
+    wide = mapped_matrix.join_columns([matrix, matrix[:, :1]])
+    few = mapped_matrix.take_rows(wide, np.array([4, 0]))
     assert is_mapped(wide)
     assert is_mapped(few)
     assert few.tolist() == [[12, 13, 14, 12], [0, 1, 2, 0]]

@@ -23,7 +23,7 @@ class Scripted(Trainer):
         self.kept = [math.nan] * len(losses)
 
     def _going(self) -> list[int]:
-        return [i for i, run in enumerate(self.runs) if run.waited < self.patience]
+        return [i for i, run in enumerate(self.runs) if run.epochs_since_best < self.patience]
 
     @property
     def active(self) -> int:

@@ -18,8 +18,8 @@ from prefill_router.importers import (
     TargetOutcome,
     cell_amount,
     documents,
-    filled_text,
     parse_list,
+    require_text,
 )
 
 
@@ -39,7 +39,7 @@ def read_tally(paths: Sequence[Path], builder: DatasetBuilder, columns: Columns)
 def _read_record(record: Any) -> tuple[Query, dict[str, TargetOutcome]]:
     if not isinstance(record, dict):
         raise DataError("a record must be an object with question, runs, right and usd")
-    text = filled_text(record.get("question"), "question")
+    text = require_text(record.get("question"), "question")
     runs = cell_amount(record.get("runs"), "runs")
     counts, costs = _read_amounts(record, "right"), _read_amounts(record, "usd")
     if not runs or any(count is not None and count > runs for count in counts.values()):

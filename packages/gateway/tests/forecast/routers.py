@@ -51,7 +51,7 @@ def saved_router(
     tiny = save(folder / "tiny")
     answers = make_routing_dataset(queries=120, targets=3)
     states = load_encoder(tiny, device="cpu").encode(answers.queries, [Site(2, pooling)])
-    fit_router(answers, [states], config=QUICK, drawn=split(answers)).router.save(folder / "router")
+    fit_router(answers, [states], config=QUICK, split=split(answers)).router.save(folder / "router")
     return folder / "router", EncoderSources(folders={"tiny": tiny}, device="cpu")
 
 

@@ -61,7 +61,7 @@ class Choking(WrappedEncoder):
 def fitted() -> Router:
     answers = make_routing_dataset(queries=120, targets=3)
     states = FakeEncoder().encode(answers.queries, [Site(3, "last")])
-    return fit_router(answers, [states], config=QUICK, drawn=split(answers)).router
+    return fit_router(answers, [states], config=QUICK, split=split(answers)).router
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ def wrong(file: Path | None = None, *, options: Any = None, **variables: str) ->
     environment = {f"PREFILL_ROUTER_{name}": text for name, text in variables.items()}
     with pytest.raises(ConfigError) as caught:
         read_settings(file, options=options, environment=environment)
-    return list(caught.value.told)
+    return list(caught.value.messages)
 
 
 def test_a_setting_of_the_file_is_told_with_its_line(file: Path) -> None:

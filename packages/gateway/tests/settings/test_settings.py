@@ -57,14 +57,14 @@ def test_every_error_is_told_at_once(file: Path, monkeypatch: pytest.MonkeyPatch
         "LIMITS__REQUESTS",
     ):
         assert re.search(part, str(caught.value)), part
-    assert len(caught.value.told) == len(str(caught.value).splitlines()) == 8
+    assert len(caught.value.messages) == len(str(caught.value).splitlines()) == 8
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
         ("- 1\n", "not settings"),
-        ("routing: {lam: 0.1}\nrouting: {lam: 0.2}\n", "twice"),
+        ("routing: {lam: 0.1}\nrouting: {lam: 0.2}\n", "repeated"),
         ("routing: [", "not YAML"),
         ("routing: {lam: .nan}\n", "routing.lam"),
         ("routing: {lam: on}\n", "routing.lam: must be a number, not true or false"),

@@ -142,7 +142,7 @@ def test_a_fold_is_scored_as_evaluate_does(tmp_path: Path) -> None:
     recipe = space.recipe(candidate)
     scores, _ = bench.score(recipe, ["platt"], 1)
     rows = bench.rows(1, calibrated=True)
-    parts = [set(part.query_ids) for part in (rows.fit, rows.held, rows.judged)]
+    parts = [set(part.query_ids) for part in (rows.fit, rows.calibration, rows.judged)]
     assert sum(map(len, parts)) == len(set.union(*parts)) == len(train.dataset)
     fit, held, judged = bench._features(recipe, rows, 1)
     from prefill_router.predictors import Examples
@@ -150,7 +150,7 @@ def test_a_fold_is_scored_as_evaluate_does(tmp_path: Path) -> None:
     examples = Examples(fit, rows.fit.correct, ANSWERS.pool.names, ("",) * len(fit))
     predictor = recipe.predictor.fit(examples, seed=0).predictor
     names = ANSWERS.pool.names
-    platt = fit_calibrator("platt", predictor.correctness(held), rows.held.correct, names)
+    platt = fit_calibrator("platt", predictor.correctness(held), rows.calibration.correct, names)
     said: Predictions = bench._predictions(
         rows, platt.calibrator.calibrate(predictor.correctness(judged)), recipe, fit, judged
     )

@@ -93,7 +93,7 @@ def test_a_command_that_fails_ends_the_demo(
     monkeypatch.setattr("prefill_router.cli.application.app", failing)
     for shown in (True, False):
         with pytest.raises(ConfigError, match="ended with exit code 1"):
-            CommandRun(tmp_path, tmp_path / "log").do(*given, shown=shown)
+            CommandRun(tmp_path, tmp_path / "log").do(*given, is_shown=shown)
 
 
 def test_too_few_questions(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from prefill_router.progress import Progress, SilentProgress
 Shared = TypeVar("Shared")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Kept = TypeVar("Kept")
+Output = TypeVar("Output")
 Task = Callable[[Shared, Item, Progress], Result]
 _THREADS = "OMP_NUM_THREADS"
 
@@ -73,11 +73,11 @@ class Engine(ABC):
         shared: Shared,
         items: Sequence[Item],
         *,
-        finish: Callable[[Item, Result], Kept],
-        held: Callable[[Item], Result | None] = lambda _item: None,
+        finish: Callable[[Item, Result], Output],
+        load: Callable[[Item], Result | None] = lambda _item: None,
         keep: Callable[[Item, Result], object] = lambda _item, _result: None,
         progress: Progress | None = None,
-    ) -> list[Kept]:
+    ) -> list[Output]:
         """Run a task for each item, except where an earlier run kept the result.
 
         All of the functions but the task are called in this process.
@@ -87,29 +87,29 @@ class Engine(ABC):
             shared: The inputs that all tasks share.
             items: The items.
             finish: Called with each item and its result as soon as that is there, in any order.
-            held: The result that an earlier run kept for an item, if it did.
+            load: Returns the result that an earlier run kept for an item, if it did.
             keep: Called with an item and its new result, before `finish`.
             progress: See `pool`.
 
         Returns:
             What `finish` returned, in the order of the items.
         """
-        done: dict[int, Kept] = {}
+        results: dict[int, Output] = {}
         for number, item in enumerate(items):
-            if (found := held(item)) is not None:
-                done[number] = finish(item, found)
-        left = [number for number in range(len(items)) if number not in done]
+            if (earlier := load(item)) is not None:
+                results[number] = finish(item, earlier)
+        left = [number for number in range(len(items)) if number not in results]
         if left:
             numbers, waiting = iter(left), dict[Future[Result], int]()
             with self.pool(shared, progress) as pool:
-                while len(done) < len(items):
+                while len(results) < len(items):
                     for number in islice(numbers, pool.size - len(waiting)):
                         waiting[pool.submit(task, items[number])] = number
                     for future in wait(waiting, return_when=FIRST_COMPLETED).done:
                         number = waiting.pop(future)
                         keep(items[number], future.result())
-                        done[number] = finish(items[number], future.result())
-        return [done[number] for number in range(len(items))]
+                        results[number] = finish(items[number], future.result())
+        return [results[number] for number in range(len(items))]
 
 
 @final
@@ -166,9 +166,9 @@ class _ThisProcess(TaskPool[Shared]):
         self._shared, self._progress = shared, progress
 
     def submit(self, task: Task[Shared, Item, Result], item: Item) -> "Future[Result]":
-        done: Future[Result] = Future()
-        done.set_result(task(self._shared, item, self._progress))
-        return done
+        future: Future[Result] = Future()
+        future.set_result(task(self._shared, item, self._progress))
+        return future
 
 
 @final
@@ -240,10 +240,12 @@ class RayEngine(Engine):
             MissingExtraError: Ray isn't installed.
         """
         del progress
-        ray = self._connected()
+        ray = self._connect()
         run = ray.remote(_run_task).options(num_cpus=self.cpus, max_retries=RETRIES, name="task")
         # in a list, the reference isn't resolved with each task; a worker fetches the inputs once
-        pool: _RayTasks[Shared] = _RayTasks(run, [ray.put(shared)], self._place, self._most(ray))
+        pool: _RayTasks[Shared] = _RayTasks(
+            run, [ray.put(shared)], self._worker_place, self._count_workers(ray)
+        )
         try:
             yield pool
         finally:
@@ -274,22 +276,22 @@ class RayEngine(Engine):
         """
         rest = iter(items)
         for first in rest:
-            ray = self._connected(gpu_workers[1])
-            most = 0 if gpu_workers[1] else self._most(ray)
+            ray = self._connect(gpu_workers[1])
+            most = 0 if gpu_workers[1] else self._count_workers(ray)
             sizes = {"cuda": gpu_workers, "cpu": self.workers or (most, most)}
-            yield from _Actors(ray, make, self._place, sizes).results(chain([first], rest))
+            yield from _Actors(ray, make, self._worker_place, sizes).results(chain([first], rest))
 
     @property
-    def _place(self) -> tuple[str, int]:
+    def _worker_place(self) -> tuple[str, int]:
         return str(Path.cwd()), self.cpus
 
-    def _most(self, ray: Any) -> int:
+    def _count_workers(self, ray: Any) -> int:
         """The number of workers that run at once."""
         if self.workers is not None:
             return self.workers[1]
         return max(1, int(ray.cluster_resources().get("CPU", 1)) // self.cpus)
 
-    def _connected(self, gpu_workers: int = 0) -> Any:
+    def _connect(self, gpu_workers: int = 0) -> Any:
         """The module of Ray, connected to the cluster until this process ends."""
         for name, value in _QUIET.items():
             os.environ.setdefault(name, value)
@@ -300,10 +302,10 @@ class RayEngine(Engine):
         with optional_imports("--engine ray"):
             import ray
         if not ray.is_initialized():
-            self._start(ray, gpu_workers)
+            self._start_ray(ray, gpu_workers)
         return ray
 
-    def _start(self, ray: Any, gpu_workers: int) -> None:
+    def _start_ray(self, ray: Any, gpu_workers: int) -> None:
         quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
         if self.address is None:
             count = None if self.workers is None else self.workers[1] + gpu_workers
@@ -323,24 +325,24 @@ class RayEngine(Engine):
 @final
 class _RayTasks(TaskPool[Shared]):
     def __init__(self, run: Any, shared: list[Any], place: tuple[str, int], size: int) -> None:
-        self._run, self._shared, self._place, self.size = run, shared, place, size
+        self._run, self._shared, self._worker_place, self.size = run, shared, place, size
         self.running: set[Any] = set()
 
     def submit(self, task: Task[Shared, Item, Result], item: Item) -> "Future[Result]":
-        reference = self._run.remote(task, self._shared, item, self._place)
+        reference = self._run.remote(task, self._shared, item, self._worker_place)
         self.running.add(reference)
         answer: Future[Result] = Future()
 
-        def settle(done: Future[Any]) -> None:
+        def settle(reply: Future[Any]) -> None:
             self.running.discard(reference)
-            error = done.exception()
-            found: Any = None if error else done.result()
-            if isinstance(found, _Failure):
-                error = found.error
+            error = reply.exception()
+            result: Any = None if error else reply.result()
+            if isinstance(result, _Failure):
+                error = result.error
             if error:
-                answer.set_exception(_explained(error))
+                answer.set_exception(_explain_death(error))
             else:
-                answer.set_result(found)
+                answer.set_result(result)
 
         reference.future().add_done_callback(settle)
         return answer
@@ -374,69 +376,75 @@ class _Actors:
     def __init__(
         self, ray: Any, make: Any, place: tuple[str, int], sizes: Mapping[str, Range]
     ) -> None:
-        self._ray, self._make, self._place = ray, make, place
+        self._ray, self._make, self._worker_place = ray, make, place
         self._sizes = {device: size for device, size in sizes.items() if size[1]}
         self._room = sum(most for _, most in self._sizes.values())
         self._busy: dict[Any, tuple[str, Any, _Piece | None]] = {}
-        self._left, self._todo = iter(()), deque[_Piece]()
+        self._items, self._todo = iter(()), deque[_Piece]()
         self._failed_starts = 0
 
     def results(self, items: Iterator[Any]) -> Iterator[Any]:
         """What the function returned for each item, in any order."""
-        self._left = items
-        self._fill()
+        self._items = items
+        self._fill_queue()
         try:
             while self._todo or any(piece for *_, piece in self._busy.values()):
-                self._grow()
-                (done,), _ = self._ray.wait(list(self._busy))
-                device, actor, piece = self._busy.pop(done)
+                self._add_actors()
+                (reference,), _ = self._ray.wait(list(self._busy))
+                device, actor, piece = self._busy.pop(reference)
                 try:
-                    found = self._ray.get(done)
-                except _deaths() as error:
-                    self._repeat(piece, error)
+                    result = self._ray.get(reference)
+                except _list_deaths() as error:
+                    self._repeat_piece(piece, error)
                     continue
                 self._failed_starts = 0
-                self._give(device, actor)
-                if isinstance(found, _Failure):
-                    raise found.error
+                self._give_piece(device, actor)
+                if isinstance(result, _Failure):
+                    raise result.error
                 if piece is not None:
-                    yield found
+                    yield result
         finally:
             for _, actor, _ in self._busy.values():
                 self._ray.kill(actor)
 
-    def _grow(self) -> None:
+    def _add_actors(self) -> None:
         """Ask for more actors of a kind, up to twice as many, where all that it has are at work."""
         for device, (least, most) in self._sizes.items():
             mine = [piece for kind, _, piece in self._busy.values() if kind == device]
             if all(mine):
                 wanted = min(max(least, 2 * len(mine), 1), most) - len(mine)
                 for _ in range(min(wanted, len(self._todo))):
-                    self._start(device)
+                    self._start_actor(device)
 
-    def _start(self, device: str) -> None:
-        kind = self._ray.remote(num_cpus=self._place[1], num_gpus=int(device == "cuda"))(_Worker)
+    def _start_actor(self, device: str) -> None:
+        kind = self._ray.remote(num_cpus=self._worker_place[1], num_gpus=int(device == "cuda"))(
+            _Worker
+        )
         actor = kind.remote()
-        self._busy[actor.begin.remote(self._make, self._place, device)] = (device, actor, None)
+        self._busy[actor.begin.remote(self._make, self._worker_place, device)] = (
+            device,
+            actor,
+            None,
+        )
 
-    def _give(self, device: str, actor: Any) -> None:
+    def _give_piece(self, device: str, actor: Any) -> None:
         """Give an actor its next piece; one that gets none ends, since nothing refers to it."""
         if self._todo:
             piece = self._todo.popleft()
             self._busy[actor.work.remote(piece.item)] = (device, actor, piece)
-            self._fill()
+            self._fill_queue()
 
-    def _fill(self) -> None:
-        self._todo.extend(map(_Piece, islice(self._left, self._room - len(self._todo))))
+    def _fill_queue(self) -> None:
+        self._todo.extend(map(_Piece, islice(self._items, self._room - len(self._todo))))
 
-    def _repeat(self, piece: _Piece | None, error: Exception) -> None:
+    def _repeat_piece(self, piece: _Piece | None, error: Exception) -> None:
         if piece is None:
             self._failed_starts += 1
         else:
             piece.deaths += 1
             self._todo.appendleft(piece)
         if max(self._failed_starts, piece.deaths if piece else 0) > RETRIES:
-            raise EngineError(_DIED) from error
+            raise EngineError(_DEATH_MESSAGE) from error
 
 
 @final
@@ -446,28 +454,28 @@ class _Worker:
     def begin(self, make: Callable[[str], Any], place: tuple[str, int], device: str) -> Any:
         """Make the function; a failure is returned."""
         _begin_actor(place)
-        self._do = _attempted(make, device)
+        self._do = _attempt(make, device)
         return self._do if isinstance(self._do, _Failure) else None
 
     def work(self, item: Any) -> Any:
         """Call it."""
-        return _attempted(self._do, item)
+        return _attempt(self._do, item)
 
 
-_fetched: dict[Any, Any] = {}
+_shared_inputs: dict[Any, Any] = {}
 """The shared inputs of the last task, by their reference: a worker runs many tasks on them."""
 
 
 def _run_task(
     task: Task[Any, Any, Any], shared: list[Any], item: Any, place: tuple[str, int]
 ) -> Any:
-    if shared[0] not in _fetched:
+    if shared[0] not in _shared_inputs:
         import ray
 
         _begin_actor(place)
-        _fetched.clear()
-        _fetched[shared[0]] = ray.get(shared[0])
-    return _attempted(task, _fetched[shared[0]], item, SilentProgress())
+        _shared_inputs.clear()
+        _shared_inputs[shared[0]] = ray.get(shared[0])
+    return _attempt(task, _shared_inputs[shared[0]], item, SilentProgress())
 
 
 def _begin_actor(place: tuple[str, int]) -> None:
@@ -480,26 +488,26 @@ def _begin_actor(place: tuple[str, int]) -> None:
         torch.set_num_threads(cpus)
 
 
-def _attempted(function: Callable[..., Any], *given: Any) -> Any:
+def _attempt(function: Callable[..., Any], *given: Any) -> Any:
     try:
         return function(*given)
     except PrefillRouterError as error:
         return _Failure(error)
 
 
-_DIED = (
+_DEATH_MESSAGE = (
     f"workers died {RETRIES} times or more on the same piece of work; see whether they have enough "
     "memory (fewer --workers, smaller --batch-tokens), and run the same command again: it goes on "
     "from here"
 )
 
 
-def _explained(error: BaseException) -> BaseException:
+def _explain_death(error: BaseException) -> BaseException:
     """An error of our own where workers died; others as they are."""
-    return EngineError(_DIED) if isinstance(error, _deaths()) else error
+    return EngineError(_DEATH_MESSAGE) if isinstance(error, _list_deaths()) else error
 
 
-def _deaths() -> tuple[type[Exception], ...]:
+def _list_deaths() -> tuple[type[Exception], ...]:
     """What Ray raises where a worker or its node died."""
     from ray import exceptions
 

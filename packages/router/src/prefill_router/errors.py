@@ -108,27 +108,29 @@ class PrefillRouterError(Exception):
     """Base class of everything that this package raises on purpose.
 
     Args:
-        told: What is wrong: one message per problem, where several were found at once.
+        messages: What is wrong: one message per problem, where several were found at once.
 
     Attributes:
-        told: The same messages; `str()` of the error has one line for each.
+        messages: The same messages; `str()` of the error has one line for each.
     """
 
-    def __init__(self, *told: str) -> None:
-        super().__init__("\n".join(told))
-        self.told = told
+    def __init__(self, *messages: str) -> None:
+        super().__init__("\n".join(messages))
+        self.messages = messages
 
-    def retell(self, change: Callable[[str], str]) -> None:
+    def reword(self, change: Callable[[str], str]) -> None:
         """Change every message, where more is known than where the error was raised."""
-        self.told = tuple(map(change, self.told))
-        self.args = ("\n".join(self.told),)
+        self.messages = tuple(map(change, self.messages))
+        self.args = ("\n".join(self.messages),)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The error as another process gets it, whatever its class is made from."""
-        return _copied, (type(self), self.args, self.__dict__)
+        return _restore_error, (type(self), self.args, self.__dict__)
 
 
-def _copied(kind: type[PrefillRouterError], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
+def _restore_error(
+    kind: type[PrefillRouterError], args: tuple[Any, ...], state: dict[str, Any]
+) -> Any:
     error = kind.__new__(kind, *args)
     error.__dict__.update(state)
     return error
@@ -181,9 +183,9 @@ class FormatError(DataError):
         line: The line (text) or record (JSON, Parquet) in it, from 1; None for the whole file.
     """
 
-    def __init__(self, *told: str, file: Path | str, line: int | None = None) -> None:
+    def __init__(self, *messages: str, file: Path | str, line: int | None = None) -> None:
         place = f"{file}" if line is None else f"{file}:{line}"
-        super().__init__(*(f"{place}: {one}" for one in told))
+        super().__init__(*(f"{place}: {message}" for message in messages))
         self.file = Path(file)
         self.line = line
 

@@ -29,7 +29,7 @@ from typing import Any, Literal
 
 from prefill_router.errors import ConfigError, CorruptError
 
-_ABANDONED_SECONDS = 3600
+_ABANDONED_AFTER = 3600
 _LONGEST_NAME = 240  # bytes; a temporary name is longer, and file systems allow 255
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -47,13 +47,13 @@ def replacing_file(path: Path, *, mode: int = 0o666) -> Iterator[Path]:
     refuse_url(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_abandoned(path)
-    temporary, descriptor = _temporary(path, ".tmp", is_folder=False)
+    temporary, descriptor = _make_temporary(path, ".tmp", is_folder=False)
     try:
         yield temporary
-        _sync(temporary)
-        temporary.chmod(mode & ~_umask())
+        _sync_to_disk(temporary)
+        temporary.chmod(mode & ~_read_umask())
         temporary.replace(path)
-        _sync(path.parent)
+        _sync_to_disk(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
         os.close(descriptor)
@@ -69,15 +69,15 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_abandoned(path)
-    temporary, descriptor = _temporary(path, ".tmp", is_folder=True)
+    temporary, descriptor = _make_temporary(path, ".tmp", is_folder=True)
     try:
         yield temporary
-        temporary.chmod(0o777 & ~_umask())
+        temporary.chmod(0o777 & ~_read_umask())
         for entry in temporary.rglob("*"):
-            entry.chmod((0o777 if entry.is_dir() else 0o666) & ~_umask())
-            _sync(entry)
+            entry.chmod((0o777 if entry.is_dir() else 0o666) & ~_read_umask())
+            _sync_to_disk(entry)
         _exchange_or_rename(temporary, path)
-        _sync(path.parent)
+        _sync_to_disk(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         os.close(descriptor)
@@ -174,14 +174,14 @@ def refresh_checksum(path: Path) -> None:
 
 
 def verify_checksums(
-    folder: Path, names: list[str], *, mend: str = "copy or make the folder again"
+    folder: Path, names: list[str], *, fix: str = "copy or make the folder again"
 ) -> None:
     """Check these files of a folder against its `SHA256SUMS`.
 
     Args:
         folder: The folder.
         names: The files.
-        mend: The fix that an error offers.
+        fix: The fix that an error offers.
 
     Raises:
         CorruptError: A file is missing, isn't listed, or isn't what was written.
@@ -189,13 +189,13 @@ def verify_checksums(
     listed = read_checksums(folder)
     for name in names:
         if not (folder / name).is_file():
-            raise CorruptError(f"{folder} lacks the file {name}; {mend}")
+            raise CorruptError(f"{folder} lacks the file {name}; {fix}")
         if name not in listed:
             raise CorruptError(f"{folder / CHECKSUMS} doesn't list {name}; copy the folder again")
         if file_digest(folder / name) != listed[name]:
             raise CorruptError(
                 f"{folder / name} isn't what was written (its SHA-256 differs from {CHECKSUMS}); "
-                f"{mend}"
+                f"{fix}"
             )
 
 
@@ -229,15 +229,15 @@ def _exchange_or_rename(new: Path, path: Path) -> None:
         except OSError:
             if not path.exists():  # else another process was faster, and its content is replaced
                 raise
-    if not _exchange(new, path):
-        aside, descriptor = _temporary(path, ".old", is_folder=True)
+    if not _swap_paths(new, path):
+        aside, descriptor = _make_temporary(path, ".old", is_folder=True)
         path.rename(aside / "old")
         new.rename(path)
         shutil.rmtree(aside)
         os.close(descriptor)
 
 
-def _exchange(first: Path, second: Path) -> bool:
+def _swap_paths(first: Path, second: Path) -> bool:
     """Swap two paths atomically (Linux's renameat2); False where the system can't."""
     if sys.platform != "linux":
         return False
@@ -289,26 +289,26 @@ def _is_old(left: Path) -> bool:
         newest = max(entry.lstat().st_mtime for entry in (left, *left.rglob("*")))
     except FileNotFoundError:  # its writer is alive and has renamed it
         return False
-    return newest < time.time() - _ABANDONED_SECONDS
+    return newest < time.time() - _ABANDONED_AFTER
 
 
-def _temporary(path: Path, suffix: str, *, is_folder: bool) -> tuple[Path, int]:
+def _make_temporary(path: Path, suffix: str, *, is_folder: bool) -> tuple[Path, int]:
     """A temporary name beside a path, and the open descriptor that holds its lock."""
     prefix, folder = f".{path.name}.", path.parent
     while True:
         if is_folder:
-            made = Path(tempfile.mkdtemp(prefix=prefix, suffix=suffix, dir=folder))
-            descriptor = os.open(made, os.O_RDONLY)
+            temporary = Path(tempfile.mkdtemp(prefix=prefix, suffix=suffix, dir=folder))
+            descriptor = os.open(temporary, os.O_RDONLY)
         else:
             descriptor, name = tempfile.mkstemp(prefix=prefix, suffix=suffix, dir=folder)
-            made = Path(name)
+            temporary = Path(name)
         take_lock(descriptor, wait=True)
-        if is_still(made, descriptor):
-            return made, descriptor
+        if is_still(temporary, descriptor):
+            return temporary, descriptor
         os.close(descriptor)  # another process removed it as a leftover before it was locked
 
 
-def _sync(path: Path) -> None:
+def _sync_to_disk(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -316,7 +316,7 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _umask() -> int:
+def _read_umask() -> int:
     current = os.umask(0)
     os.umask(current)
     return current

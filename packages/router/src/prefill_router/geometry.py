@@ -141,10 +141,10 @@ class Directions:
     def of(cls, states: Float[NDArray[np.floating], "row hidden"]) -> "Directions":
         """The sum of the directions of these rows."""
         largest = np.abs(states).max(axis=1, initial=0).astype(np.float64)
-        shown = np.flatnonzero(largest)
-        scaled = states[shown] / largest[shown, None]  # so that no square over- or underflows
+        nonzero = np.flatnonzero(largest)
+        scaled = states[nonzero] / largest[nonzero, None]  # so that no square over- or underflows
         lengths = np.sqrt(np.einsum("rh,rh->r", scaled, scaled))
-        return cls(len(shown), (1 / lengths) @ scaled)
+        return cls(len(nonzero), (1 / lengths) @ scaled)
 
     def __add__(self, other: "Directions") -> "Directions":
         return Directions(self.count + other.count, self.total + other.total)
@@ -256,12 +256,12 @@ class SiteStates:
         self._whole: States | None = None
 
     def __iter__(self) -> Iterator[tuple[slice, States]]:
-        for chunk in _slices(0, len(self._keys), self._rows):
-            states = self._read(chunk)
-            for rows in _slices(chunk.start, chunk.stop, _PIECE_ROWS):
+        for chunk in _make_slices(0, len(self._keys), self._rows):
+            states = self._read_rows(chunk)
+            for rows in _make_slices(chunk.start, chunk.stop, _PIECE_ROWS):
                 yield rows, states[rows.start - chunk.start : rows.stop - chunk.start]
 
-    def _read(self, rows: slice) -> States:
+    def _read_rows(self, rows: slice) -> States:
         if self._whole is not None:
             return self._whole
         states = self._activations.read(self._site, self._keys[rows])
@@ -276,7 +276,7 @@ class SiteStates:
         return states
 
 
-def _slices(start: int, stop: int, size: int) -> Iterator[slice]:
+def _make_slices(start: int, stop: int, size: int) -> Iterator[slice]:
     """Consecutive slices; one empty slice if there is nothing."""
     for begin in range(start, max(stop, start + 1), size):
         yield slice(begin, min(begin + size, stop))
@@ -336,9 +336,9 @@ class NeighbourIndex:
             raise ConfigError(f"{len(keys)} keys for {len(vectors)} rows to index; give one each")
         centre = np.quantile(vectors, 0.5, axis=0, method="lower").astype(np.float64)
         centred = np.empty_like(vectors)
-        for rows in _slices(0, len(vectors), _QUERIES_AT_ONCE):
-            centred[rows] = _centred(vectors[rows], centre)
-        return cls(vectors, tuple(keys or ()), centre, centred, _squared_norms(centred))
+        for rows in _make_slices(0, len(vectors), _QUERIES_AT_ONCE):
+            centred[rows] = _centre_vectors(vectors[rows], centre)
+        return cls(vectors, tuple(keys or ()), centre, centred, _compute_norms(centred))
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -366,7 +366,7 @@ class NeighbourIndex:
             ConfigError: k is below 1, the widths differ, a number isn't finite, there isn't one key
                 per query, or the index has no keys.
         """
-        self._check(vectors, k, exclude)
+        self._check_search(vectors, k, exclude)
         distances = np.full((len(vectors), k), np.inf)
         rows = np.full((len(vectors), k), -1, dtype=np.int64)
         own = self._codes_of(exclude, len(vectors))
@@ -375,51 +375,51 @@ class NeighbourIndex:
             width = k + _SPARE
             while len(pending):
                 unsure = []
-                for some in _parts(pending, max(1, _CANDIDATES_AT_ONCE // width)):
-                    squared, found, sure = self._nearest(vectors[some], own[some], k, width)
+                for some in _split_parts(pending, max(1, _CANDIDATES_AT_ONCE // width)):
+                    squared, found, sure = self._find_nearest(vectors[some], own[some], k, width)
                     distances[some, : found.shape[1]] = np.sqrt(squared)
                     rows[some, : found.shape[1]] = found
                     unsure.append(some[~sure])
                 pending, width = np.concatenate(unsure), _GROWTH * width
         return distances, rows
 
-    def _nearest(
+    def _find_nearest(
         self, queries: Vectors, own: NDArray[np.int64], k: int, width: int
     ) -> tuple[Distances, Rows, NDArray[np.bool_]]:
         """Squared distances and rows of the k nearest of `width` proposals, and if proven."""
-        proposed, beyond = self._propose(queries, width)
-        squared = self._squared_distances(queries, proposed)
-        squared[self._codes[proposed] == own[:, None]] = np.inf
+        proposed, beyond = self._propose_rows(queries, width)
+        squared = self._compute_distances(queries, proposed)
+        squared[self._code_rows[proposed] == own[:, None]] = np.inf
         order = np.argsort(squared, axis=1, kind="stable")[:, :k]
         squared = np.take_along_axis(squared, order, axis=1)
         rows = np.take_along_axis(proposed, order, axis=1)
         rows[np.isinf(squared)] = -1
         return squared, rows, (squared[:, -1] < beyond) | (beyond == np.inf)
 
-    def _propose(self, queries: Vectors, width: int) -> tuple[Rows, NDArray[np.float64]]:
+    def _propose_rows(self, queries: Vectors, width: int) -> tuple[Rows, NDArray[np.float64]]:
         """Positions of rows, ascending, and a squared distance that all other rows exceed."""
         if width > len(self) // 2:
             every = np.broadcast_to(np.arange(len(self)), (len(queries), len(self)))
             return every, np.full(len(queries), np.inf)
-        centred = _centred(queries, self.centre)
+        centred = _centre_vectors(queries, self.centre)
         rows = np.empty((len(queries), width), dtype=np.int64)
         last = np.empty(len(queries))
-        for some in _slices(0, len(queries), max(1, _DISTANCES_AT_ONCE // len(self))):
-            squared = self._squared_in_single(centred[some])
+        for some in _make_slices(0, len(queries), max(1, _DISTANCES_AT_ONCE // len(self))):
+            squared = self._square_in_single(centred[some])
             rows[some] = np.argpartition(squared, width - 1, axis=1)[:, :width]
             last[some] = np.take_along_axis(squared, rows[some], axis=1).max(axis=1)
         norms = (centred.astype(np.float64) ** 2).sum(axis=1)
-        return np.sort(rows, axis=1), _beyond(last, norms, self.dim)
+        return np.sort(rows, axis=1), _bound_others(last, norms, self.dim)
 
-    def _squared_in_single(self, centred: Vectors) -> Float32[NDArray[np.float32], "query _"]:
+    def _square_in_single(self, centred: Vectors) -> Float32[NDArray[np.float32], "query _"]:
         """Squared distances to all rows in single precision, |x|^2 - 2 x y + |y|^2."""
         squared = centred @ self.centred.T
         squared *= -2
-        squared += _squared_norms(centred)[:, None]
+        squared += _compute_norms(centred)[:, None]
         squared += self.norms
         return squared
 
-    def _squared_distances(self, queries: Vectors, proposed: Rows) -> Distances:
+    def _compute_distances(self, queries: Vectors, proposed: Rows) -> Distances:
         """Distances of each query to the rows proposed for it, from the differences."""
         result = np.empty(proposed.shape)
         across = max(1, min(proposed.shape[1], _NUMBERS_AT_ONCE // self.dim))
@@ -436,7 +436,7 @@ class NeighbourIndex:
         return {key: code for code, key in enumerate(dict.fromkeys(self.keys))}
 
     @cached_property
-    def _codes(self) -> NDArray[np.int64]:
+    def _code_rows(self) -> NDArray[np.int64]:
         """An integer code for each row's key, from 0; zeros where there are no keys."""
         codes = [self._code_of_key[key] for key in self.keys]
         return np.array(codes or [0] * len(self), dtype=np.int64)
@@ -446,7 +446,7 @@ class NeighbourIndex:
         codes = [-1] * count if exclude is None else [self._code_of_key.get(k, -1) for k in exclude]
         return np.array(codes, dtype=np.int64)
 
-    def _check(self, vectors: Vectors, k: int, exclude: Sequence[str] | None) -> None:
+    def _check_search(self, vectors: Vectors, k: int, exclude: Sequence[str] | None) -> None:
         if k < 1:
             raise ConfigError(f"k is {k}; search for at least 1 neighbour")
         if vectors.shape[1] != self.dim:
@@ -460,7 +460,9 @@ class NeighbourIndex:
             raise ConfigError("the index was made without keys, so it can't exclude by them")
 
 
-def _beyond(last: NDArray[np.float64], norms: NDArray[np.float64], dim: int) -> NDArray[np.float64]:
+def _bound_others(
+    last: NDArray[np.float64], norms: NDArray[np.float64], dim: int
+) -> NDArray[np.float64]:
     """A lower bound on the squared distance of every row that wasn't proposed.
 
     Single precision errs by at most c (|x| + |y|)^2 plus any underflow, with c slightly above dim
@@ -479,7 +481,7 @@ def _beyond(last: NDArray[np.float64], norms: NDArray[np.float64], dim: int) -> 
     return np.where(trusted, least, -np.inf)
 
 
-def _centred(vectors: Vectors, centre: NDArray[np.float64]) -> Vectors:
+def _centre_vectors(vectors: Vectors, centre: NDArray[np.float64]) -> Vectors:
     """The vectors relative to the centre; what is too large to be squared is clipped."""
     away = np.clip(vectors - centre, -_CLIPPED, _CLIPPED)
     return np.ascontiguousarray(away, dtype=np.float32)
@@ -491,10 +493,10 @@ def _check_finite(vectors: Vectors, *, what: str) -> None:
         raise ConfigError(f"{len(bad)} of {what} aren't finite, the first is {bad[0]}")
 
 
-def _parts(positions: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
+def _split_parts(positions: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
     for start in range(0, len(positions), size):
         yield positions[start : start + size]
 
 
-def _squared_norms(vectors: Vectors) -> Float32[NDArray[np.float32], " row"]:
+def _compute_norms(vectors: Vectors) -> Float32[NDArray[np.float32], " row"]:
     return np.asarray(np.einsum("rd,rd->r", vectors, vectors))

@@ -96,24 +96,24 @@ def optional_imports(needed_for: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         name = error.name or ""
-        known = [key for key in EXTRAS if f"{name}.".startswith(f"{key}.")]
-        if not known:
+        matches = [key for key in EXTRAS if f"{name}.".startswith(f"{key}.")]
+        if not matches:
             raise
-        package, extra = EXTRAS[max(known, key=len)]
+        package, extra = EXTRAS[max(matches, key=len)]
         distribution = DISTRIBUTIONS.get(extra or "", "prefill-router")
         raise MissingExtraError(
             package, extra=extra, needed_for=needed_for, distribution=distribution
         ) from None
 
 
-def installed(module: str, *, needed_for: str) -> ModuleSpec:
+def find_module(module: str, *, needed_for: str) -> ModuleSpec:
     """The location of a module that an extra installs; it isn't imported.
 
     Raises:
         MissingExtraError: It isn't installed.
     """
     with optional_imports(needed_for):
-        found = importlib.util.find_spec(module)
-        if found is None or found.origin is None:
+        spec = importlib.util.find_spec(module)
+        if spec is None or spec.origin is None:
             raise ModuleNotFoundError(name=module)
-        return found
+        return spec

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from prefill_router.files import default_cache
 
 Matrix = Float32[NDArray[np.float32], "row _"]
-Taken = Float32[NDArray[np.float32], "taken _"]
+RowCopy = Float32[NDArray[np.float32], "taken _"]
 LARGE = 1 << 28
 """Matrices of more bytes than these are mapped."""
 _ROWS = 1 << 16
@@ -29,11 +29,11 @@ def empty(rows: int, width: int) -> Matrix:
     size = rows * width * np.dtype(np.float32).itemsize
     if size > LARGE:
         with suppress(OSError):
-            return _mapped(rows, width, size)
+            return _map_file(rows, width, size)
     return np.empty((rows, width), dtype=np.float32)
 
 
-def _mapped(rows: int, width: int, size: int) -> Matrix:
+def _map_file(rows: int, width: int, size: int) -> Matrix:
     cache = default_cache()
     cache.mkdir(parents=True, exist_ok=True)
     with TemporaryFile(dir=cache) as file:
@@ -42,7 +42,7 @@ def _mapped(rows: int, width: int, size: int) -> Matrix:
         return np.asarray(np.memmap(file, np.float32, "r+", shape=(rows, width)))
 
 
-def beside(parts: Sequence[Matrix]) -> Matrix:
+def join_columns(parts: Sequence[Matrix]) -> Matrix:
     """Matrices of the same rows, side by side; a single one as it is."""
     if len(parts) == 1:
         return parts[0]
@@ -50,7 +50,7 @@ def beside(parts: Sequence[Matrix]) -> Matrix:
     return np.concatenate(parts, axis=1, out=whole)
 
 
-def taken(matrix: Matrix, rows: Int64[NDArray[np.int64], " taken"]) -> Taken:
+def take_rows(matrix: Matrix, rows: Int64[NDArray[np.int64], " taken"]) -> RowCopy:
     """A copy of some rows, in this order."""
     copy = empty(len(rows), matrix.shape[1])
     for start in range(0, len(rows), _ROWS):

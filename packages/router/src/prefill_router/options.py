@@ -141,10 +141,10 @@ def build(config: type[_Config], options: Mapping[str, Any], *, what: str) -> _C
         ConfigError: An option is unknown, of the wrong type, or outside its limits.
     """
     kind: type = config
-    known = [one.name for one in fields(kind) if one.init]
-    unknown = [name for name in options if name not in known]
+    names = [field.name for field in fields(kind) if field.init]
+    unknown = [name for name in options if name not in names]
     if unknown:
-        raise ConfigError(f"{what} has no option {unknown}; it has {known}")
+        raise ConfigError(f"{what} has no option {unknown}; it has {names}")
     try:
         return TypeAdapter(config).validate_python(dict(options))
     except ValidationError as error:

@@ -185,7 +185,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         """The entry of this name.
 
         Raises:
-            KeyError: There is none.
+            KeyError: No entry has this name.
             PluginError: Its distribution can't be loaded.
         """
         if name in self.own:

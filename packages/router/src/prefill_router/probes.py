@@ -142,13 +142,13 @@ class _Problem:
         from scipy.special import expit
 
         logits: Array = self.inputs @ point
-        loss = self._loss(point, logits)
+        loss = self._compute_loss(point, logits)
         for _ in range(_STEPS):
             chance = expit(logits)
             slope = self.inputs.T @ (self.mask * (chance - self.labels)) + self.ridge * point
-            step = self._newton(slope, self.mask * chance * (1 - chance))
+            step = self._solve_newton(slope, self.mask * chance * (1 - chance))
             gain = -(slope * step).sum(axis=0) / 2
-            point, logits, loss = self._descend(point, logits, loss, step)
+            point, logits, loss = self._halve_step(point, logits, loss, step)
             if (gain <= tolerance * self.mask.sum(axis=0)).all():
                 return point
         raise FitError(
@@ -156,7 +156,7 @@ class _Problem:
             "lower c"
         )
 
-    def _newton(self, slope: Array, curvature: Array) -> Array:
+    def _solve_newton(self, slope: Array, curvature: Array) -> Array:
         """Solve the Newton system of each target by preconditioned conjugate gradients."""
         diagonal = (self.inputs**2).T @ curvature + self.ridge
         inverse = 1 / np.maximum(diagonal, np.finfo(slope.dtype).tiny)
@@ -166,16 +166,16 @@ class _Problem:
         enough = _INNER**2 * size
         for _ in range(_PRODUCTS):
             image = self.inputs.T @ (curvature * (self.inputs @ way)) + self.ridge * way
-            length = _ratio(size, (way * image).sum(axis=0))
+            length = _divide(size, (way * image).sum(axis=0))
             step, rest = step + length * way, rest - length * image
             scaled = inverse * rest
             before, size = size, (rest * scaled).sum(axis=0)
             if (size <= enough).all():
                 break
-            way = scaled + _ratio(size, before) * way
+            way = scaled + _divide(size, before) * way
         return step
 
-    def _descend(
+    def _halve_step(
         self, point: Array, logits: Array, loss: Array, step: Array
     ) -> tuple[Array, Array, Array]:
         """The point after a step, its logits and loss; the step is halved until none gets worse."""
@@ -183,20 +183,20 @@ class _Problem:
         slack = 100 * np.finfo(loss.dtype).eps * np.abs(loss)
         stride = np.ones_like(loss)
         while True:
-            there, seen = point + stride * step, logits + stride * change
-            after = self._loss(there, seen)
+            there, logits_there = point + stride * step, logits + stride * change
+            after = self._compute_loss(there, logits_there)
             harmful = (after > loss + slack) & (stride > _LEAST_STRIDE)
             if not harmful.any():
-                return there, seen, after
+                return there, logits_there, after
             stride = np.where(harmful, stride / 2, stride)
 
-    def _loss(self, point: Array, logits: Array) -> Array:
+    def _compute_loss(self, point: Array, logits: Array) -> Array:
         entropy = self.mask * cross_entropy(logits, self.labels)
         loss: Array = entropy.sum(axis=0) + (self.ridge * point**2).sum(axis=0) / 2
         return loss
 
 
-def _ratio(above: Array, below: Array) -> Array:
+def _divide(above: Array, below: Array) -> Array:
     ratio: Array = np.where(below > 0, above / np.where(below > 0, below, 1), 0)
     return ratio
 
@@ -281,7 +281,7 @@ def out_of_fold_scores(
     for fold in range(count):
         others = (part for number, part in enumerate(moments) if number != fold)
         reducer = Reducer.fit(Moments.total(others, hidden=hidden), max(dims))
-        features = _reduce(chunks, reducer, len(train))
+        features = _reduce_chunks(chunks, reducer, len(train))
         held = folds == fold
         scores[:, held] = _fold_scores(features, train.correct, held, dims, c)
     return scores
@@ -298,7 +298,7 @@ def _moments_by_fold(
     return moments
 
 
-def _reduce(
+def _reduce_chunks(
     chunks: SiteStates, reducer: Reducer, count: int
 ) -> Float32[NDArray[np.float32], "query dim"]:
     features = np.empty((count, reducer.dim), dtype=np.float32)
@@ -318,7 +318,7 @@ def _fold_scores(
     result = np.empty((len(dims), int(held.sum()), correct.shape[1]), dtype=np.float32)
     probes = None
     for i in np.argsort(dims, kind="stable"):
-        kept = np.ascontiguousarray(features[:, : dims[i]])
-        probes = Probes.fit(kept[~held], correct[~held], c=c, tolerance=_TOLERANCE, start=probes)
-        result[i] = probes.scores(kept[held])
+        columns = np.ascontiguousarray(features[:, : dims[i]])
+        probes = Probes.fit(columns[~held], correct[~held], c=c, tolerance=_TOLERANCE, start=probes)
+        result[i] = probes.scores(columns[held])
     return result

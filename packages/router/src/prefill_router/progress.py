@@ -40,7 +40,7 @@ class SilentProgress(Progress):
     """Shows nothing."""
 
     @contextmanager
-    def _silent(self) -> Iterator[Advance]:
+    def _show_nothing(self) -> Iterator[Advance]:
         def advance(amount: float = 1, *, note: str = "") -> None:
             del amount, note
 
@@ -49,7 +49,7 @@ class SilentProgress(Progress):
     def task(self, label: str, *, total: float) -> AbstractContextManager[Advance]:
         """A task whose progress isn't shown."""
         del label, total
-        return self._silent()
+        return self._show_nothing()
 
 
 @final
@@ -73,7 +73,7 @@ class BarProgress(Progress):
         self._clock = clock
 
     @contextmanager
-    def _bar(self, label: str, total: float) -> Iterator[Advance]:
+    def _show_bar(self, label: str, total: float) -> Iterator[Advance]:
         from rich import progress
 
         columns = (
@@ -94,28 +94,28 @@ class BarProgress(Progress):
             yield advance
 
     @contextmanager
-    def _lines(self, label: str, total: float) -> Iterator[Advance]:
-        start = shown = self._clock()
-        done, last = 0.0, ""
+    def _show_lines(self, label: str, total: float) -> Iterator[Advance]:
+        start = last_print = self._clock()
+        finished, last = 0.0, ""
 
         def advance(amount: float = 1, *, note: str = "") -> None:
-            nonlocal done, last, shown
-            done, last, now = done + amount, note, self._clock()
-            if now - shown >= EVERY_SECONDS and done < total:
-                shown = now
-                self._print(_line(label, done, total, now - start, note))
+            nonlocal finished, last, last_print
+            finished, last, now = finished + amount, note, self._clock()
+            if now - last_print >= EVERY_SECONDS and finished < total:
+                last_print = now
+                self._print_line(_describe_progress(label, finished, total, now - start, note))
 
         yield advance
-        self._print(_line(label, done, total, self._clock() - start, last))
+        self._print_line(_describe_progress(label, finished, total, self._clock() - start, last))
 
-    def _print(self, line: str) -> None:
+    def _print_line(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def task(self, label: str, *, total: float) -> AbstractContextManager[Advance]:
         """A task with its own bar or lines; one without work shows nothing."""
         if not total:
             return SilentProgress().task(label, total=total)
-        shown = self._bar if self._console.is_terminal else self._lines
+        shown = self._show_bar if self._console.is_terminal else self._show_lines
         return shown(label, total)
 
 
@@ -125,13 +125,13 @@ def default_progress() -> Progress:
     return BarProgress() if is_notebook or sys.stderr.isatty() else SilentProgress()
 
 
-def _line(label: str, done: float, total: float, seconds: float, note: str) -> str:
+def _describe_progress(label: str, amount: float, total: float, seconds: float, note: str) -> str:
     """What a task has done, and the time that remains at the speed so far."""
-    text = f"{label}: {done:,.0f} of {total:,.0f}, {_duration(seconds)} gone"
-    if 0 < done < total:
-        text += f", about {_duration(seconds * (total - done) / done)} left"
+    text = f"{label}: {amount:,.0f} of {total:,.0f}, {_format_duration(seconds)} gone"
+    if 0 < amount < total:
+        text += f", about {_format_duration(seconds * (total - amount) / amount)} left"
     return f"{text}, {note}" if note else text
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))

@@ -63,17 +63,17 @@ def fit(
         FormatError: A source can't be read.
         FitError: There is nothing to learn from.
     """
-    shown = progress or default_progress()
+    progress = progress or default_progress()
     dataset = read_table(table, columns=columns, prices=prices)
     with addressing_python():
-        states = gather([Need(encoder)], dataset, (), progress=shown)
+        states = gather([Need(encoder)], dataset, (), progress=progress)
         fitted, _ = fit_chosen(
             *(dataset, states),
             effort=effort,
             config=FitConfig(seed=seed),
             cache=default_cache(),
             verdict=verdict,
-            progress=shown,
+            progress=progress,
         )
     return FitResult(fitted.router, fitted.evaluation, fitted.win_verdict)
 
@@ -130,13 +130,13 @@ def read_table(
         return table
     if isinstance(table, str | Path):
         with addressing_python():
-            return _imported([Path(table)], named, prices)
-    frame = _frame(table)
+            return _import_files([Path(table)], named, prices)
+    frame = _read_frame(table)
     with TemporaryDirectory(prefix="prefill-router-") as folder:
         place = Path(folder) / "table.parquet"
         frame.write_parquet(place)
         with addressing_python(), _naming_rows(place):
-            return _imported([place], named, prices)
+            return _import_files([place], named, prices)
 
 
 def _read_columns(columns: Columns | Mapping[str, Any] | None) -> Columns | None:
@@ -161,7 +161,7 @@ def _naming_rows(place: Path) -> Iterator[None]:
     try:
         yield
     except PrefillRouterError as error:
-        error.retell(
+        error.reword(
             lambda message: re.sub(
                 rf"{re.escape(str(place))}:(\d+)", r"row \1 of the table", message
             ).replace(str(place), "the table")
@@ -169,7 +169,7 @@ def _naming_rows(place: Path) -> Iterator[None]:
         raise
 
 
-def _frame(table: Any) -> pl.DataFrame:
+def _read_frame(table: Any) -> pl.DataFrame:
     if isinstance(table, pl.DataFrame):
         return table
     if isinstance(table, Mapping):
@@ -195,15 +195,15 @@ def _is_column(cells: object) -> bool:
     return hasattr(cells, "__iter__") and not isinstance(cells, str | bytes | Mapping)
 
 
-def _imported(
+def _import_files(
     paths: Sequence[Path], columns: Columns | None, prices: Path | str | None
 ) -> RoutingDataset:
-    guess = guess_source(paths, given=columns)
+    guess = guess_source(paths, columns=columns)
     while guess.doubts:
         _refuse_doubts(guess.doubts)
         doubt = guess.doubts[0]
         columns = doubt.settle(columns or Columns(), doubt.choices[0])
-        guess = guess_source(paths, given=columns)
+        guess = guess_source(paths, columns=columns)
     dataset = import_dataset(guess.format, paths, columns=guess.columns, prices=prices).dataset
     check_choice(dataset, guess.format)
     return dataset

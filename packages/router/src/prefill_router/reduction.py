@@ -56,7 +56,7 @@ class Reducer(Part):
         scale, varies = standard_scale(moments)
         if not standardise:
             scale = np.ones_like(scale)
-        components = _principal(moments, scale, varies, dim)
+        components = _find_components(moments, scale, varies, dim)
         return cls(
             moments.mean.astype(np.float32),
             scale.astype(np.float32),
@@ -129,7 +129,7 @@ def standard_scale(
     return np.where(varies, spread, 1.0), varies
 
 
-def _principal(
+def _find_components(
     moments: Moments,
     scale: Float64[NDArray[np.float64], " hidden"],
     varies: NDArray[np.bool_],

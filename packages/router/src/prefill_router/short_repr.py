@@ -57,12 +57,12 @@ def short_repr(cls: Any_) -> Any_:
 
 def one_line(self: Any) -> str:
     """The type and the fields, each truncated."""
-    told = ", ".join(f"{name}={_SHORT.repr(getattr(self, name))}" for name in _names(self))
-    line = " ".join(f"{type(self).__name__}({told})".split())
+    text = ", ".join(f"{name}={_SHORT.repr(getattr(self, name))}" for name in _list_names(self))
+    line = " ".join(f"{type(self).__name__}({text})".split())
     return line if len(line) <= MOST_CHARACTERS else f"{line[: MOST_CHARACTERS - 4]}...)"
 
 
-def _names(value: Any) -> Iterable[str]:
+def _list_names(value: Any) -> Iterable[str]:
     if is_dataclass(value):
         return [field.name for field in fields(value) if field.repr]
     return list(type(value).model_fields)
@@ -72,15 +72,15 @@ def html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]])
     """A table for notebooks; numbers are rounded for reading, NaN and None are shown as a dash."""
     from jinja2 import Environment
 
-    told = [[_cell(value) for value in row] for row in rows]
+    cells = [[_format_cell(value) for value in row] for row in rows]
     return (
         Environment(autoescape=True)
         .from_string(_TABLE)
-        .render(caption=caption, head=head, rows=told)
+        .render(caption=caption, head=head, rows=cells)
     )
 
 
-def _cell(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     if value is None or value != value:
         return "-"
     return f"{value:.4g}" if isinstance(value, float) else str(value)

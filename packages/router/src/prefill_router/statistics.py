@@ -54,12 +54,12 @@ def auc_by_target(
         raise ConfigError(f"scores are {scores.shape} and labels {correct.shape}; give one of each")
     labels = binary(correct)
     return np.array(
-        [_auc(s[y == 1], s[y == 0]) for s, y in zip(scores.T, labels.T, strict=True)],
+        [_compute_auc(s[y == 1], s[y == 0]) for s, y in zip(scores.T, labels.T, strict=True)],
         dtype=np.float64,
     )
 
 
-def _auc(right: NDArray[np.floating], wrong: NDArray[np.floating]) -> float:
+def _compute_auc(right: NDArray[np.floating], wrong: NDArray[np.floating]) -> float:
     if not len(right) or not len(wrong):
         return float("nan")
     ordered = np.sort(wrong)
@@ -200,8 +200,8 @@ def shrunken_logistic(
         each = weights * cross_entropy(line, labels)
         return float(each.sum() + np.square(now - first).sum() / 2), gradient
 
-    found: Parameters = minimize(loss, first, jac=True, method="L-BFGS-B", bounds=bounds).x
-    return found
+    parameters: Parameters = minimize(loss, first, jac=True, method="L-BFGS-B", bounds=bounds).x
+    return parameters
 
 
 PerObservation = Float[NDArray[np.float64], " observation"]
@@ -224,9 +224,9 @@ def log_capital(shortfalls: PerObservation, *, worst: PerObservation | float) ->
     Raises:
         ConfigError: An excess is larger than `worst`, or that isn't positive.
     """
-    growth = np.cumsum(_growth(shortfalls, worst), axis=0)
-    found: PerObservation = np.logaddexp.reduce(growth, axis=1) - math.log(len(_STAKES))
-    return found
+    growth = np.cumsum(_compute_growth(shortfalls, worst), axis=0)
+    capital: PerObservation = np.logaddexp.reduce(growth, axis=1) - math.log(len(_STAKES))
+    return capital
 
 
 @final
@@ -246,12 +246,12 @@ class ChangeDetector:
         Raises:
             ConfigError: As `log_capital`.
         """
-        factor = _growth(np.array([shortfall]), worst)[0]
+        factor = _compute_growth(np.array([shortfall]), worst)[0]
         self._capitals = np.logaddexp(self._capitals, 0.0) + factor
         return float(np.logaddexp.reduce(self._capitals)) - math.log(len(_STAKES))
 
 
-def _growth(
+def _compute_growth(
     shortfalls: PerObservation, worst: PerObservation | float
 ) -> Float[NDArray[np.float64], "observation bet"]:
     """The logarithm of what each strategy's capital is multiplied by."""
@@ -262,8 +262,8 @@ def _growth(
         raise ConfigError(
             f"an excess is {-float(relative.min()):g} times worst; give the largest possible"
         )
-    found: Float[NDArray[np.float64], "observation bet"] = np.log1p(np.outer(relative, _STAKES))
-    return found
+    growth: Float[NDArray[np.float64], "observation bet"] = np.log1p(np.outer(relative, _STAKES))
+    return growth
 
 
 _BOLDEST = 0.75
@@ -284,10 +284,10 @@ def p_value(observed: PerObservation, threshold: float, *, level: float) -> floa
     Raises:
         ConfigError: An observation is outside [0, 1], or the threshold or the level is invalid.
     """
-    _check(observed, threshold, level)
+    _check_observations(observed, threshold, level)
     if not len(observed):
         return 1.0
-    stakes = _stakes(observed, threshold, level)
+    stakes = _compute_stakes(observed, threshold, level)
     capital = np.cumsum(np.log1p(stakes * (threshold - observed)))
     return math.exp(-max(0.0, float(capital.max())))
 
@@ -301,7 +301,7 @@ def enough(observed: PerObservation, threshold: float, *, level: float) -> int |
     Returns:
         None where the observations aren't evidence against the hypothesis, so that more won't help.
     """
-    _check(observed, threshold, level)
+    _check_observations(observed, threshold, level)
     if not len(observed) or observed.mean() >= threshold:
         return None
     stakes = np.linspace(0, _BOLDEST / (1 - threshold), 400)[1:]
@@ -309,7 +309,7 @@ def enough(observed: PerObservation, threshold: float, *, level: float) -> int |
     return math.ceil(-math.log(level) / growth) if growth > 0 else None
 
 
-def _stakes(observed: PerObservation, threshold: float, level: float) -> PerObservation:
+def _compute_stakes(observed: PerObservation, threshold: float, level: float) -> PerObservation:
     """The stake on each observation, computed from the earlier ones alone."""
     count = np.arange(1, len(observed) + 1)
     mean = (threshold + np.cumsum(observed)) / (count + 1)
@@ -320,7 +320,7 @@ def _stakes(observed: PerObservation, threshold: float, level: float) -> PerObse
     return stakes
 
 
-def _check(observed: PerObservation, threshold: float, level: float) -> None:
+def _check_observations(observed: PerObservation, threshold: float, level: float) -> None:
     if not ((observed >= 0) & (observed <= 1)).all():
         raise ConfigError("observations must be in [0, 1]; scale them first")
     for name, value in (("threshold", threshold), ("level", level)):

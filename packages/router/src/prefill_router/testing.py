@@ -141,17 +141,17 @@ class FakeEncoder(Encoder):
             for prompt in prompts:
                 text = "".join(map(chr, prompt.ids))
                 for site in sites:
-                    rows[site].append(self._state(text, site))
+                    rows[site].append(self._make_state(text, site))
                 advance(1.0)
         shape = (len(prompts), self.hidden_size)
         return {s: np.array(r, dtype=np.float32).reshape(shape) for s, r in rows.items()}
 
-    def _state(self, text: str, site: Site) -> NDArray[np.float64]:
+    def _make_state(self, text: str, site: Site) -> NDArray[np.float64]:
         seed = hashlib.sha256(f"{self.name} {site.name} {text}".encode()).digest()
         words = np.frombuffer(seed, np.uint8).astype(np.uint32)  # read faster than a list
         state = np.random.default_rng(words).normal(size=self.hidden_size)
-        found = _DIFFICULTY.search(text)
-        if site.layer == self.planted_layer and found:
+        match = _DIFFICULTY.search(text)
+        if site.layer == self.planted_layer and match:
             direction = np.sqrt(np.arange(1, self.hidden_size + 1) / self.hidden_size)
-            state += self.signal * (float(found[1]) - 0.5) * direction
+            state += self.signal * (float(match[1]) - 0.5) * direction
         return state

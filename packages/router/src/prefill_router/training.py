@@ -39,7 +39,7 @@ class TrainingRun:
         return self.validation[self.best_epoch] if self.best_epoch >= 0 else float("inf")
 
     @property
-    def waited(self) -> int:
+    def epochs_since_best(self) -> int:
         """Epochs since the best one."""
         return len(self.validation) - 1 - self.best_epoch
 
@@ -89,12 +89,12 @@ def train_epochs(
         advance: Called with the number of epochs done by all runs, including skipped ones.
         stop: Set by another thread to end training after the current epoch.
     """
-    for gone in range(1, max_epochs + 1):
+    for epoch in range(1, max_epochs + 1):
         before = trainer.active
         trainer.epoch()
         left = trainer.active
         if advance:
-            advance(before + (before - left) * (max_epochs - gone))
+            advance(before + (before - left) * (max_epochs - epoch))
         if not left or (stop and stop.is_set()):
             break
 
@@ -154,18 +154,18 @@ def train_together(trainers: Sequence[Trainer], *, max_epochs: int, progress: Pr
     ):
         jobs = {pool.submit(train, trainer) for trainer in trainers}
         try:
-            _watch(jobs, epochs, advance)
+            _watch_jobs(jobs, epochs, advance)
         finally:
             stop.set()
 
 
-def _watch(
+def _watch_jobs(
     jobs: set[Future[None]], epochs: SimpleQueue[int], advance: Callable[[float], None]
 ) -> None:
     """Report the progress of the threads until they are done; only this thread may report it."""
     while jobs:
-        done, jobs = wait(jobs, timeout=0.1, return_when=FIRST_EXCEPTION)
+        finished, jobs = wait(jobs, timeout=0.1, return_when=FIRST_EXCEPTION)
         while not epochs.empty():
             advance(epochs.get())
-        for job in done:
+        for job in finished:
             job.result()

@@ -56,33 +56,33 @@ class DistinctLoader(yaml.SafeLoader):
         node: yaml.Node | None = super().get_single_node()
         if node is not None:
             sizes: dict[int, int] = {}
-            _expanded(node, sizes, [0])
+            _expand_node(node, sizes, [0])
         return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """A mapping whose keys are checked as they are written: `1` and `"1"` are the same name.
 
         Raises:
-            ConfigError: A key is there twice.
+            ConfigError: A key is repeated.
         """
         node = super().compose_mapping_node(anchor)
-        seen: set[str] = set()
+        names: set[str] = set()
         for key, _ in node.value:
             name = key.value if isinstance(key, yaml.ScalarNode) else None
-            if name in seen:
+            if name in names:
                 line = key.start_mark.line + 1
-                raise ConfigError(f"line {line}: {name!r} is there twice; name each once")
+                raise ConfigError(f"line {line}: {name!r} is repeated; name each once")
             if name is not None and len(name) > _LONGEST_KEY and key.tag.endswith(":int"):
                 raise ConfigError(
                     f"line {key.start_mark.line + 1}: a name is a number of {len(name)} digits; "
                     "write it in quotes"
                 )
             if name is not None:
-                seen.add(name)
+                names.add(name)
         return node
 
 
-def _number(loader: DistinctLoader, node: yaml.ScalarNode) -> int | float:
+def _read_number(loader: DistinctLoader, node: yaml.ScalarNode) -> int | float:
     if len(node.value) > _LONGEST_NUMBER:  # parsing a base-60 number takes quadratic time
         raise ValueError("a number with too many digits")
     is_whole = node.tag.endswith(":int")
@@ -90,7 +90,7 @@ def _number(loader: DistinctLoader, node: yaml.ScalarNode) -> int | float:
 
 
 for _tag in ("int", "float"):
-    DistinctLoader.add_constructor(f"tag:yaml.org,2002:{_tag}", _number)
+    DistinctLoader.add_constructor(f"tag:yaml.org,2002:{_tag}", _read_number)
 
 
 @final
@@ -107,7 +107,7 @@ class NotYamlError(ConfigError):
         self.line, self.why = line, why
 
 
-def _expanded(node: yaml.Node, sizes: dict[int, int], repeated: list[int]) -> int:
+def _expand_node(node: yaml.Node, sizes: dict[int, int], repeated: list[int]) -> int:
     """The size of a node with its aliases expanded.
 
     Args:
@@ -125,7 +125,7 @@ def _expanded(node: yaml.Node, sizes: dict[int, int], repeated: list[int]) -> in
         pairs = isinstance(node, yaml.MappingNode)
         parts = [part for pair in below for part in pair] if pairs else below
         own = 1 if isinstance(node, yaml.CollectionNode) else 1 + len(node.value)
-        sizes[id(node)] = own + sum(_expanded(part, sizes, repeated) for part in parts)
+        sizes[id(node)] = own + sum(_expand_node(part, sizes, repeated) for part in parts)
         return sizes[id(node)]
     repeated[0] += size
     if not size or repeated[0] > _MOST_REPEATED:
@@ -193,14 +193,14 @@ def line_of(path: Path, place: Iterable[int | str]) -> int:
         raise ConfigError("it changed while it was read; try again") from None
     line = 0
     for name in place:
-        found = _child(node, name)
-        if found is None:
+        child = _find_child(node, name)
+        if child is None:
             break
-        line, node = found
+        line, node = child
     return line + 1
 
 
-def _child(node: Any, name: int | str) -> tuple[int, yaml.Node] | None:
+def _find_child(node: Any, name: int | str) -> tuple[int, yaml.Node] | None:
     """The node under a key or position, and the line on which it begins, from 0."""
     if isinstance(node, yaml.SequenceNode) and isinstance(name, int) and name < len(node.value):
         child = node.value[name]

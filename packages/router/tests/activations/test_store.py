@@ -209,15 +209,15 @@ def test_what_is_no_store_is_refused(tmp_path: Path, dataset: RoutingDataset) ->
 def test_processes_may_make_the_store_at_the_same_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, held_files = tmp_path / "s", store_module.held_files
+    path, find_files = tmp_path / "s", store_module.find_files
     arguments = (path, ENCODER.provenance, Layout(tuple(SITES), 8, "bfloat16"))
 
     def before_the_other(*_: object) -> set[str]:
-        monkeypatch.setattr(store_module, "held_files", held_files)
+        monkeypatch.setattr(store_module, "find_files", find_files)
         prepare_store(*arguments)
         return set()
 
-    monkeypatch.setattr(store_module, "held_files", before_the_other)
+    monkeypatch.setattr(store_module, "find_files", before_the_other)
     prepare_store(*arguments)
     assert len(ActivationStore.open(path)) == 0
 

@@ -20,7 +20,7 @@ from packages.router.tests.commands import (
 )
 from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
 from prefill_router.data import write_dataset
-from prefill_router.router.storage import CHECKED
+from prefill_router.router.storage import CHECKED_FILES
 from prefill_router.testing import make_routing_dataset
 
 pytestmark = pytest.mark.slow
@@ -133,9 +133,12 @@ BAD_ROUTERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "empty": (lambda r: (shutil.rmtree(r), r.mkdir()), "isn't a router's folder"),
     "file": (lambda r: (shutil.rmtree(r), r.write_text("x")), "isn't a router's folder"),
     "no sums": (lambda r: (r / "SHA256SUMS").unlink(), "lacks the file SHA256SUMS"),
-    **{f"flipped {n}": (lambda r, n=n: flip(r / n), "isn't what was written") for n in CHECKED},
-    **{f"truncated {n}": (lambda r, n=n: truncate(r / n), "isn't what was") for n in CHECKED},
-    **{f"no {n}": (lambda r, n=n: (r / n).unlink(), f"lacks the file {n}") for n in CHECKED},
+    **{
+        f"flipped {n}": (lambda r, n=n: flip(r / n), "isn't what was written")
+        for n in CHECKED_FILES
+    },
+    **{f"truncated {n}": (lambda r, n=n: truncate(r / n), "isn't what was") for n in CHECKED_FILES},
+    **{f"no {n}": (lambda r, n=n: (r / n).unlink(), f"lacks the file {n}") for n in CHECKED_FILES},
 }
 
 

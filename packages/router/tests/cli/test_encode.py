@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from prefill_router.activations import ActivationStore
 from prefill_router.cli import app
-from prefill_router.cli.encode import _numbers
+from prefill_router.cli.encode import _read_layers
 from prefill_router.data import RoutingDataset, write_dataset
 from prefill_router.errors import ConfigError, ProvenanceError
 from prefill_router.testing import make_routing_dataset
@@ -82,9 +82,9 @@ def test_options_that_make_no_sense_are_refused_before_anything_is_written(
 
 
 def test_layers_are_read_as_written() -> None:
-    assert _numbers("3-6") == (3, 4, 5, 6)
-    assert _numbers("8, 0,4") == (0, 4, 8)
-    assert _numbers("all") is None
+    assert _read_layers("3-6") == (3, 4, 5, 6)
+    assert _read_layers("8, 0,4") == (0, 4, 8)
+    assert _read_layers("all") is None
     for wrong in ("", "a", "3-", "-3", "1.5", "5-4"):
         with pytest.raises(ConfigError, match="--layers"):
-            _numbers(wrong)
+            _read_layers(wrong)

@@ -9,7 +9,7 @@ import pytest
 from packages.router.tests.commands import Done, Job, malformed, refused, succeeded
 from prefill_router import files
 from prefill_router.data import read_dataset
-from prefill_router.router.storage import CHECKED
+from prefill_router.router.storage import CHECKED_FILES
 from prefill_router.targets import Pool, Target, write_pool
 from prefill_router_minipool.server import Faults, Rule, ScriptedModel, Server, serve
 
@@ -83,7 +83,7 @@ def test_a_routers_folder_does_not_say_who_is_asked_and_gets_a_key(
     for row in crafted["pool"]["targets"]:
         row |= {"base_url": server.base_url, "api_key_env": "AWS_SECRET_ACCESS_KEY"}
     files.write_json(copy.router / "router.json", crafted)
-    files.write_checksums(copy.router, list(CHECKED))
+    files.write_checksums(copy.router, list(CHECKED_FILES))
     before = len(server.log)
     line = (copy.router, "Hello", "--answer", "--encoder-folder", copy.tiny)
     assert "--pool pool.yaml" in malformed("may not name", "route", *line)

@@ -191,7 +191,7 @@ def test_a_router_that_needs_an_extra_is_left_out_with_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyphen", None)
-    for cached in (complexity._patterns, complexity._of_word):  # by other tests
+    for cached in (complexity._load_patterns, complexity._of_word):  # by other tests
         cached.cache_clear()
     readable = recipe_from_dict({"features": "complexity", "predictor": "constant"})
     recipes = {"ours": RECIPES["ours"], "readable": readable}

@@ -126,7 +126,7 @@ def test_prices_without_output_counts_leave_the_recorded_cost_and_it_is_told() -
         recorded=[[9, 0.1, 0.2]] * 3,
     )  # fmt: skip
     estimator = CostEstimator.fit(train, TOKENS)
-    assert estimator.recorded == ("t1", "t2")
+    assert estimator.recorded_targets == ("t1", "t2")
     assert estimator.estimate(np.array([100]))[0, 1:].tolist() == [0.1, 0.2]
 
 
@@ -184,6 +184,6 @@ def test_free_output_needs_no_count() -> None:
     assert estimator.estimate(np.array([100])) * 1e6 == pytest.approx(
         np.array([[100 * estimator.token_ratio[0] * 2, 0]])
     )
-    assert estimator.recorded == ()
+    assert estimator.recorded_targets == ()
     with pytest.raises(ConfigError, match="can't be estimated"):
         CostEstimator.fit(dataset([(2.0, 1.0), (0.0, 0.0)], inputs=[[1, 1]] * 3), TOKENS)

@@ -201,12 +201,12 @@ def test_the_log_is_moved_into_the_file_beside_commits(
 
 def test_checkpoints_that_failed_begin_again(tmp_path: Path) -> None:
     with closing(sqlite_module.Checkpoints(tmp_path / "a.sqlite")) as checkpoints:
-        checkpoints.committed(256)  # there is no file
+        checkpoints.count_rows(256)  # there is no file
         while checkpoint_threads():
             time.sleep(0.001)
         assert not (tmp_path / "a.sqlite").exists()
         with closing(served(tmp_path / "a.sqlite")):
-            checkpoints.committed(256)
+            checkpoints.count_rows(256)
             assert checkpoint_threads()
             checkpoints.close()
 
@@ -220,7 +220,7 @@ def test_a_log_that_is_long_begins_anew(
         for most in (10_000, 4):
             monkeypatch.setattr(sqlite_module, "_MOST_PAGES", most)
             add(database, *(f"{most}.{n}" * 500 for n in range(20)))
-            sqlite_module._checkpoint(beside)
+            sqlite_module._write_checkpoint(beside)
     passive, restart = (f"PRAGMA wal_checkpoint({mode})" for mode in ("PASSIVE", "RESTART"))
     assert statements == [passive, passive, restart]
 

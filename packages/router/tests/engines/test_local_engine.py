@@ -27,7 +27,7 @@ def test_results_are_in_order_and_what_is_held_is_not_made_again() -> None:
         add,
         10,
         [3, 1, 2],
-        held=lambda item: 70 if item == 1 else None,
+        load=lambda item: 70 if item == 1 else None,
         keep=lambda item, result: kept.append((item, result)),
         finish=lambda item, result: (item, result),
     )
@@ -60,7 +60,7 @@ def test_a_process_has_one_thread_whatever_is_shared(monkeypatch: pytest.MonkeyP
 def test_an_error_is_the_same_in_another_process() -> None:
     error: Any = pickle.loads(pickle.dumps(PromptError("too long", query_id="q7")))
     assert (type(error), str(error), error.query_id) == (PromptError, "query 'q7': too long", "q7")
-    assert error.told == ("query 'q7': too long",)
+    assert error.messages == ("query 'q7': too long",)
 
 
 def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

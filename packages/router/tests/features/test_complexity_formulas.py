@@ -78,11 +78,11 @@ def test_syllables(word: str, count: int) -> None:
 def test_counting_syllables_keeps_no_word_without_limit() -> None:
     for number in range(30):
         syllables("word" + chr(ord("a") + number % 26))
-    assert len(complexity._patterns().hd.cache) == 0
+    assert len(complexity._load_patterns().hd.cache) == 0
 
 
 def test_without_pyphen_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    complexity._patterns.cache_clear()
+    complexity._load_patterns.cache_clear()
     complexity._of_word.cache_clear()
     monkeypatch.setitem(sys.modules, "pyphen", None)
     with pytest.raises(MissingExtraError, match=r"prefill-router\[complexity\]"):

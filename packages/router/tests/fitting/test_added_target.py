@@ -34,7 +34,7 @@ def states(answers: RoutingDataset) -> MemoryActivations:
 @pytest.fixture(scope="module")
 def router(answers: RoutingDataset, states: MemoryActivations) -> Router:
     others = answers.select(targets=[name for name in answers.pool.names if name != NEW])
-    fit = fit_router(others, [states], config=SMALL, drawn=split(answers))
+    fit = fit_router(others, [states], config=SMALL, split=split(answers))
     return with_encoder(fit.router, FakeEncoder())
 
 
@@ -48,8 +48,8 @@ def joined(
 ) -> Router:
     ask, new = known_answers(answers, NEW), answers.pool.select([NEW])
     found = add_target(router, new, answers, ask, labels=labels, stores=[states], caution=caution)
-    assert found.answered <= labels == len(found.asked) == len(set(found.asked))
-    assert set(found.asked) <= set(router.split["train"])
+    assert found.answered <= labels == len(found.questions) == len(set(found.questions))
+    assert set(found.questions) <= set(router.split["train"])
     return found.router
 
 
@@ -182,7 +182,7 @@ def test_what_cannot_be_is_refused(
         add_target(router, new, answers.select(targets=[NEW]), ask, labels=3)
     some = router.split["train"][:2]
     with pytest.raises(DataError, match="among 2 train queries"):
-        add_target(router, new, answers, ask, labels=3, among=some, stores=[states])
+        add_target(router, new, answers, ask, labels=3, candidates=some, stores=[states])
     small = remove_target(router, "target-0")
     with pytest.raises(ConfigError, match="needs two targets"):
         remove_target(small, "target-2")
@@ -214,7 +214,7 @@ def test_another_effort_begins_as_its_siblings(
     pool = Pool(tuple(Target(name=name, **same) for name in names))
     data = dataclasses.replace(answers, pool=pool)
     fitted = data.select(targets=["m:low", "m:high", "other"])
-    router = fit_router(fitted, [states], config=SMALL, drawn=split(data)).router
+    router = fit_router(fitted, [states], config=SMALL, split=split(data)).router
     new, ask = data.pool.select(["m:medium"]), known_answers(data, "m:medium")
     wider = add_target(router, new, data, ask, labels=0, stores=[states], caution=0.0).router
     np.testing.assert_allclose(heads(wider).weights[0], [0, 1, 0.5, 0.5, 0])

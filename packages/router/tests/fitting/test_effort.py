@@ -48,7 +48,7 @@ def few() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def chosen() -> tuple[RouterFit, EffortChoice]:
     with few_are_enough():
-        return fit_chosen(ANSWERS, STATES, config=FitConfig(resamples=0), drawn=DRAWN)
+        return fit_chosen(ANSWERS, STATES, config=FitConfig(resamples=0), split=DRAWN)
 
 
 def test_few_rows_take_the_papers_recipe_without_a_trial() -> None:
@@ -103,7 +103,7 @@ def test_without_signal_it_ends_at_the_fixed_mix(chosen: tuple[RouterFit, Effort
     noise = shuffled(make_routing_dataset(queries=600, seed=5))
     states, drawn = (states_of(noise),), split(noise, seed=0)
     config = FitConfig(resamples=0, assumed_output_tokens=100)
-    fitted, _ = fit_chosen(noise, states, config=config, drawn=drawn)
+    fitted, _ = fit_chosen(noise, states, config=config, split=drawn)
     judged = fitted.evaluation.headline
     gain = judged["argmax_accuracy"].value - judged["best_single_accuracy"].value
     assert gain == pytest.approx(0, abs=0.01)

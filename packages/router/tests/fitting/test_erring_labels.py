@@ -11,7 +11,7 @@ from prefill_router.data import Query, RoutingDataset
 from prefill_router.fitting import FitConfig, fit_router, recipe_from_dict
 from prefill_router.fitting.inputs import (
     calibrate,
-    corrected,
+    correct_labels,
     posterior,
     posterior_labels,
 )
@@ -34,7 +34,7 @@ def test_the_posterior_is_bayes_rule() -> None:
 
 def test_corrected_labels_are_right_on_average() -> None:
     label, error = np.array([[1.0, 0.0]]), np.array([[0.2, 0.2]])
-    mean = 0.8 * corrected(label, error) + 0.2 * corrected(1 - label, error)
+    mean = 0.8 * correct_labels(label, error) + 0.2 * correct_labels(1 - label, error)
     assert mean == pytest.approx(label)
 
 

@@ -39,7 +39,7 @@ def test_no_number_is_chosen_on_the_test_questions() -> None:
 
 
 def test_a_fit_is_judged_at_what_was_chosen() -> None:
-    fitted = fit_router(ANSWERS, [STATES], config=CONFIG, drawn=DRAWN)
+    fitted = fit_router(ANSWERS, [STATES], config=CONFIG, split=DRAWN)
     found, judged = fitted.router.record.chosen, fitted.evaluation
     assert found is not None
     assert judged is not None
@@ -71,7 +71,7 @@ def test_points_are_chosen_whether_or_not_predictions_are_shrunk() -> None:
 def test_without_predictions_out_of_fold_nothing_is_chosen() -> None:
     without = {"shrinkage": False, "operating_points": False}
     plain = replace(CONFIG, recipe=recipe_from_dict({**MADE, **without}))
-    fitted = fit_router(ANSWERS, [STATES], config=plain, drawn=DRAWN)
+    fitted = fit_router(ANSWERS, [STATES], config=plain, split=DRAWN)
     assert fitted.router.record.chosen is None
     assert fitted.evaluation is not None
     assert "fit the router again" in fitted.evaluation.headline["savings"].reason

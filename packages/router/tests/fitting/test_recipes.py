@@ -118,7 +118,7 @@ def test_a_name_that_is_there_twice_is_refused(
 ) -> None:
     path = tmp_path / "routers.yaml"
     path.write_text(text)
-    with pytest.raises(FormatError, match=f"routers.yaml: line {line}: '{name}' is there twice"):
+    with pytest.raises(FormatError, match=f"routers.yaml: line {line}: '{name}' is repeated"):
         read_recipes(path)
 
 
@@ -238,7 +238,7 @@ def test_a_calibrated_router_is_saved_with_its_calibrator(tmp_path: Path) -> Non
         ANSWERS,
         [STATES],
         config=FitConfig(recipe=recipe_from_dict({"features": PREFILL, "predictor": SMALL})),
-        drawn=router.split,
+        split=router.split,
     ).router.predict(test, stores=[STATES])
     assert not np.allclose(raw.correctness, before)  # control: the calibrator does something
     assert "| calibration | isotonic |" in (tmp_path / "router" / "README.md").read_text()
@@ -249,7 +249,7 @@ def test_a_calibration_needs_queries_of_its_own() -> None:
         {"features": PREFILL, "predictor": "constant", "calibration": "platt"}
     )
     with pytest.raises(ConfigError, match="no calibration part"):
-        fit_router(ANSWERS, [STATES], config=FitConfig(recipe=recipe), drawn=split(ANSWERS))
+        fit_router(ANSWERS, [STATES], config=FitConfig(recipe=recipe), split=split(ANSWERS))
 
 
 def relabelled(part: str, drawn: Any) -> RoutingDataset:

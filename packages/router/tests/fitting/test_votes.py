@@ -187,7 +187,7 @@ def test_accuracies_are_not_claimed_of_votes(made: RouterFit) -> None:
     dataset = voted()
     crossed = made.router.cross_fit
     assert crossed is not None
-    with pytest.raises(DataError, match="no accuracy can be told"):
+    with pytest.raises(DataError, match="no accuracy is known"):
         Trial.join(crossed.predictions, dataset)
     new = dataset.pool.select(["target-0"])
     with pytest.raises(ConfigError, match="the router learned from votes"):

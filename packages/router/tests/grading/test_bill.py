@@ -8,7 +8,7 @@ import pytest
 from packages.router.tests.commands import succeeded
 from packages.router.tests.grading.graded_runs import answer, make_run, run_of, task
 from packages.router.tests.grading.judges import YES, court, judge_pool
-from prefill_router.cli.application import counted, dollars, rounded_up
+from prefill_router.cli.application import dollars, format_count, round_up
 from prefill_router.endpoints import Reply
 from prefill_router.grading.caches import Judgments
 from prefill_router.targets import Target, write_pool
@@ -94,13 +94,13 @@ def test_dollars(value: float, shown: str) -> None:
 
 
 def test_limits_and_counts() -> None:
-    assert [rounded_up(value) for value in (0.000123, 0.0301, 12.001)] == [
+    assert [round_up(value) for value in (0.000123, 0.0301, 12.001)] == [
         "0.00013",
         "0.031",
         "12.01",
     ]
-    assert counted(1, "judge call") == "1 judge call"
-    assert counted(2, "judge reply", "judge replies") == "2 judge replies"
+    assert format_count(1, "judge call") == "1 judge call"
+    assert format_count(2, "judge reply", "judge replies") == "2 judge replies"
 
 
 def test_small_costs_are_told_in_a_tidy_column(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_what_takes_too_long_is_stopped_and_missing() -> None:
 
 def test_a_process_that_ends_by_itself_is_replaced() -> None:
     pool = MathWorkerPool(WORKER, count=1, seconds=20.0)
-    question = {"right": ["1"], "found": "$1$"}
+    question = {"right": ["1"], "answer": "$1$"}
     try:
         assert pool.ask(question)["equal"] is True
         worker = pool._all[0]
@@ -111,7 +111,7 @@ def test_closing_ends_what_is_being_asked() -> None:
 
     def ask() -> None:
         with pytest.raises(MathWorkerGoneError) as error:
-            pool.ask({"right": ["7"], "found": ENDLESS})
+            pool.ask({"right": ["7"], "answer": ENDLESS})
         gone.append(error.value)
 
     asking = threading.Thread(target=ask)
@@ -122,7 +122,7 @@ def test_closing_ends_what_is_being_asked() -> None:
     asking.join()
     assert [error.overrun for error in gone] == [False]
     with pytest.raises(MathWorkerGoneError):
-        pool.ask({"right": ["7"], "found": "$7$"})
+        pool.ask({"right": ["7"], "answer": "$7$"})
 
 
 def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

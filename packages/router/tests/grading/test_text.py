@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from packages.router.tests.grading.graded_runs import task
 from prefill_router.errors import ConfigError
 from prefill_router.grading import Grade
-from prefill_router.grading.base import SHOWN, shortened
+from prefill_router.grading.base import SHOWN, shorten
 from prefill_router.grading.text import (
     LetterGrader,
     NumberGrader,
@@ -18,9 +18,9 @@ from prefill_router.grading.text import (
     equal_numbers,
     extract_letter,
     extract_number,
-    normalised,
+    normalise_text,
     parse_number,
-    stripped,
+    strip_text,
 )
 
 pytestmark = pytest.mark.slow
@@ -99,26 +99,26 @@ def test_a_drawn_letter_is_uniform_and_repeats() -> None:
     ],
 )
 def test_normalised_texts_are_the_same(one: str, two: str) -> None:
-    assert normalised(one) == normalised(two)
+    assert normalise_text(one) == normalise_text(two)
 
 
 @pytest.mark.parametrize(
     ("one", "two"), [("theory", "ory"), ("banana", "bnn"), ("½", "1"), ("की", "का"), ("é", "e")]
 )
 def test_normalising_keeps_what_differs(one: str, two: str) -> None:
-    assert normalised(one) != normalised(two)
+    assert normalise_text(one) != normalise_text(two)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.text(max_size=40))
 def test_normalising_twice_changes_nothing_more_than_articles(text: str) -> None:
-    once = normalised(text)
+    once = normalise_text(text)
     assert once == " ".join(once.split())
-    assert normalised(text) == normalised(f"  {text}\n")
+    assert normalise_text(text) == normalise_text(f"  {text}\n")
 
 
 def test_exact_answers_may_only_differ_in_space_around_them() -> None:
-    grader = TextGrader("exact", stripped)
+    grader = TextGrader("exact", strip_text)
     question = task(answer=("4", "four"))
     assert [grader.grade(question, t).score for t in (" 4\n", "four", "Four", "4.")] == [1, 1, 0, 0]
 
@@ -224,7 +224,7 @@ def test_a_grade_has_a_score_or_a_reason() -> None:
 
 
 def test_long_texts_are_shown_in_part() -> None:
-    shown = shortened("a" * 1000 + "b" * 1000)
+    shown = shorten("a" * 1000 + "b" * 1000)
     assert len(shown) <= SHOWN
     assert shown.startswith("aaa")
     assert shown.endswith("bbb")

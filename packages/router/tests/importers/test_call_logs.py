@@ -9,7 +9,7 @@ import pytest
 
 from prefill_router.agents import load_harnesses, read_harnesses
 from prefill_router.errors import ConfigError, FormatError
-from prefill_router.importers import FORMATS, Columns, import_dataset, recognised_format
+from prefill_router.importers import FORMATS, Columns, import_dataset, recognise_format
 from prefill_router.importers.call_logs import scored_text
 
 from .call_log_samples import litellm_rows
@@ -24,9 +24,9 @@ LIKE_OWN = ("routellm",)
 @pytest.mark.parametrize("name", SAMPLES)
 def test_a_format_is_recognised_by_its_fields(name: str, tmp_path: Path) -> None:
     sample = SAMPLES[name]
-    found = recognised_format(sample.write(tmp_path))
+    found = recognise_format(sample.write(tmp_path))
     assert found == (None if sample.format in (*OWN, *LIKE_OWN) else sample.format)
-    assert recognised_format([tmp_path]) == found
+    assert recognise_format([tmp_path]) == found
 
 
 def test_every_public_format_has_a_signature() -> None:
@@ -119,7 +119,7 @@ def test_scores_on_another_scale_need_it(tmp_path: Path) -> None:
 
 
 def test_a_table_of_ones_own_is_not_recognised_as_a_log(tmp_path: Path) -> None:
-    assert recognised_format([write_csv(tmp_path / "own.csv", long_rows())]) is None
+    assert recognise_format([write_csv(tmp_path / "own.csv", long_rows())]) is None
 
 
 def test_a_request_of_an_agent_is_its_ask_and_a_short_one_has_what_it_refers_to() -> None:

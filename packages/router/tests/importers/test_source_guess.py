@@ -33,7 +33,7 @@ def long(folder: Path, scores: Sequence[object], **names: str) -> Path:
 
 
 def guess(path: Path, given: Columns | None = None) -> SourceGuess:
-    return guess_source([path], given=given)
+    return guess_source([path], columns=given)
 
 
 def test_a_long_table_by_the_usual_names(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from prefill_router.predictors.networks import (
     Pass,
     Workspace,
 )
-from prefill_router.predictors.networks.layers import Kept, ParameterBuffer
+from prefill_router.predictors.networks.layers import Mask, ParameterBuffer
 from prefill_router.predictors.networks.losses import compute_losses, cross_entropy
 
 Array = NDArray[Any]
@@ -51,7 +51,7 @@ class Planted:
         )
 
     @staticmethod
-    def keep(layer: int, kept: Kept) -> float:
+    def keep(layer: int, kept: Mask) -> float:
         kept[...] = np.random.default_rng(layer).random(kept.shape) < KEEP
         return KEEP
 

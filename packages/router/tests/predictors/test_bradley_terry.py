@@ -41,7 +41,7 @@ def test_votes_are_read_from_labels_and_rows_without_any_are_left_out() -> None:
     votes = Votes.of(labels)
     assert votes.row.tolist() == [0, 2, 3]
     assert (votes.first.tolist(), votes.second.tolist()) == ([0, 1, 0], [2, 2, 1])
-    assert votes.won.tolist() == [1, 0.5, 0]
+    assert votes.outcome.tolist() == [1, 0.5, 0]
     assert votes.counts.tolist() == [2, 2, 2]
     scores = np.array([[2.0, 0, 1], [0, 3, 1], [1, 1, 0]])
     assert votes.label_of_pick(scores).tolist() == [1, 0.5, 0.5]
@@ -86,7 +86,7 @@ def test_the_gradient_reaches_the_lowest_loss() -> None:
 
     def loss(weights: NDArray[np.float64], strengths: NDArray[np.float64]) -> float:
         ahead = votes.differences(inputs @ weights + strengths)
-        each = np.logaddexp(0, ahead) - votes.won * ahead
+        each = np.logaddexp(0, ahead) - votes.outcome * ahead
         ties = np.logaddexp(0, strengths) - strengths / 2
         return float(each.sum() + ties.sum() + (weights**2).sum() / 0.2)
 

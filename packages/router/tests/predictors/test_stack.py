@@ -10,7 +10,7 @@ from scipy.special import expit
 
 from prefill_router.errors import ConfigError, CorruptError
 from prefill_router.predictors import Examples, load_predictor
-from prefill_router.predictors.stack import Stack, StackConfig, _weights
+from prefill_router.predictors.stack import Stack, StackConfig, _fit_weights
 
 Array = NDArray[Any]
 ROWS = 4000
@@ -30,7 +30,7 @@ def test_level_and_choice_are_weighted_apart() -> None:
     noise = np.random.default_rng(1).normal(size=(ROWS, 3))
     noise -= noise.mean(axis=1, keepdims=True)
     knows_level, knows_choice = expit(level + noise), expit(np.zeros((ROWS, 1)) + apart)
-    levels, choices = _weights(np.stack([knows_level, knows_choice]), correct)
+    levels, choices = _fit_weights(np.stack([knows_level, knows_choice]), correct)
     assert levels[0] == pytest.approx(1, abs=0.1)
     np.testing.assert_allclose(choices, [0, 1], atol=0.1)
 
@@ -38,15 +38,15 @@ def test_level_and_choice_are_weighted_apart() -> None:
 def test_missing_labels_and_predictions_have_no_weight() -> None:
     level, apart, correct = known()
     one, two = expit(level + apart), np.full((ROWS, 3), 0.5)
-    expected = _weights(np.stack([one, two])[:, :2000], correct[:2000])
+    expected = _fit_weights(np.stack([one, two])[:, :2000], correct[:2000])
     holes, gaps = correct.copy(), np.stack([one, two])
     holes[2000:3000], gaps[0, 3000:] = np.nan, np.nan
-    for got, wanted in zip(_weights(gaps, holes), expected, strict=True):
+    for got, wanted in zip(_fit_weights(gaps, holes), expected, strict=True):
         np.testing.assert_allclose(got, wanted, atol=1e-6)
 
 
 def test_without_folds_that_can_be_predicted_members_weigh_the_same() -> None:
-    levels, choices = _weights(np.full((2, 5, 3), np.nan), np.ones((5, 3)))
+    levels, choices = _fit_weights(np.full((2, 5, 3), np.nan), np.ones((5, 3)))
     assert levels.tolist() == choices.tolist() == [0.5, 0.5]
 
 

@@ -14,7 +14,7 @@ CURVES = TrainingCurves(
     train=np.array([[0.7, 0.6, 0.5], [0.71, 0.6, np.nan]]),
     validation=np.array([[0.69, 0.65, 0.66], [0.68, 0.7, np.nan]]),
     best_epoch=np.array([1, 0]),
-    kept=np.array([True, False]),
+    is_kept=np.array([True, False]),
 )
 
 
@@ -65,7 +65,7 @@ def test_curves_survive_json_and_anything_else_is_refused() -> None:
     np.testing.assert_array_equal(again.validation, CURVES.validation)
     np.testing.assert_array_equal(again.train, CURVES.train)
     assert again.best_epoch.tolist() == [1, 0]
-    assert again.kept.tolist() == [True, False]
+    assert again.is_kept.tolist() == [True, False]
     for broken in ({}, {"seeds": [{}]}, {"seeds": 3}):
         with pytest.raises(CorruptError, match="training curves"):
             TrainingCurves.from_dict(broken)

@@ -81,10 +81,10 @@ def test_best_epoch_is_restored_and_the_best_seeds_are_kept() -> None:
     assert (epochs < 150).all()  # they overfit, so each stopped
     assert np.array_equal(epochs, curves.best_epoch + 1 + config.patience)
     assert np.array_equal(np.nanargmin(curves.validation, axis=1), curves.best_epoch)
-    assert set(np.flatnonzero(curves.kept)) == set(np.argsort(curves.best)[:2])
+    assert set(np.flatnonzero(curves.is_kept)) == set(np.argsort(curves.best)[:2])
 
-    held = hold_out(features, share=config.validation, seed=config.seed).held
-    for place, seed in enumerate(np.flatnonzero(curves.kept)):
+    held = hold_out(features, share=config.validation, seed=config.seed).validation
+    for place, seed in enumerate(np.flatnonzero(curves.is_kept)):
         single = dataclasses.replace(
             net,
             weights=tuple(w[place : place + 1] for w in net.weights),
@@ -215,15 +215,15 @@ def test_options_that_make_no_sense(wrong: dict[str, Any]) -> None:
 def test_hold_out(rows: int, distinct: int, share: float, seed: int) -> None:
     features = (np.arange(rows) % distinct).astype(np.float32)[:, None]
     parts = hold_out(features, share=share, seed=seed)
-    values = set(features[parts.fit, 0]), set(features[parts.held, 0])
+    values = set(features[parts.fit, 0]), set(features[parts.validation, 0])
     if min(rows, distinct) == 1:
         assert parts.shared
-        assert len(parts.fit) == len(parts.held) == rows
+        assert len(parts.fit) == len(parts.validation) == rows
     else:
         assert not parts.shared
-        assert sorted([*parts.fit, *parts.held]) == list(range(rows))
+        assert sorted([*parts.fit, *parts.validation]) == list(range(rows))
         assert not values[0] & values[1]
         assert values[0]
         assert values[1]
         most = rows / min(rows, distinct) + 1
-        assert abs(len(parts.held) - share * rows) <= 2 * most
+        assert abs(len(parts.validation) - share * rows) <= 2 * most

@@ -67,7 +67,7 @@ def ordinary(data: NetworkRows, parts: Holdout, config: TrunkConfig, seed: int) 
             if not self.training:
                 return hidden
             kept = np.empty(hidden.shape, np.bool_)
-            draws.kept(kept, dropout=self.rate)
+            draws.draw_mask(kept, dropout=self.rate)
             return hidden * torch.from_numpy(kept) / keep_probability(self.rate)
 
     draws, linear = Draws(config.seed, seed), list[nn.Linear]()
@@ -102,7 +102,7 @@ def ordinary(data: NetworkRows, parts: Holdout, config: TrunkConfig, seed: int) 
             loss_of(order[start : start + config.batch_size]).backward()
             adam.step()
         net.eval()
-        result.append(loss_of(parts.held).item())
+        result.append(loss_of(parts.validation).item())
         if len(result) - 1 - int(np.argmin(result)) >= config.patience:
             break
     return result
@@ -136,13 +136,13 @@ def test_placeholders_of_missing_labels_have_no_effect() -> None:
 @pytest.mark.parametrize("dropout", [0.0, 0.2, 0.3, 0.9])
 def test_draws(dropout: float) -> None:
     kept = np.empty((501, 399), np.bool_)
-    Draws(0, 0).kept(kept, dropout=dropout)
+    Draws(0, 0).draw_mask(kept, dropout=dropout)
     assert abs(kept.mean() - (1 - dropout)) < 0.005
     assert abs(keep_probability(dropout) - (1 - dropout)) < 1e-5
     assert np.abs(kept.mean(axis=0) - kept.mean()).max() < 0.15
     again, other = np.empty_like(kept), np.empty_like(kept)
-    Draws(0, 0).kept(again, dropout=dropout)
-    Draws(0, 1).kept(other, dropout=dropout)
+    Draws(0, 0).draw_mask(again, dropout=dropout)
+    Draws(0, 1).draw_mask(other, dropout=dropout)
     assert np.array_equal(kept, again)
     assert dropout == 0 or not np.array_equal(kept, other)
 
@@ -152,7 +152,7 @@ def test_held_out_rows_in_blocks_have_the_loss_of_the_whole(
 ) -> None:
     data, parts = examples(dtype=np.float64)
     whole = losses(data, parts, CONFIG, [0, 1])
-    monkeypatch.setattr(training, "_HELD_ROWS", 7)
+    monkeypatch.setattr(training, "_VALIDATION_ROWS", 7)
     for seed, run in losses(data, parts, CONFIG, [0, 1]).items():
         np.testing.assert_allclose(run.validation, whole[seed].validation, rtol=1e-9)
         assert run.best_epoch == whole[seed].best_epoch

@@ -136,5 +136,5 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_long_transfers_show_their_progress(
     job: RemotePath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(path_module, "_SHOWN_BYTES", 100)
+    monkeypatch.setattr(path_module, "_PROGRESS_BYTES", 100)
     assert "downloading answers, MB: " in run("describe", job / "answers").err

@@ -24,8 +24,8 @@ from prefill_router.errors import ConfigError, CorruptError, DataError, StoreErr
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.remote import (
     RemotePath,
+    find_files,
     folder as folder_module,
-    held_files,
     location,
     path as path_module,
     reading,
@@ -76,7 +76,7 @@ def test_what_is_written_is_what_would_be_on_the_disk(place: RemotePath, tmp_pat
 def test_a_writer_that_is_killed_at_any_step_leaves_the_old_or_the_new(place: RemotePath) -> None:
     steps = 0
     for steps in kills(lambda: write_dataset(OLD, place)):
-        if not held_files(place, [TABLE]):
+        if not find_files(place, [TABLE]):
             assert steps
             with pytest.raises(DataError, match="no such folder"):
                 read_dataset(place)
@@ -117,7 +117,7 @@ def test_a_reader_finds_one_content_however_often_it_is_replaced_meanwhile(
     place: RemotePath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_dataset(OLD, place)
-    monkeypatch.setattr(folder_module, "ABANDONED", AT_ONCE)
+    monkeypatch.setattr(folder_module, "ABANDONED_AFTER", AT_ONCE)
     fetch, writes = RemotePath.get, [NEW, NEWER]
 
     def fetched(self: RemotePath, *arguments: object) -> None:
@@ -147,7 +147,7 @@ def test_leftovers_of_killed_writers_are_removed_once_they_are_old(
     assert left
     write_dataset(OLD, place)
     assert left <= set(objects(place))
-    monkeypatch.setattr(folder_module, "ABANDONED", AT_ONCE)
+    monkeypatch.setattr(folder_module, "ABANDONED_AFTER", AT_ONCE)
     write_dataset(NEW, place)
     write_dataset(NEWER, place)
     assert not left & set(objects(place))
@@ -311,7 +311,7 @@ def test_long_transfers_show_their_progress_and_short_ones_do_not(
     shown = RemotePath(place.url, Seen())
     write_dataset(OLD, shown)
     assert not seen
-    monkeypatch.setattr(path_module, "_SHOWN_BYTES", 1000)
+    monkeypatch.setattr(path_module, "_PROGRESS_BYTES", 1000)
     write_dataset(NEW, shown)
     read_dataset(shown)
     labels: Sequence[str] = [label for label, _ in seen]

@@ -32,7 +32,7 @@ LAM = 0.8
 def router() -> Router:
     answers, encoder = make_routing_dataset(queries=160), FakeEncoder()
     states = encoder.encode(answers.queries, [Site(3, "last"), Site(3, "mean")])
-    fit = fit_router(answers, [states], config=SMALL, drawn=split(answers))
+    fit = fit_router(answers, [states], config=SMALL, split=split(answers))
     return with_encoder(fit.router, encoder)
 
 

@@ -30,7 +30,7 @@ def states(encoder: FakeEncoder, answers: RoutingDataset) -> MemoryActivations:
 
 @pytest.fixture(scope="session")
 def fitted(answers: RoutingDataset, states: MemoryActivations, encoder: FakeEncoder) -> RouterFit:
-    fit = fit_router(answers, [states], config=SMALL, drawn=split(answers))
+    fit = fit_router(answers, [states], config=SMALL, split=split(answers))
     return dataclasses.replace(fit, router=with_encoder(fit.router, encoder))
 
 

@@ -15,7 +15,7 @@ from prefill_router.errors import ConfigError, CorruptError, PromptError
 from prefill_router.policy import Tolerance
 from prefill_router.router import Router
 from prefill_router.router.light import read_light
-from prefill_router.router.storage import CHECKED, fingerprint
+from prefill_router.router.storage import CHECKED_FILES, fingerprint
 
 pytestmark = pytest.mark.slow
 
@@ -100,7 +100,7 @@ def test_reading_the_light_part_loads_no_network(saved: Path) -> None:
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
 
 
-@pytest.mark.parametrize("name", CHECKED)
+@pytest.mark.parametrize("name", CHECKED_FILES)
 def test_light_part_of_a_damaged_router_is_refused(saved: Path, name: str) -> None:
     content = bytearray((saved / name).read_bytes())
     content[len(content) // 2] ^= 0x10
@@ -122,7 +122,7 @@ def test_light_part_of_a_damaged_router_is_refused(saved: Path, name: str) -> No
 def test_light_part_that_makes_no_sense_is_refused(saved: Path, part: str, value: object) -> None:
     content = json.loads((saved / "router.json").read_text())
     (saved / "router.json").write_text(json.dumps(content | {part: value}))
-    files.write_checksums(saved, list(CHECKED))
+    files.write_checksums(saved, list(CHECKED_FILES))
     with pytest.raises(CorruptError):
         read_light(saved)
 

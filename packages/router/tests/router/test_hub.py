@@ -12,7 +12,7 @@ from packages.router.tests.fakes.hub_worker import SECRET, HubWorker, hub_worker
 from packages.router.tests.router import hub_job
 from prefill_router import files
 from prefill_router.router import Router, read_light
-from prefill_router.router.storage import CHECKED
+from prefill_router.router.storage import CHECKED_FILES
 
 pytestmark = pytest.mark.slow
 
@@ -60,8 +60,8 @@ def test_to_the_hub_and_back_gives_identical_decisions(
 ) -> None:
     address = job("push", str(saved), NAME)["answer"]
     assert address.startswith(f"{hub.url}/{NAME}/commit/")
-    assert set(hub.repositories[NAME]) == set(CHECKED) | {"README.md", "SHA256SUMS"}
-    for name in CHECKED:
+    assert set(hub.repositories[NAME]) == set(CHECKED_FILES) | {"README.md", "SHA256SUMS"}
+    for name in CHECKED_FILES:
         assert hub.repositories[NAME][name] == (saved / name).read_bytes()
     here = [d.to_dict() for d in router.route_many(hub_job.REQUESTS, lam=0.6)]
     assert job("load", NAME)["answer"] == json.loads(json.dumps(here))
@@ -73,7 +73,7 @@ def test_only_the_files_of_a_router_are_downloaded(
     hub: FakeHub, job: Job, published: dict[str, bytes], tmp_path: Path
 ) -> None:
     assert "answer" in job("load", NAME)
-    assert hub.downloaded() == set(CHECKED) | {"README.md", "SHA256SUMS"} < set(published)
+    assert hub.downloaded() == set(CHECKED_FILES) | {"README.md", "SHA256SUMS"} < set(published)
     names = {path.name for path in (tmp_path / "hf").rglob("*")}
     assert "pytorch_model.bin" not in names
     assert "weights.safetensors" in names
@@ -87,7 +87,7 @@ def test_what_was_downloaded_is_there_without_the_hub(
     assert job("load", NAME, url="http://127.0.0.1:9") == online
 
 
-@pytest.mark.parametrize("name", CHECKED)
+@pytest.mark.parametrize("name", CHECKED_FILES)
 def test_flipped_byte_on_the_hub_is_refused(
     job: Job, published: dict[str, bytes], name: str
 ) -> None:

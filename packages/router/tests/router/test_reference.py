@@ -100,7 +100,7 @@ def test_tenths_hold_a_tenth_of_the_train_rows_each() -> None:
     rows = correlated(1000, 40)
     reference = of(rows)
     bins = reference.bins(rows)
-    assert reference.watched == WATCHED == bins.shape[1]
+    assert reference.watched_count == WATCHED == bins.shape[1]
     np.testing.assert_allclose(reference.shares, 0.1, atol=0.002)
     for number in range(10):
         np.testing.assert_array_equal((bins == number).sum(axis=0), reference.counts[:, number])
@@ -113,7 +113,7 @@ def test_the_columns_of_most_variance_are_watched_and_constant_ones_ignored() ->
     rows = np.random.default_rng(0).normal(size=(300, 5)) * [1, 30, 0, 3, 10]
     reference = of(rows.astype(np.float32) + np.float32(7))
     assert reference.columns == (1, 4, 3, 0)
-    assert reference.watched == 4
+    assert reference.watched_count == 4
 
 
 def test_wide_features_are_cut_and_stay_small() -> None:
@@ -198,7 +198,7 @@ def test_a_fitted_router_tells_what_is_unlike_its_train_rows(
     np.testing.assert_allclose(router.reference.accuracy, np.nanmean(train.correct, axis=0))
     assert router.reference.rows == len(train)
     forecasts = router.forecast_many([query.prompt for query in train.queries[:20]])
-    assert all(len(f.bins) == router.reference.watched for f in forecasts)
+    assert all(len(f.bins) == router.reference.watched_count for f in forecasts)
     assert {f.novelty for f in forecasts} != {None}
     assert router.with_pool(router.pool).reference is router.reference
 

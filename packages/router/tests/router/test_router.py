@@ -44,7 +44,7 @@ def test_changing_the_test_rows_changes_nothing_that_was_fitted(
     rows = answers.rows(drawn["test"])
     correct[rows], output[rows] = 1 - correct[rows], output[rows] * 7
     other = dataclasses.replace(answers, correct=correct, output_tokens=output)
-    again = fit_router(other, [states], config=SMALL, drawn=drawn).router
+    again = fit_router(other, [states], config=SMALL, split=drawn).router
     assert router.reference is not None
     assert again.reference is not None
     assert router.reference.to_dict() == again.reference.to_dict()
@@ -64,7 +64,7 @@ def test_order_of_the_rows_changes_no_decision(
     answers: RoutingDataset, states: MemoryActivations, router: Router
 ) -> None:
     ids = list(reversed(answers.query_ids))
-    backwards = fit_router(answers.select(ids), [states], config=SMALL, drawn=split(answers)).router
+    backwards = fit_router(answers.select(ids), [states], config=SMALL, split=split(answers)).router
     mine, theirs = (
         router.predict(answers, stores=[states]),
         backwards.predict(answers, stores=[states]),

@@ -12,7 +12,7 @@ from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, CorruptError
 from prefill_router.router import CrossFit, FoldChoices, Router, cross_fit, fingerprint
 from prefill_router.router.light import read_light
-from prefill_router.router.storage import CHECKED, FILES
+from prefill_router.router.storage import CHECKED_FILES, FILES
 from prefill_router.targets import Pool
 from prefill_router.testing import FakeEncoder
 
@@ -55,7 +55,7 @@ def test_saving_over_a_router_replaces_it_and_over_anything_else_is_refused(
     assert (other / "diary.txt").read_text() == "mine"
 
 
-@pytest.mark.parametrize("name", [*CHECKED, files.CHECKSUMS])
+@pytest.mark.parametrize("name", [*CHECKED_FILES, files.CHECKSUMS])
 def test_flipped_byte_anywhere_is_refused(saved: Path, name: str) -> None:
     content = (saved / name).read_bytes()
     for place in np.random.default_rng(0).integers(0, len(content), 20).tolist():
@@ -66,7 +66,7 @@ def test_flipped_byte_anywhere_is_refused(saved: Path, name: str) -> None:
             Router.load(saved)
 
 
-@pytest.mark.parametrize("name", [*CHECKED, files.CHECKSUMS])
+@pytest.mark.parametrize("name", [*CHECKED_FILES, files.CHECKSUMS])
 def test_missing_or_truncated_file_is_refused(saved: Path, name: str) -> None:
     content = (saved / name).read_bytes()
     (saved / name).write_bytes(content[: len(content) // 2])
@@ -90,7 +90,7 @@ def test_no_router_there(tmp_path: Path) -> None:
 
 
 def reseal(folder: Path) -> None:
-    files.write_checksums(folder, list(CHECKED))
+    files.write_checksums(folder, list(CHECKED_FILES))
 
 
 def test_tensors_of_the_wrong_shape_name_or_value_are_refused(saved: Path) -> None:

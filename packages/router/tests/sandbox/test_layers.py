@@ -227,11 +227,11 @@ def test_the_interpreter_can_be_chosen(sandbox: Sandbox) -> None:
 
 def test_each_run_has_a_user_id_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox_module, "UIDS", 2)
-    with sandbox_module.leased_uid() as first, sandbox_module.leased_uid() as second:
+    with sandbox_module.lease_uid() as first, sandbox_module.lease_uid() as second:
         assert {first, second} == {sandbox_module.FIRST_UID, sandbox_module.FIRST_UID + 1}
-        with pytest.raises(SandboxError, match="all 2 user ids"), sandbox_module.leased_uid():
+        with pytest.raises(SandboxError, match="all 2 user ids"), sandbox_module.lease_uid():
             pass
-    with sandbox_module.leased_uid() as again:
+    with sandbox_module.lease_uid() as again:
         assert again in {first, second}
 
 
@@ -239,7 +239,7 @@ HOLDS = """
 import sys
 from prefill_router.sandbox import sandbox as uids
 uids.UIDS = 1
-with uids.leased_uid():
+with uids.lease_uid():
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -251,8 +251,8 @@ def test_another_process_has_other_user_ids(monkeypatch: pytest.MonkeyPatch) -> 
     with running(child, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout
         assert process.stdout.readline() == b"held\n"
-        with pytest.raises(SandboxError, match="all 1 user ids"), sandbox_module.leased_uid():
+        with pytest.raises(SandboxError, match="all 1 user ids"), sandbox_module.lease_uid():
             pass
         process.kill()
-    with sandbox_module.leased_uid() as uid:
+    with sandbox_module.lease_uid() as uid:
         assert uid == sandbox_module.FIRST_UID

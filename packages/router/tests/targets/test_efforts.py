@@ -65,9 +65,9 @@ def test_a_name_may_mean_something_else() -> None:
 def test_endpoints_keep_the_effort() -> None:
     east = {"name": "east", "base_url": "http://127.0.0.1:1/v1"}
     pool = pool_of({**ROW, "efforts": ["low", "high"], "endpoints": [east]})
-    assert pool.deployed.names == ("large:low@east", "large:high@east")
-    assert {t.base for t in pool.deployed} == {"large@east"}
-    assert {t.effort for t in pool.deployed} == {"low", "high"}
+    assert pool.deployment_pool.names == ("large:low@east", "large:high@east")
+    assert {t.base for t in pool.deployment_pool} == {"large@east"}
+    assert {t.effort for t in pool.deployment_pool} == {"low", "high"}
 
 
 def test_one_price_list() -> None:

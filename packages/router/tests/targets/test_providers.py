@@ -84,7 +84,7 @@ def test_the_papers_maximum_is_the_default() -> None:
             "both a provider and its own endpoint",
         ),
         (lambda: Pool((Target(name="a", provider="p"),)), "unknown providers"),
-        (lambda: Pool((Target(name="a"),), None, (LOCAL, LOCAL)), "twice"),
+        (lambda: Pool((Target(name="a"),), None, (LOCAL, LOCAL)), "more than once"),
     ],
 )
 def test_what_can_not_be(make, words: str) -> None:  # noqa: ANN001

@@ -52,11 +52,11 @@ def test_a_pool_file_lists_endpoints_and_is_written_as_it_was_read(
 def test_each_endpoint_is_a_deployment_with_its_own_model_and_prices(pool: Pool) -> None:
     assert pool.names == ("large", "small")
     assert pool.several == {"large": ("large@east", "large@west")}
-    assert pool.deployed.names == ("large@east", "large@west", "small")
-    east, west, _ = pool.deployed
+    assert pool.deployment_pool.names == ("large@east", "large@west", "small")
+    east, west, _ = pool.deployment_pool
     assert (east.model, east.input_price, east.output_price) == ("large-1", 2, 8)
     assert (west.model, west.input_price, west.output_price) == ("large-west", 1, 2)
-    assert pool.deployed.provider_of("large@west").api_key_env == "WEST_KEY"
+    assert pool.deployment_pool.provider_of("large@west").api_key_env == "WEST_KEY"
     assert pool.target_of["large@west"] == "large"
 
 

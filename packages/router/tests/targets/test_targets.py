@@ -152,7 +152,7 @@ def test_a_pool_as_a_person_writes_it(tmp_path: Path) -> None:
         ("targets: !!python/object/apply:os.system ['true']", "not YAML"),
         ("a: &a [*a]", "its aliases repeat too much"),
         ("\0", "not YAML"),
-        ("targets: [{name: a}]\ntargets: [{name: b}]", "line 2: 'targets' is there twice"),
+        ("targets: [{name: a}]\ntargets: [{name: b}]", "line 2: 'targets' is repeated"),
         ("targets: [{name: 0b_}]", "malformed"),
         ("targets: [{name: a, input_price: " + "9" * 5000 + "}]", "malformed"),
         ("targets: !!timestamp abc", "malformed"),

@@ -110,7 +110,7 @@ class Channel:
         try:
             answer = {"value": await self._handlers[frame["name"]](frame["value"])}
         except PrefillRouterError as error:
-            answer = {"error": list(error.told)}
+            answer = {"error": list(error.messages)}
         except OSError as error:
             answer = {"error": [str(error)]}
         self._answer(frame["call"], answer)
@@ -195,7 +195,7 @@ async def work(link: socket.socket) -> int:
                 places, loaded, place, other_workers.join, writes, other_workers=other_workers
             )
     except PrefillRouterError as error:
-        writer.write(pack_frame({"error": list(error.told)}))
+        writer.write(pack_frame({"error": list(error.messages)}))
         await writer.drain()
         return 1
     return 0

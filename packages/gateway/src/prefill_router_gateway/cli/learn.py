@@ -16,7 +16,7 @@ import typer
 
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out
-from prefill_router.cli.commands import UsageError, reading_words
+from prefill_router.cli.commands import UsageError, usage_errors
 from prefill_router.errors import FormatError
 from prefill_router.options import AT_LEAST_TWO, NOT_NEGATIVE, SHARE
 from prefill_router.progress import BarProgress
@@ -121,7 +121,7 @@ def learn(
 
     with _end_on_terminate():
         pause = _parse_seconds(every)
-        with reading_words():
+        with usage_errors():
             limits = BudgetLimits(per_day=per_day, in_all=max_cost)
             if grader_function is not None:
                 place_and_name(grader_function)

@@ -18,10 +18,10 @@ from prefill_router.cli import options as opt
 from prefill_router.cli.application import (
     app,
     columns,
-    counted,
     decimal_places,
     dollars,
     err,
+    format_count,
     out,
     print_json,
 )
@@ -190,7 +190,7 @@ def _show_amounts(explanation: "Explanation") -> None:
         counts = ", ".join(f"{n:,} {what}" for n, what in parts if n is not None)
         about = ", estimated" if outcome.usage_is_estimated else ""
         out.print(f"tokens: {counts or 'unknown'}{about}")
-    estimated = counted(receipt.choice.input_tokens, "input token")
+    estimated = format_count(receipt.choice.input_tokens, "input token")
     cost = "?" if receipt.cost is None else dollars(receipt.cost)
     about = ", by estimates" if receipt.cost_is_estimated else ""
     out.print(f"cost: {cost}{about}; {estimated} had been estimated")
@@ -341,7 +341,7 @@ def savings(
 
 
 def _show_savings(report: "Savings") -> None:
-    compared = counted(report.requests, "routed request")
+    compared = format_count(report.requests, "routed request")
     out.say(f"{compared}, against {report.baseline} alone, {_CHOSEN[report.chosen_by]}")
     out.print()
     table = columns("", "", "95 % interval", fold=True)

@@ -12,10 +12,10 @@ from prefill_router.cli import options as opt
 from prefill_router.cli.application import (
     app,
     columns,
-    counted,
     decimal_places,
     dollars,
     err,
+    format_count,
     out,
     print_json,
 )
@@ -170,7 +170,7 @@ def _decide(
         progress = BarProgress(console=err)
         recorded, lacking = by_router(recorded, receipts(), other, progress=progress)
         if lacking:
-            notes.append(f"{counted(lacking, 'request')} without a prompt left out")
+            notes.append(f"{format_count(lacking, 'request')} without a prompt left out")
     elif pool is not None and len(recorded):
         recorded = at_prices(recorded, receipts(), pool)
         notes.append("the scale of costs is the range of these requests' estimates")
@@ -195,7 +195,7 @@ def _show_replay(report: "Replay") -> None:
             f"{observed} ({setting.observed:,})",
         )
     how = "in their conversations" if report.sessions else "each by itself"
-    out.print(f"{counted(len(report.recorded), 'request')} decided again, {how}\n")
+    out.print(f"{format_count(len(report.recorded), 'request')} decided again, {how}\n")
     out.print(table)
     out.print()
     for setting in report.settings[1:]:

@@ -97,7 +97,7 @@ def serve(
 
     Example: prefill-router serve router --pool pool.yaml
     """
-    from prefill_router.lazy_imports import installed
+    from prefill_router.lazy_imports import find_module
     from prefill_router_gateway.runtime import GatewayPaths, load, refuse_unshared
 
     def load_checked() -> "LoadedGateway":
@@ -106,7 +106,7 @@ def serve(
             refuse_unshared(loaded)
         return loaded
 
-    installed("uvicorn", needed_for="the gateway")
+    find_module("uvicorn", needed_for="the gateway")
     if as_json and not check:
         raise UsageError("--json prints what --check finds; give both, or neither")
     _check_router(router, versions, default)
@@ -170,7 +170,7 @@ def _check(load: "Callable[[], LoadedGateway]", *, as_json: bool) -> None:
     except PrefillRouterError as error:
         if not as_json:
             raise
-        print_json({"ok": False, "errors": list(error.told), "warnings": []})
+        print_json({"ok": False, "errors": list(error.messages), "warnings": []})
         raise typer.Exit(1) from None
     names, router = list(loaded.pool.names), loaded.light.fingerprint or None
     if as_json:

@@ -338,7 +338,7 @@ class RequestCosts(CostScores):
     """
 
     def __init__(self, estimator: CostEstimator, *, cache_seconds: float) -> None:
-        recorded, pool = set(estimator.recorded), estimator.pool
+        recorded, pool = set(estimator.recorded_targets), estimator.pool
 
         def prices(mark: CacheMark | None) -> CachePrices:
             each = [

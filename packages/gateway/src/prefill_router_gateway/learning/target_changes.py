@@ -264,7 +264,7 @@ def follow_changes(
     version, place = state[state.current], registry.router(state.current)
     running = read_light(place).pool
     priced = {target.name: target for target in pool if target.has_price}
-    targets = tuple(t.priced_as(priced[t.name]) if t.name in priced else t for t in running)
+    targets = tuple(t.with_prices_of(priced[t.name]) if t.name in priced else t for t in running)
     repriced = {new.name for old, new in zip(running, targets, strict=True) if old != new}
     worse = _find_worse(state, changes, len(pool))
     avoidable = [change for change in worse if change.target in running.names]

@@ -104,7 +104,7 @@ class Forwarder:
         self._under_way: Counter[str] = Counter()
         headroom = RateHeadroom() if headroom is None else headroom
         several = {t.name: DeploymentOrder(t, headroom) for t in pool if t.endpoints}
-        deployed = pool.deployed
+        deployed = pool.deployment_pool
         self._ways = ForwardContext(
             lines={name: lines[deployed.provider_of(name)] for name in deployed.names},
             target_of=pool.target_of,

@@ -241,7 +241,7 @@ def _read_light(router: PathOrUrl) -> LightRouter:
     try:
         return read_light(router)
     except CorruptError as error:
-        error.retell(lambda message: f"{message}; {refer('the-router-is-damaged')}")
+        error.reword(lambda message: f"{message}; {refer('the-router-is-damaged')}")
         raise
 
 
@@ -298,7 +298,7 @@ def _collect_problems(read: Callable[[], _T], problems: list[str]) -> _T | None:
     try:
         return read()
     except PrefillRouterError as error:
-        problems += error.told
+        problems += error.messages
     except OSError as error:
         problems.append(str(error))
     return None
@@ -409,7 +409,7 @@ def _list_warnings(pool: Pool, light: LightRouter, settings: GatewaySettings) ->
             f"{light.lam:.3g}, {light.rule}"
         )
     yield from _warn_of_unpriced(pool, () if light.costs.is_free else light.pool.names)
-    deployed = pool.deployed
+    deployed = pool.deployment_pool
     variables = {
         *_OTHER_VARIABLES,
         *(p.api_key_env for p in map(deployed.provider_of, deployed.names)),
@@ -433,7 +433,9 @@ def _warn_of_unpriced(pool: Pool, estimated: Collection[str]) -> Iterator[str]:
 def _merge_pools(routed: Pool, pool: Pool, charged: Collection[str]) -> Pool:
     """The router's targets as in the pool file; those that it lacks serve nothing."""
     by_name = {target.name: target for target in pool}
-    by_name |= {name: by_name[name].priced_as(routed[name]) for name in charged if name in by_name}
+    by_name |= {
+        name: by_name[name].with_prices_of(routed[name]) for name in charged if name in by_name
+    }
     targets = tuple(by_name.get(name) or _drop_endpoint(routed[name]) for name in routed.names)
     return Pool(targets, pool.prices_date, pool.providers)
 

@@ -68,7 +68,7 @@ def affinity_rule(
 
 def body_rules(loaded: LoadedGateway) -> BodyRules:
     """How bodies differ between the targets of a pool and their deployments."""
-    deployed, pool = loaded.pool.deployed, loaded.pool
+    deployed, pool = loaded.pool.deployment_pool, loaded.pool
     dialects = {name: deployed.provider_of(name).dialect for name in deployed.names}
     fields = {t.name: identity_parameters(t, dialects[t.name]) for t in deployed}
     efforts = {t.name: _effort_rule(t, dialects[t.name]) for t in deployed if t.effort is not None}
@@ -161,7 +161,7 @@ class Snapshot:
         self.decider, self.keepers = decider, keepers
         self.candidate = candidate
         self.settings = loaded.settings
-        deployed = loaded.pool.deployed
+        deployed = loaded.pool.deployment_pool
         self.targets = {target.name: target for target in (*loaded.pool, *deployed)}
         self.policy = loaded.light.policy.kind
         self.passing = HeaderFilter(loaded.settings.forward_headers)

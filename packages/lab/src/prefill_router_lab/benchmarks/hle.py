@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from prefill_router.data import Query
-from prefill_router.importers import DatasetBuilder, Record, filled_text, identifier, label_text
+from prefill_router.importers import DatasetBuilder, Record, identifier, label_text, require_text
 from prefill_router.runs import Task
 from prefill_router_lab.benchmarks.source import BenchmarkCopy, LoadReport, PlacedTask, rows
 
@@ -57,7 +57,7 @@ def _has_image(image: object) -> bool:
 
 
 def _make_task(record: Record) -> Task:
-    question = filled_text(record["question"], "question").strip()
+    question = require_text(record["question"], "question").strip()
     query = Query(
         f"hle-{identifier(record['id'], 'id')}",
         f"{question}\n\n{_FORM}",
@@ -68,6 +68,6 @@ def _make_task(record: Record) -> Task:
     return Task(
         query=query,
         grader="hle",
-        answer=(filled_text(record["answer"], "answer"),),
+        answer=(require_text(record["answer"], "answer"),),
         options={"question": question, **{name: text for name, text in texts.items() if text}},
     )

@@ -27,9 +27,9 @@ from prefill_router.importers import (
     DatasetBuilder,
     Record,
     cell_text,
-    filled_text,
     identifier,
     label_text,
+    require_text,
 )
 from prefill_router.runs import Task
 from prefill_router_lab.benchmarks.source import BenchmarkCopy, LoadReport, PlacedTask, rows
@@ -184,7 +184,7 @@ def _make_task(record: Record, day: date) -> Task:
 
 def _write_prompt(record: Record, starter: str) -> str:
     title = label_text(record.get("question_title"), "question_title").strip()
-    content = filled_text(record["question_content"], "question_content").strip()
+    content = require_text(record["question_content"], "question_content").strip()
     problem = f"{title}\n\n{content}" if title else content
     if not starter.strip():
         return f"{_BY_STDIN}\n\n{problem}"
@@ -206,7 +206,7 @@ def _read_function_name(record: Record, tests: list[dict[str, str]]) -> str | No
     except (ValueError, RecursionError):
         raise DataError("metadata isn't JSON") from None
     name = content.get("func_name") if isinstance(content, dict) else None
-    return filled_text(name, "metadata: func_name")
+    return require_text(name, "metadata: func_name")
 
 
 MAX_DECODED: Final = 2**29

@@ -15,9 +15,9 @@ from prefill_router.importers import (
     Record,
     cell_amount,
     cell_text,
-    filled_text,
     identifier,
     label_text,
+    require_text,
 )
 from prefill_router.runs import Task
 from prefill_router_lab.benchmarks.source import BenchmarkCopy, LoadReport, PlacedTask, rows
@@ -73,7 +73,7 @@ def _read_examples(copy: BenchmarkCopy) -> dict[str, list[str]]:
     for path in copy.need(_EXAMPLES):
         for place, record in rows(path, needs=(*_NEEDS, "cot_content"), wants=_WANTS):
             with strict.row(place):
-                solution = filled_text(record["cot_content"], "cot_content").strip()
+                solution = require_text(record["cot_content"], "cot_content").strip()
                 question = _format_question(record, _read_choices(record))
                 subject = label_text(record.get("category"), "category")
                 examples.setdefault(subject, []).append(
@@ -110,7 +110,7 @@ def _write_prompt(question: str, subject: str, examples: Sequence[str], shots: i
 
 
 def _format_question(record: Record, choices: Sequence[str]) -> str:
-    question = filled_text(record["question"], "question").strip()
+    question = require_text(record["question"], "question").strip()
     lettered = [f"{letter}. {text}" for letter, text in zip(ascii_uppercase, choices, strict=False)]
     return "\n".join([f"Question: {question}", "Options:", *lettered, "Answer:"])
 

@@ -14,14 +14,14 @@ from prefill_router.cli.application import (
     Terminal,
     app,
     columns,
-    counted,
     dollars,
     err,
+    format_count,
     out,
     print_json,
-    rounded_up,
+    round_up,
 )
-from prefill_router.cli.commands import check_suffix, one_of
+from prefill_router.cli.commands import check_suffix, parse_choice
 from prefill_router.errors import ConfigError
 from prefill_router.files import check_place
 from prefill_router.options import AT_LEAST_ONE, NOT_NEGATIVE
@@ -198,7 +198,7 @@ def collect(
         on_interrupted=partial(_print_summary, json=json),
     )
     for reason, left_out in report.skipped.items():
-        err.say(f"{counted(left_out, 'task')} left out: {reason}")
+        err.say(f"{format_count(left_out, 'task')} left out: {reason}")
     _print_summary(summary, json=json)
     _check_answers(summary)
 
@@ -217,7 +217,7 @@ def _read_retry(text: str) -> "Retry":
     from prefill_router.runs import Retry
 
     choices: tuple[Retry, ...] = get_args(Retry)
-    return one_of("--retry", text, choices)
+    return parse_choice("--retry", text, choices)
 
 
 def _print_estimate(estimate: "CollectionEstimate", *, json: bool) -> None:
@@ -249,7 +249,7 @@ def _show_estimate(estimate: "CollectionEstimate", to: Terminal = err) -> None:
         _format_dollars(x if priced else None) for x in (estimate.dollars, estimate.most_dollars)
     )
     to.say(
-        f"{counted(estimate.calls, 'call')}, {usual} expected, "
+        f"{format_count(estimate.calls, 'call')}, {usual} expected, "
         f"{most} if every answer is as long as it may be{time}"
     )
 
@@ -271,8 +271,9 @@ def _print_table(summary: "CollectionSummary") -> None:
     out.print(table)
     rate = summary.calls / max(summary.seconds, 1e-9)
     out.say(
-        f"{counted(summary.calls, 'call')} in {_format_duration(summary.seconds)} ({rate:,.1f}/s), "
-        f"{_format_dollars(summary.cost)}; the run has cost {_format_dollars(summary.spent)}"
+        f"{format_count(summary.calls, 'call')} in {_format_duration(summary.seconds)} "
+        f"({rate:,.1f}/s), {_format_dollars(summary.cost)}; the run has cost "
+        f"{_format_dollars(summary.spent)}"
     )
     if summary.at_risk > 0:
         out.say(
@@ -282,12 +283,12 @@ def _print_table(summary: "CollectionSummary") -> None:
     for error in summary.errors:
         out.say(f"missing since {error}")
     for why, number in summary.not_asked.items():
-        out.say(f"{counted(number, 'question')} not asked: {why}")
+        out.say(f"{format_count(number, 'question')} not asked: {why}")
     before = sum(row.missing_before for row in summary.targets)
     if before:
         out.say(f"missing from an earlier call, of those not asked: {before:,}")
     if summary.limit_that_would_do is not None:
-        enough = rounded_up(summary.limit_that_would_do)
+        enough = round_up(summary.limit_that_would_do)
         out.say(
             f"--max-cost {enough} would do for the rest, by an estimate from what each target's "
             "questions cost so far, dollars at risk included"

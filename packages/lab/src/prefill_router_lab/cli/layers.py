@@ -52,7 +52,7 @@ def layers(
         files.check_place(to / "figure.png")
     stores = opt.open_stores(store)
     dataset = read_dataset(data)
-    train = dataset.select(opt.drawn_split(dataset, split_file, options.seed)["train"])
+    train = dataset.select(opt.load_or_draw_split(dataset, split_file, options.seed)["train"])
     poolings = options.poolings
     sites = [candidate_sites(s, poolings=poolings, all_layers=options.all_layers) for s in stores]
     for states, candidates in zip(stores, sites, strict=True):
@@ -230,7 +230,7 @@ def sweep(
     files.check_place(to / "sweep.png")
     stores = opt.open_stores(store)
     dataset = read_dataset(data)
-    parts = opt.drawn_split(dataset, split_file, options.seed)
+    parts = opt.load_or_draw_split(dataset, split_file, options.seed)
     result = run(
         stores,
         dataset.select(parts["train"]),

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
-from prefill_router.cli.commands import UsageError, one_of, reading_words
+from prefill_router.cli.commands import UsageError, parse_choice, usage_errors
 from prefill_router.cli.options import with_engine
 from prefill_router.errors import ConfigError
 from prefill_router.options import NOT_NEGATIVE
@@ -318,7 +318,7 @@ def ratio(
     from prefill_router.reporting import ROUTERS
     from prefill_router_lab.studies import find_strongest, routing_ratio
 
-    one_of("--strong-by", strong_by, _BY)
+    parse_choice("--strong-by", strong_by, _BY)
 
     def check(dataset: "RoutingDataset", split: "Split") -> None:
         del split
@@ -399,7 +399,7 @@ class NamedShift:
         if self.preset:
             from prefill_router_lab.studies import Shift
 
-            with reading_words():
+            with usage_errors():
                 Shift.preset(self.preset)
 
     def find(self, dataset: "RoutingDataset") -> "Shift":

@@ -112,7 +112,7 @@ class _SearchJob:
         )
 
         dataset = read_dataset(self._data)
-        split = opt.drawn_split(dataset, self._split, self._config.seed)
+        split = opt.load_or_draw_split(dataset, self._split, self._config.seed)
         begin(self._to, plan_of(self._space, self._config, dataset, split))
         bar, sources = BarProgress(console=err), opt.sources(encoders)
         needs = [n for c in openers(self._space) for n in self._space.recipe(c).needs]

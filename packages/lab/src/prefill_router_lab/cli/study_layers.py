@@ -12,7 +12,7 @@ from prefill_router.cli.options import (
     DataFolders,
     NeededStores,
     SplitFile,
-    drawn_split,
+    load_or_draw_split,
     open_stores,
     with_engine,
 )
@@ -95,7 +95,7 @@ def dimensions(
     check_place(to, "dimensions")
     stores = open_stores(store)
     dataset = read_dataset(data)
-    parts = drawn_split(dataset, split_file, options.seed)
+    parts = load_or_draw_split(dataset, split_file, options.seed)
     own = {"dims": options.dims, "poolings": options.poolings, "seed": options.seed}
     mark(to, "dimensions", {**own, "split": parts.to_dict()})
     train, bar = dataset.select(parts["train"]), BarProgress(console=err)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, final, get_args, get_origin
 import typer
 from typing_extensions import Doc
 
-from prefill_router.cli.commands import UsageError, one_of
+from prefill_router.cli.commands import UsageError, parse_choice
 from prefill_router.cli.options import parse_poolings
 
 _AFTER = {"split_file": "margin", "seed": "split_file", "best": "lam"}
@@ -131,7 +131,7 @@ def _keep_value(value: Any) -> Any:
 
 
 def _read_word(flag: str, words: tuple[str, ...], word: str) -> str:
-    return one_of(flag, word, words)
+    return parse_choice(flag, word, words)
 
 
 def _read_several(default: tuple[Any, ...], values: Sequence[Any] | None) -> tuple[Any, ...]:

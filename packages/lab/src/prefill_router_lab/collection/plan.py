@@ -314,8 +314,8 @@ def join_pools(run: Run, pool: Pool) -> Pool:
         ConfigError: A target that has answered has other request parameters than before. Those
             of a target that only failed may change.
     """
-    earlier_names = run.asked_targets()
-    for name in set(pool.names) & set(run.pool.names) & run.asked_targets(answered=True):
+    earlier_names = run.find_asked_targets()
+    for name in set(pool.names) & set(run.pool.names) & run.find_asked_targets(answered=True):
         now, before = _describe_target(pool, name), _describe_target(run.pool, name)
         changes = [what for what in now if now[what] != before[what]]
         if changes:
@@ -418,7 +418,7 @@ class TypicalAnswers:
 
     def _find_median(self, target: str, what: Literal["output_tokens", "seconds"]) -> float | None:
         if (target, what) not in self._medians:
-            values = [] if self._run is None else self._run.measured(target, what)
+            values = [] if self._run is None else self._run.list_values(target, what)
             self._medians[target, what] = statistics.median(values) if values else None
         return self._medians[target, what]
 

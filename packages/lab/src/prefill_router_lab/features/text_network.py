@@ -211,7 +211,7 @@ class TextNetwork(Family):
         """The same family with the base network at another path, which is checked."""
         return replace(self, source=str(source))
 
-    def located(self, folders: Mapping[str, Path | str]) -> "TextNetwork":
+    def with_folders(self, folders: Mapping[str, Path | str]) -> "TextNetwork":
         """The same family, with the base network loaded from one of these folders, by name."""
         place = folders.get(self.made_by.encoder)
         return self if place is None else self.at(place)

@@ -336,7 +336,7 @@ class _TextTrainer(Trainer):
     @property
     def active(self) -> int:
         """1 until the network has stopped, then 0."""
-        return int(self.run.waited < self._config.patience)
+        return int(self.run.epochs_since_best < self._config.patience)
 
     def epoch(self) -> None:
         """Train on the fitting rows once."""

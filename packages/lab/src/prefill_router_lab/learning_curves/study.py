@@ -82,7 +82,7 @@ def study_learning(
             return fit
 
         fits = (engine or LocalEngine()).map(
-            _fit_subset, work, keys, held=work.load, keep=work.save, finish=finish
+            _fit_subset, work, keys, load=work.load, keep=work.save, finish=finish
         )
     each = len(sizes) * options.draws
     fits_by_recipe = {name: fits[i * each : (i + 1) * each] for i, name in enumerate(recipes)}

@@ -242,7 +242,7 @@ class BoostingConfig(PredictorConfig):
     def _boost(self, xgboost: Any, usable: Examples, parts: Holdout, target: int, seed: int) -> Any:
         """The booster of one target, up to its best tree."""
         labels = usable.correct[:, target]
-        fit, held_out = (rows[~np.isnan(labels[rows])] for rows in (parts.fit, parts.held))
+        fit, held_out = (rows[~np.isnan(labels[rows])] for rows in (parts.fit, parts.validation))
         if not len(fit) or not len(held_out):
             fit = held_out = np.flatnonzero(~np.isnan(labels))
         train = xgboost.QuantileDMatrix(

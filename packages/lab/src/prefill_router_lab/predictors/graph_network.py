@@ -422,7 +422,7 @@ class _GraphTrainer(Trainer):
     @property
     def active(self) -> int:
         """1 until the network has stopped, then 0."""
-        return int(self.run.waited < self._config.patience)
+        return int(self.run.epochs_since_best < self._config.patience)
 
     def epoch(self) -> None:
         """Train on the fitting rows once; in each step other rows make up the graph."""
@@ -520,7 +520,7 @@ def _train_networks(
     rows: GraphRows, usable: Examples, config: GraphConfig, seed: int, progress: Progress
 ) -> list[_GraphTrainer]:
     parts = hold_out(usable.features, share=config.validation, seed=seed)
-    fit, held_out = torch.from_numpy(parts.fit), torch.from_numpy(parts.held)
+    fit, held_out = torch.from_numpy(parts.fit), torch.from_numpy(parts.validation)
     first = torch.from_numpy(logit(usable.base_rates[usable.learnable]).astype(np.float32))
     trainers = []
     for number in range(config.networks):

@@ -130,7 +130,7 @@ class PairwiseFactorisation(LatentVectors):
             ahead = self._compare_with_mean(arrays, rows)
             return np.asarray(ahead[:, [i]] - ahead[:, [j]])
 
-        return self._mean(features, gap, 1)[:, 0]
+        return self._mean_sigmoid(features, gap, 1)[:, 0]
 
 
 @final

@@ -76,7 +76,7 @@ class Factors(Architecture):
 
     def initial(self, draws: Draws) -> Parameters:
         """The first dimension holds the base rates, the others are random."""
-        parameters = self._layers(draws)
+        parameters = self._draw_layers(draws)
         target = draws.normal(self.network.shapes["target"])
         combine = np.full(self.network.shapes["combine"], target.shape[-1] ** -0.5, np.float32)
         parameters["weight.query"][..., 0] = 0
@@ -105,7 +105,7 @@ class Items(Architecture):
 
     def initial(self, draws: Draws) -> Parameters:
         """Discriminations of 1, and abilities near those that the base rates imply."""
-        parameters, dimensions = self._layers(draws), self._dimensions
+        parameters, dimensions = self._draw_layers(draws), self._dimensions
         parameters[f"bias.{DISCRIMINATION}"].fill(_UNIT if dimensions == 1 else 1.0)
         parameters[f"bias.{DIFFICULTY}"].fill(0.0)
         shares = logit(self.rates).astype(np.float32) / dimensions
@@ -141,7 +141,7 @@ class Preferences(Architecture):
 
     def initial(self, draws: Draws) -> Parameters:
         """The weights of features are initialised like torch's Linear."""
-        parameters, shapes = self._layers(draws), self.network.shapes
+        parameters, shapes = self._draw_layers(draws), self.network.shapes
         parameters["bias.level"].fill(float(logit(self.rates.mean())))
         return parameters | {
             "target": draws.normal(shapes["target"]),
@@ -175,7 +175,9 @@ class Preferences(Architecture):
 
         return level, ahead, backward
 
-    def settled(self, parameters: Parameters, rows: Rows, labels: NetworkLabels) -> Parameters:
+    def fit_on_validation(
+        self, parameters: Parameters, rows: Rows, labels: NetworkLabels
+    ) -> Parameters:
         """The parameters with scales and offsets fitted on the held-out rows, see `combine`."""
         step = Pass(parameters, {}, Workspace(rows.dtype))
         level, ahead, _ = self._forward_scores(step, rows)

@@ -494,7 +494,7 @@ def conclude(
         dataset,
         states,
         config=FitConfig(recipe=recipe, resamples=verdict.config.resamples, seed=seed),
-        drawn=split,
+        split=split,
         sources=sources,
         progress=progress,
     )

@@ -22,10 +22,10 @@ from pydantic import Field
 from prefill_router import files
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import CommandRun, app, columns, err, out, print_json
-from prefill_router.cli.commands import UsageError, reading_words
+from prefill_router.cli.commands import UsageError, usage_errors
 from prefill_router.errors import ConfigError
 from prefill_router.files import check_place
-from prefill_router.lazy_imports import installed
+from prefill_router.lazy_imports import find_module
 from prefill_router.options import AT_LEAST_ONE, NOT_NEGATIVE, PORT
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def demo(
 
     Example: prefill-router demo --out demo
     """
-    installed("uvicorn", needed_for="serving the tiny models")
+    find_module("uvicorn", needed_for="serving the tiny models")
     if loop and efforts:
         raise UsageError("--loop and --efforts are two demos; name one of them")
     if loop:
@@ -98,14 +98,14 @@ def _run_routers(to: Path, questions: int, seed: int, *, as_json: bool) -> None:
     with serving_pool(job):
         pool, tasks_file = to / "pool.yaml", to / "tasks.jsonl"
         job.do("collect", "--pool", pool, "--tasks", tasks_file, "--out", to / "run")
-        job.do("grade", to / "run", "--out", to / "answers", shown=not as_json)
+        job.do("grade", to / "run", "--out", to / "answers", is_shown=not as_json)
         encoders = _find_encoders()
         for encoder in encoders:
             _fit(job, encoder)
         data = ("--data", to / "answers", "--store", to / "states-minipool")
         job.do("evaluate", to / "router-minipool", *data, "--out", to / "report")
         request = ("route", to / "router-minipool", _REQUEST, "--lam", 0.5, "--answer")
-        job.do(*request, "--pool", pool, shown=not as_json)
+        job.do(*request, "--pool", pool, is_shown=not as_json)
     verdict = DemoVerdict.of(to, encoders, seconds=time.monotonic() - began)
     picture = verdict.draw(to / "accuracy_cost")
     if as_json:
@@ -125,12 +125,12 @@ def _run_efforts(to: Path, questions: int, seed: int, *, as_json: bool) -> None:
         job.do(
             "collect", "--pool", to / "pool.yaml", "--tasks", questions_file, "--out", to / "run"
         )
-    job.do("grade", to / "run", "--out", answers, shown=not as_json)
+    job.do("grade", to / "run", "--out", answers, is_shown=not as_json)
     job.do("encode", answers, "--encoder", "minipool", "--layers", "all", "--out", states)
     router, data = to / "router-minipool", ("--data", answers, "--store", states)
     job.do("fit", answers, "--store", states, "--recipe", "paper", "--out", router)
     more = ("--json",) if as_json else ()
-    job.do("study", "effort", router, *data, "--out", to / "effort", *more, shown=True)
+    job.do("study", "effort", router, *data, "--out", to / "effort", *more, is_shown=True)
 
 
 def _check_same(folder: Path, questions: int, seed: int, *, efforts: bool = False) -> None:
@@ -402,7 +402,7 @@ def tasks(
     from prefill_router_minipool import make_tasks
 
     names = None if domains is None else [name.strip() for name in domains.split(",")]
-    with reading_words():
+    with usage_errors():
         questions = make_tasks(count, seed=seed, domains=names)
     check_place(to)
     rows = [

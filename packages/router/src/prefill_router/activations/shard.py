@@ -462,7 +462,7 @@ def _copy_sidecars(folder: RemotePath, copies: dict[str, Path], size: int) -> No
             try:
                 read_checksummed_json(new[name])
             except CorruptError as error:
-                error.retell(lambda told: told.replace(scratch, folder.url))
+                error.reword(lambda message: message.replace(scratch, folder.url))
                 raise
             new[name].replace(copy)
 

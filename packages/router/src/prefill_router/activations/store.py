@@ -41,7 +41,7 @@ from prefill_router.errors import (
     upgrade_advice,
 )
 from prefill_router.files import write_text, writer_lock
-from prefill_router.remote import PathOrUrl, RemotePath, held_files, is_free, location, reading
+from prefill_router.remote import PathOrUrl, RemotePath, find_files, is_free, location, reading
 
 MANIFEST = "manifest.json"
 VERSION = 1
@@ -227,7 +227,7 @@ def prepare_store(path: PathOrUrl, provenance: Provenance, layout: Layout) -> No
         CorruptError: Its manifest isn't what was written.
         ConfigError: The URL can't be written.
     """
-    if held_files(path, [MANIFEST]):
+    if find_files(path, [MANIFEST]):
         with reading(path, [MANIFEST]) as folder:
             found, present = read_manifest(folder)
         provenance.require(found, what=f"the store {path}")
@@ -262,7 +262,7 @@ def _refuse_others(path: PathOrUrl) -> None:
         is_other = path.is_dir() and any(not p.name.startswith(".") for p in path.iterdir())
         if path.exists() and not path.is_dir():
             raise StoreError(f"{path} is a file; a store is a folder: give --out another name")
-    if is_other and not held_files(path, [MANIFEST]):  # it is one if another process was faster
+    if is_other and not find_files(path, [MANIFEST]):  # it is one if another process was faster
         raise StoreError(f"{path} exists and isn't a store; give --out another folder")
 
 

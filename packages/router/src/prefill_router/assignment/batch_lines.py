@@ -84,7 +84,7 @@ class BatchLines:
         try:
             return f"{self._text(record)}\n".encode()
         except DataError as error:
-            error.retell(lambda told: f"prompt {record.query.id!r}: {told}")
+            error.reword(lambda message: f"prompt {record.query.id!r}: {message}")
             raise
         except ValueError:  # NaN, or a lone surrogate
             raise DataError(

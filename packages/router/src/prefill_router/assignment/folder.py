@@ -268,7 +268,7 @@ class SavedAssignment:
             raise FormatError(
                 "isn't an assignment; make one with: prefill-router assign", file=folder
             )
-        files.verify_checksums(folder, [SUMMARY, TABLE], mend="assign the prompts again")
+        files.verify_checksums(folder, [SUMMARY, TABLE], fix="assign the prompts again")
         summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
         if summary["format"] != _FORMAT:
             raise CorruptError(

@@ -7,7 +7,7 @@ import numpy as np
 
 from prefill_router.activations import Activations
 from prefill_router.assignment.prompt_file import PromptFile
-from prefill_router.data import BLOCK_ROWS, RoutingDataset, unmeasured
+from prefill_router.data import BLOCK_ROWS, RoutingDataset, missing_table
 from prefill_router.errors import ConfigError, FormatError
 from prefill_router.policy import Predictions
 from prefill_router.progress import Progress, SilentProgress
@@ -45,7 +45,7 @@ def predict_prompts(
     with (progress or SilentProgress()).task("prompts", total=prompts.size()) as advance:
         for block in prompts.blocks(size):
             queries = [record.query for record in block]
-            nothing = unmeasured((len(queries), len(router.pool)))
+            nothing = missing_table((len(queries), len(router.pool)))
             dataset = RoutingDataset.of(queries, router.pool, nothing)
             parts.append(router.predict(dataset, stores=stores, cache=cache))
             advance(len(block))

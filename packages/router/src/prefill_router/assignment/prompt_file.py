@@ -23,7 +23,7 @@ from prefill_router.importers import (
     identifier,
     records,
     scored_text,
-    shown_cell,
+    show_cell,
 )
 
 Wire = Literal["chat", "messages"]
@@ -91,7 +91,7 @@ class PromptFile:
             name = record.query.id
             if name in seen:
                 raise FormatError(
-                    f"two prompts have the id {shown_cell(name)}; give each its own, or give none",
+                    f"two prompts have the id {show_cell(name)}; give each its own, or give none",
                     file=self.path,
                 )
             seen.add(name)
@@ -109,7 +109,7 @@ class PromptFile:
             try:
                 yield _record(record, number)
             except DataError as error:
-                raise FormatError(*error.told, file=place.file, line=place.line) from None
+                raise FormatError(*error.messages, file=place.file, line=place.line) from None
 
 
 def _record(record: Record, number: int) -> PromptRecord:
@@ -161,7 +161,7 @@ def own_id(record: Record) -> str | None:
         if value is None:
             continue
         if isinstance(value, _NO_IDS):
-            raise DataError(f"the id is {shown_cell(value)}; give a text or a whole number")
+            raise DataError(f"the id is {show_cell(value)}; give a text or a whole number")
         return identifier(value, "id")
     return None
 

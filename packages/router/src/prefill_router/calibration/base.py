@@ -118,7 +118,7 @@ class Labelled:
     def of(cls, scores: Scores, labels: Scores) -> "Labelled":
         """Leave out the missing labels."""
         known = ~np.isnan(labels)
-        scores, labels = rounded(scores[known]), labels[known]
+        scores, labels = round_to_single(scores[known]), labels[known]
         order = np.lexsort((labels, scores))
         return cls(scores[order], labels[order])
 
@@ -155,11 +155,11 @@ class Labelled:
         return ""
 
 
-def rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def round_to_single(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Rounded to single precision, like a calibrator's arrays, so that equal values stay equal."""
     return values.astype(np.float32).astype(np.float64)
 
 
 def logits(correctness: NDArray[np.float64]) -> NDArray[np.float64]:
     """ln(p / (1 - p)), finite, since p is clipped to 1e-6 from 0 and 1."""
-    return log_odds(np.asarray(np.clip(rounded(correctness), _EDGE, 1 - _EDGE)))
+    return log_odds(np.asarray(np.clip(round_to_single(correctness), _EDGE, 1 - _EDGE)))

@@ -39,7 +39,7 @@ from prefill_router.calibration.base import (
     Labelled,
     Scores,
     logits,
-    rounded,
+    round_to_single,
 )
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.predictors import Correctness
@@ -69,7 +69,7 @@ class Curves:
         """Map each column by its curve."""
         result = np.empty_like(correctness)
         for k, (x, y) in enumerate(zip(self.x, self.y, strict=True)):
-            result[:, k] = _between(x, y, correctness[:, k].astype(np.float32))
+            result[:, k] = _interpolate(x, y, correctness[:, k].astype(np.float32))
         return result
 
 
@@ -113,7 +113,7 @@ class CurveCalibrator(Calibrator):
         return self.curves(correctness)
 
 
-def _between(x: Knots, y: Knots, at: Knots) -> Column:
+def _interpolate(x: Knots, y: Knots, at: Knots) -> Column:
     """Linear interpolation that, unlike `np.interp`, can't decrease by rounding."""
     after = np.searchsorted(x, at, side="right")
     left, right = np.maximum(after - 1, 0), np.minimum(after, len(x) - 1)
@@ -150,8 +150,8 @@ def _fit_knots(rows: Labelled) -> tuple[tuple[Column, Column], str]:
     """The knots of a target's curve, and a note on them."""
     note = rows.note()
     if note:
-        return _level(rows.rate) if rows.enough else IDENTITY, note
-    curve = _steps(rows)
+        return _make_level(rows.rate) if rows.enough else IDENTITY, note
+    curve = _fit_steps(rows)
     if curve[1][0] < curve[1][-1]:
         return curve, ""
     rate = float(curve[1][0])
@@ -161,7 +161,7 @@ def _fit_knots(rows: Labelled) -> tuple[tuple[Column, Column], str]:
     )
 
 
-def _steps(rows: Labelled) -> tuple[Column, Column]:
+def _fit_steps(rows: Labelled) -> tuple[Column, Column]:
     """The centre and the height of each step."""
     from scipy.optimize import isotonic_regression
 
@@ -173,7 +173,7 @@ def _steps(rows: Labelled) -> tuple[Column, Column]:
     return middle, np.clip(fitted.x[first], 0, 1)
 
 
-def _level(height: float) -> tuple[Column, Column]:
+def _make_level(height: float) -> tuple[Column, Column]:
     return np.array([0.5]), np.array([height])
 
 
@@ -202,13 +202,13 @@ class Percentile(CurveCalibrator):
     ) -> CalibratorFit:
         """Sort the predictions of all queries, labelled or not."""
         del correct
-        curves = [_ranks(scores) for scores in correctness.T]
+        curves = [_rank_predictions(scores) for scores in correctness.T]
         return CalibratorFit(cls.of(targets, curves), (f"{cls.label} {NOTE}",))
 
 
-def _ranks(scores: Scores) -> tuple[Column, Column]:
+def _rank_predictions(scores: Scores) -> tuple[Column, Column]:
     """The distinct predictions, and the mid-rank of each as a share."""
-    x, count = np.unique(rounded(scores), return_counts=True)
+    x, count = np.unique(round_to_single(scores), return_counts=True)
     y = (np.cumsum(count) - count / 2) / len(scores)
     if x[0] > 0:
         x, y = np.concatenate([[0.0], x]), np.concatenate([[0.0], y])
@@ -241,7 +241,7 @@ class NoCalibration(Calibrator):
 
 _NEWTON_STEPS = 100
 _HALVINGS = 40
-_DONE = 1e-10
+_TOLERANCE = 1e-10
 """The norm of the gradient per row at which a fit has converged."""
 TargetNumbers = Float32[NDArray[np.float32], " target"]
 Pair = Float64[NDArray[np.float64], "2"]
@@ -311,21 +311,21 @@ def _maximum_likelihood(x: Scores, labels: Scores) -> tuple[float, float]:
     if spread < 1e-9:  # all predictions are equal
         return 0.0, float(start[1])
     rows = np.stack([(x - centre) / spread, np.ones_like(x)], axis=1)
-    slope, intercept = _newton(rows, labels, start)
+    slope, intercept = _fit_line(rows, labels, start)
     return slope / spread, intercept - slope * centre / spread
 
 
-def _newton(
+def _fit_line(
     rows: Float64[NDArray[np.float64], "query 2"], labels: Scores, start: Pair
 ) -> tuple[float, float]:
     """Newton's method; steps are halved until the loss falls, which works since it is convex."""
     at, loss = start, cross_entropy(rows @ start, labels).sum()
     for _ in range(_NEWTON_STEPS):
-        given = sigmoid(rows @ at)
-        gradient = rows.T @ (given - labels)
-        if np.abs(gradient).max() <= _DONE * len(rows):
+        chances = sigmoid(rows @ at)
+        gradient = rows.T @ (chances - labels)
+        if np.abs(gradient).max() <= _TOLERANCE * len(rows):
             break
-        curvature = rows.T @ (rows * (given * (1 - given) + 1e-12)[:, None])
+        curvature = rows.T @ (rows * (chances * (1 - chances) + 1e-12)[:, None])
         step = np.linalg.solve(curvature, gradient)
         for halving in range(_HALVINGS):
             tried = at - step / 2**halving
@@ -422,7 +422,7 @@ def fit_calibrator(
         FitError: The shapes differ, names repeat, or a prediction or a label is outside [0, 1].
     """
     calibrator = find(kind)
-    _check(correctness, correct, targets)
+    _check_labels(correctness, correct, targets)
     if len(correctness) < LEAST and kind != "none":
         why = (
             f"the calibration part has {len(correctness)} queries and needs {LEAST}, so the "
@@ -441,7 +441,7 @@ def load_calibrator(config: Mapping[str, Any], tensors: Tensors) -> Calibrator:
     return _CALIBRATORS.of_saved(config).from_dict(config, tensors)
 
 
-def _check(correctness: AnyTable, correct: AnyTable, targets: tuple[str, ...]) -> None:
+def _check_labels(correctness: AnyTable, correct: AnyTable, targets: tuple[str, ...]) -> None:
     if not targets or len(set(targets)) < len(targets):
         raise FitError(f"the targets are {list(targets)}; name at least one, each once")
     if not correctness.shape == correct.shape == (len(correct), len(targets)):

@@ -71,14 +71,15 @@ class Shrinkage(Part):
             targets: The targets' names.
         """
         base = common_rates(correct)
-        known = ~np.isnan(correct) & ~np.isnan(correctness)
+        is_known = ~np.isnan(correct) & ~np.isnan(correctness)
         predicted, happened = (
-            _parts(np.where(known, table - base, 0), known) for table in (correctness, correct)
+            _split_parts(np.where(is_known, table - base, 0), is_known)
+            for table in (correctness, correct)
         )
-        whole = np.asarray(known.any(axis=1, keepdims=True))
+        whole = np.asarray(is_known.any(axis=1, keepdims=True))
         difficulty, choice = (
-            _factor(_within(x, part, folds), _within(y, part, folds))
-            for x, y, part in zip(predicted, happened, (whole, known), strict=True)
+            _fit_factor(_centre_in_folds(x, part, folds), _centre_in_folds(y, part, folds))
+            for x, y, part in zip(predicted, happened, (whole, is_known), strict=True)
         )
         return cls(targets, base, difficulty, choice)
 
@@ -117,45 +118,45 @@ def common_rates(correct: Table) -> PerTarget:
     queries has no advantage. Without missing labels the result is the plain share. The rule of
     succession is applied; a target without labels gets the share of all labels together.
     """
-    known = ~np.isnan(correct)
-    weight, counts = known.astype(np.float64), known.sum(axis=0)
-    labels = np.where(known, correct, 0)
-    some = counts > 0
+    is_known = ~np.isnan(correct)
+    weight, counts = is_known.astype(np.float64), is_known.sum(axis=0)
+    labels = np.where(is_known, correct, 0)
+    has_labels = counts > 0
     own = 1 / (weight.sum(axis=1) + 1)
     normal = np.diag(counts.astype(np.float64)) - weight.T @ (weight * own[:, None])
     right = labels.sum(axis=0) - weight.T @ (own * labels.sum(axis=1))
     level = np.zeros(correct.shape[1])
-    level[some] = np.linalg.solve(normal[np.ix_(some, some)], right[some])
-    asked = known.any(axis=1)
+    level[has_labels] = np.linalg.solve(normal[np.ix_(has_labels, has_labels)], right[has_labels])
+    has_label = is_known.any(axis=1)
     query = own * (labels - weight * level).sum(axis=1)
-    share = np.clip(level + (query[asked].mean() if asked.any() else 0), 0, 1)
-    total = np.where(some, share * counts, labels.sum())
-    return np.asarray((total + 1) / (np.where(some, counts, counts.sum()) + 2))
+    share = np.clip(level + (query[has_label].mean() if has_label.any() else 0), 0, 1)
+    total = np.where(has_labels, share * counts, labels.sum())
+    return np.asarray((total + 1) / (np.where(has_labels, counts, counts.sum()) + 2))
 
 
-def _parts(
-    away: Table, known: Bool[NDArray[np.bool_], "query target"]
+def _split_parts(
+    away: Table, is_known: Bool[NDArray[np.bool_], "query target"]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The part that the targets of each query share, as a column, and each target's remainder."""
-    shared = away.sum(axis=1, keepdims=True) / np.maximum(known.sum(axis=1, keepdims=True), 1)
-    return shared, np.where(known, away - shared, 0)
+    shared = away.sum(axis=1, keepdims=True) / np.maximum(is_known.sum(axis=1, keepdims=True), 1)
+    return shared, np.where(is_known, away - shared, 0)
 
 
-def _within(
+def _centre_in_folds(
     values: NDArray[np.float64],
-    known: NDArray[np.bool_],
+    is_known: NDArray[np.bool_],
     folds: Int64[NDArray[np.int64], " query"],
 ) -> NDArray[np.float64]:
     """The values minus the mean of their fold and column; 0 where unknown."""
     result = np.zeros_like(values)
     for fold in np.unique(folds):
         rows = folds == fold
-        mean = values[rows].sum(axis=0) / np.maximum(known[rows].sum(axis=0), 1)
-        result[rows] = np.where(known[rows], values[rows] - mean, 0)
+        mean = values[rows].sum(axis=0) / np.maximum(is_known[rows].sum(axis=0), 1)
+        result[rows] = np.where(is_known[rows], values[rows] - mean, 0)
     return result
 
 
-def _factor(predicted: NDArray[np.float64], happened: NDArray[np.float64]) -> float:
+def _fit_factor(predicted: NDArray[np.float64], happened: NDArray[np.float64]) -> float:
     """The regression slope minus its standard error, in [0, 1]."""
     squares = float((predicted**2).sum())
     if squares < _LEAST:

@@ -106,22 +106,22 @@ class Group(TyperGroup):
 
     def list_these(self, table: dict[str, CommandEntry]) -> None:
         """List these commands, in this order, instead of those that are imported."""
-        self.commands = {name: _listed(name, entry) for name, entry in table.items()}
+        self.commands = {name: _make_list_entry(name, entry) for name, entry in table.items()}
         self._table = table
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Import the command that is called; the error on a mistyped name suggests a likely one."""
         self.check_name(args)
-        name, found, rest = super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
         if name in self._table and self._table[name].home:
-            found = load(self._table[name].home, name)
-        return name, found, rest
+            command = load(self._table[name].home, name)
+        return name, command, rest
 
     def check_name(self, args: list[str]) -> None:
         """Check the name of the command that is called; any by default."""
 
 
-def _listed(name: str, entry: CommandEntry) -> Any:
+def _make_list_entry(name: str, entry: CommandEntry) -> Any:
     """An entry of the list: a group, or a command with its summary and without options."""
     settings: dict[str, Any] = {
         "help": entry.summary,
@@ -220,11 +220,11 @@ app = typer.Typer(
 )
 
 
-def _print_version(asked: bool) -> bool:
-    if asked:
+def _print_version(is_wanted: bool) -> bool:
+    if is_wanted:
         out.print(f"{NAME} {__version__}")
         raise typer.Exit
-    return asked
+    return is_wanted
 
 
 @app.callback()
@@ -267,15 +267,15 @@ def main() -> None:
     """Run the command line and exit."""
     _collect_garbage_seldom()
     _escape_unprintable()
-    interruptions = _recorded_interruptions()
+    interruptions = _record_interruptions()
     try:
-        code = _root()(prog_name=NAME, standalone_mode=False)
+        code = _build_root()(prog_name=NAME, standalone_mode=False)
     except (PrefillRouterError, OSError, typer.TyperException) as error:
         code = ExitCode.INTERRUPTED if interruptions else _print_error(error)
     except (KeyboardInterrupt, typer.Abort):
         code = ExitCode.INTERRUPTED
     finally:
-        _flush()
+        _flush_output()
         if interruptions and sys.exc_info()[0] is not None:
             _end_interrupted()
     if code == ExitCode.INTERRUPTED:
@@ -283,7 +283,7 @@ def main() -> None:
     sys.exit(code or ExitCode.DONE)
 
 
-def _root() -> Any:
+def _build_root() -> Any:
     """The application as a command, without building the imported ones, which its table has."""
     alone = copy(app)
     alone.registered_commands = []
@@ -302,16 +302,16 @@ def _collect_garbage_seldom() -> None:
 def _print_error(error: Exception) -> int:
     """Print an error, one line for each problem, and return the exit code."""
     usage = isinstance(error, UsageError | typer.TyperException)
-    for problem in _problems(error):
+    for problem in _list_problems(error):
         line = " ".join(part.strip() for part in problem.splitlines())
         err.print(Text.assemble(("error", "bold red"), ": ", line), soft_wrap=True)
     return ExitCode.MALFORMED if usage else ExitCode.UNUSABLE
 
 
-def _problems(error: Exception) -> Sequence[str]:
+def _list_problems(error: Exception) -> Sequence[str]:
     """What is wrong; empty where only the help was asked for, which has been printed."""
     if isinstance(error, PrefillRouterError):
-        return error.told
+        return error.messages
     if not isinstance(error, typer.TyperException):
         return [str(error)]  # the system's: no such file, no space left, no permission
     message = describe_usage(error)
@@ -320,17 +320,17 @@ def _problems(error: Exception) -> Sequence[str]:
     return [f"{message}; see: {place} --help"] if message else []
 
 
-def _recorded_interruptions() -> list[int]:
+def _record_interruptions() -> list[int]:
     """A list that fills with interruptions, which libraries may turn into errors of their own."""
-    seen: list[int] = []
+    interruptions: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        seen.append(number)
+        interruptions.append(number)
         signal.default_int_handler(number, frame)
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else the caller ignores it
         signal.signal(signal.SIGINT, interrupt)
-    return seen
+    return interruptions
 
 
 def _end_interrupted() -> NoReturn:
@@ -348,7 +348,7 @@ def _escape_unprintable() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _flush() -> None:
+def _flush_output() -> None:
     """Flush standard output, unless its reader has gone, as in `... | head`."""
     try:
         sys.stdout.flush()
@@ -381,14 +381,14 @@ def decimal_places(value: float) -> int:
     return min(max(1 - math.floor(math.log10(value)), _DIGITS), _MOST_DIGITS)
 
 
-def rounded_up(value: float) -> str:
+def round_up(value: float) -> str:
     """A limit in dollars, rounded up to cents, or to two significant digits if it is below one."""
     digits = max(2, 1 - math.floor(math.log10(max(value, 1e-9))))
     step = 10.0**-digits
     return f"{math.ceil(value / step) * step:.{digits}f}"
 
 
-def counted(number: int, one: str, several: str = "") -> str:
+def format_count(number: int, one: str, several: str = "") -> str:
     """A number with its noun, in the singular or the plural."""
     return f"{number:,} {one if number == 1 else several or one + 's'}"
 
@@ -410,17 +410,17 @@ class CommandRun:
         self.folder, self.log = folder, log
         log.mkdir(parents=True, exist_ok=True)
 
-    def do(self, *arguments: object, shown: bool = False) -> None:
+    def do(self, *arguments: object, is_shown: bool = False) -> None:
         """Run one command; its output is shown, or goes to a file in the log folder.
 
         Raises:
             PrefillRouterError: It failed.
         """
-        words = _announced(arguments)
-        if shown:
+        words = _announce(arguments)
+        if is_shown:
             code = app(words, standalone_mode=False)
         else:
-            code = self._logged(words, self._place(words))
+            code = self._run_logged(words, self._log_path(words))
         if code:
             raise ConfigError(f"prefill-router {words[0]} ended with exit code {code}; see above")
 
@@ -430,14 +430,14 @@ class CommandRun:
         Raises:
             PrefillRouterError: It failed.
         """
-        words = _announced([*arguments, "--json"])
-        place = self._place(words)
-        code = self._logged(words, place)
-        told = place.read_text(encoding="utf-8")
-        if not told:
+        words = _announce([*arguments, "--json"])
+        place = self._log_path(words)
+        code = self._run_logged(words, place)
+        text = place.read_text(encoding="utf-8")
+        if not text:
             raise ConfigError(f"prefill-router {words[0]} ended with exit code {code}; see above")
-        found: dict[str, Any] = json.loads(told)
-        return code or 0, found
+        result: dict[str, Any] = json.loads(text)
+        return code or 0, result
 
     @contextmanager
     def serving(self, *arguments: object, is_ready: Callable[[Path], bool]) -> Iterator[None]:
@@ -450,7 +450,7 @@ class CommandRun:
         Raises:
             ConfigError: It didn't start.
         """
-        words = _announced(arguments, end=" &")
+        words = _announce(arguments, end=" &")
         place = self.log / ("-".join(w for w in words[:2] if w.isalpha()) + ".txt")
         with place.open("wb") as log:
             server = subprocess.Popen(
@@ -463,24 +463,24 @@ class CommandRun:
                 until = time.monotonic() + _START_SECONDS
                 while not is_ready(place):
                     if server.poll() is not None or time.monotonic() > until:
-                        told = f"prefill-router {words[0]} didn't start; {place} says why"
-                        raise ConfigError(told)
+                        message = f"prefill-router {words[0]} didn't start; {place} says why"
+                        raise ConfigError(message)
                     time.sleep(0.05)
                 yield
             finally:
                 server.terminate()
                 server.wait()
 
-    def _place(self, words: list[str]) -> Path:
+    def _log_path(self, words: list[str]) -> Path:
         return self.log / ("-".join([words[0], *(Path(w).name for w in words[1:2])]) + ".txt")
 
-    def _logged(self, words: list[str], place: Path) -> int | None:
+    def _run_logged(self, words: list[str], place: Path) -> int | None:
         with place.open("w", encoding="utf-8") as file, redirect_stdout(file):
             code: int | None = app(words, standalone_mode=False)
             return code
 
 
-def _announced(arguments: Any, *, end: str = "") -> list[str]:
+def _announce(arguments: Any, *, end: str = "") -> list[str]:
     words = [str(argument) for argument in arguments]
     err.say(f"$ prefill-router {shlex.join(words)}{end}", style="bold")
     return words

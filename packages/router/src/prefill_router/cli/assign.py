@@ -11,7 +11,7 @@ import typer
 from prefill_router import files
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, columns, dollars, err, out, print_json
-from prefill_router.cli.commands import UsageError, by_name, one_of
+from prefill_router.cli.commands import UsageError, by_name, parse_choice
 from prefill_router.cli.judged_queries import JudgedQueries
 from prefill_router.options import NOT_NEGATIVE
 from prefill_router.progress import BarProgress
@@ -85,7 +85,7 @@ def assign(
     )
     from prefill_router.data import Origin, read_dataset
 
-    chosen = None if format_ is None else one_of("--format", format_, FORMATS)
+    chosen = None if format_ is None else parse_choice("--format", format_, FORMATS)
     limits = _Limits(at_most or ())
     FOLDER.check_replaceable(to)
     command = f"assign --budget {budget:.15g}{limits.words}"
@@ -93,7 +93,7 @@ def assign(
     opt.check_origin(to, origin, overwrite=overwrite)
     router, source = opt.load_router(folder, encoder_folder), PromptFile(prompts)
     limits.check_names(router)
-    served = _served(router, pool)
+    served = _find_served(router, pool)
     queries = None if data is None else JudgedQueries.of(router, read_dataset(data))
     bar = BarProgress(console=err)
     predictions = predict_prompts(
@@ -102,7 +102,7 @@ def assign(
     assignment = find_assignment(
         predictions, budget=budget, limits=limits.counts(len(predictions)), progress=bar
     )
-    accuracy = None if queries is None else _judge(queries, store, assignment, bar)
+    accuracy = None if queries is None else _expect_accuracy(queries, store, assignment, bar)
     summary = write_assignment(
         assignment,
         source,
@@ -116,7 +116,7 @@ def assign(
     if as_json:
         print_json({"out": str(to), **summary})
         return
-    _show(assignment, accuracy, summary, to)
+    _show_assignment(assignment, accuracy, summary, to)
 
 
 class _Limits:
@@ -133,7 +133,7 @@ class _Limits:
         Raises:
             UsageError: A limit is neither a count nor a share.
         """
-        return {name: _count(name, text, prompts) for name, text in self._texts.items()}
+        return {name: _read_count(name, text, prompts) for name, text in self._texts.items()}
 
     def check_names(self, router: "Router") -> None:
         """Check that the router has these targets.
@@ -144,7 +144,7 @@ class _Limits:
         router.pool.indices(self._texts)
 
 
-def _count(name: str, text: str, prompts: int) -> int:
+def _read_count(name: str, text: str, prompts: int) -> int:
     number = text.removesuffix("%")
     try:
         value = float(number) / 100 if text.endswith("%") else int(number)
@@ -158,20 +158,20 @@ def _count(name: str, text: str, prompts: int) -> int:
     return math.floor(value * prompts + 1e-9) if text.endswith("%") else int(value)
 
 
-def _served(router: "Router", pool: Path | None) -> "Pool":
+def _find_served(router: "Router", pool: Path | None) -> "Pool":
     """The router's targets, with the providers of a pool file, at the router's prices."""
     from prefill_router.targets import read_pool
 
     if pool is None:
         return router.pool
     listed = read_pool(pool).select(router.pool.names)
-    priced = tuple(target.priced_as(router.pool[target.name]) for target in listed)
+    priced = tuple(target.with_prices_of(router.pool[target.name]) for target in listed)
     if priced != listed.targets:
         err.say(f"note: {pool} has other prices; the router's count, which reprice changes")
     return replace(listed, targets=priced)
 
 
-def _judge(
+def _expect_accuracy(
     queries: JudgedQueries,
     store: "Sequence[PathOrUrl] | None",
     assignment: "Assignment",
@@ -186,7 +186,7 @@ def _judge(
     return expect_accuracy(assignment, Trial.join(alike, queries.judged))
 
 
-def _show(
+def _show_assignment(
     assignment: "Assignment", accuracy: "ExpectedAccuracy | None", summary: dict[str, Any], to: Path
 ) -> None:
     table = columns("target", "prompts", "share", "P(correct)", "expected cost", "batch", fold=True)
@@ -203,9 +203,9 @@ def _show(
         f"({100 * right / count:.1f} %)"
     )
     cost, budget = dollars(assignment.expected_cost), dollars(assignment.budget)
-    out.say(f"expected cost: {cost} of {budget}{_setting(assignment)}")
+    out.say(f"expected cost: {cost} of {budget}{_describe_setting(assignment)}")
     most = "the budget and the limits allow" if assignment.limits else "the budget allows"
-    bound, distance = f"{assignment.bound:,.1f}", _distance(assignment)
+    bound, distance = f"{assignment.bound:,.1f}", _describe_distance(assignment)
     out.say(f"at most {bound} can be expected right by what {most}: {distance}")
     for name, price in assignment.prices.items():
         out.say(f"one prompt more at {name} would be worth {price:.3f} right answers")
@@ -213,13 +213,13 @@ def _show(
     out.say(f"batches, table and summary: {to}")
 
 
-def _setting(assignment: "Assignment") -> str:
+def _describe_setting(assignment: "Assignment") -> str:
     if assignment.lam < 1:
         return f", at lam = {assignment.lam:.4g}"
     return "; more dollars would make no answer more probably right"
 
 
-def _distance(assignment: "Assignment") -> str:
+def _describe_distance(assignment: "Assignment") -> str:
     return f"{assignment.gap:.2g} more than here" if assignment.gap > _NONE else "as many as here"
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prefill_router.cli import options as opt
-from prefill_router.cli.application import app, columns, counted, dollars, out, print_json
+from prefill_router.cli.application import app, columns, dollars, format_count, out, print_json
 from prefill_router.cli.commands import UsageError
 
 if TYPE_CHECKING:
@@ -53,13 +53,13 @@ def check_assignment(
     if as_json:
         print_json({**checked.to_dict(), "ungraded": ungraded})
         return
-    _show(checked)
+    _show_results(checked)
     if ungraded:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in ungraded.items())
         out.say(f"answers without a grade: {reasons}")
 
 
-def _show(checked: "CheckedResults") -> None:
+def _show_results(checked: "CheckedResults") -> None:
     table = columns(
         *("target", "prompts", "answered", "expected", "cost"),
         *("labels", "predicted", "right"),
@@ -67,30 +67,32 @@ def _show(checked: "CheckedResults") -> None:
     )
     for name, figures in checked.targets.items():
         if figures.prompts:
-            table.add_row(name, *_cells(figures))
-    table.add_row("all", *_cells(checked.total))
+            table.add_row(name, *_format_cells(figures))
+    table.add_row("all", *_format_cells(checked.total))
     out.print(table)
     total = checked.total
     if total.failed:
-        out.say(f"{counted(total.failed, 'request')} failed, expired or were cancelled")
+        out.say(f"{format_count(total.failed, 'request')} failed, expired or were cancelled")
     waiting = total.prompts - total.answered - total.failed
     if waiting:
-        out.say(f"{counted(waiting, 'prompt has', 'prompts have')} no result yet")
+        out.say(f"{format_count(waiting, 'prompt has', 'prompts have')} no result yet")
     if checked.unknown:
-        are = counted(checked.unknown, "result is", "results are")
+        are = format_count(checked.unknown, "result is", "results are")
         out.say(f"left out: {are} of no prompt of the assignment")
     if total.costed:
         ratio = total.observed_cost / total.expected_cost if total.expected_cost else 0
         out.say(
-            f"{counted(total.costed, 'answer')} with known tokens: {dollars(total.observed_cost)}, "
-            f"{100 * ratio:.0f} % of the expected {dollars(total.expected_cost)}"
+            f"{format_count(total.costed, 'answer')} with known tokens: "
+            f"{dollars(total.observed_cost)}, {100 * ratio:.0f} % of the expected "
+            f"{dollars(total.expected_cost)}"
         )
     out.say(_accuracy_line(total))
 
 
-def _cells(figures: "ResultFigures") -> tuple[str, ...]:
+def _format_cells(figures: "ResultFigures") -> tuple[str, ...]:
     chances = (
-        "-" if one is None else f"{one:.3f}" for one in (figures.predicted, figures.observed)
+        "-" if chance is None else f"{chance:.3f}"
+        for chance in (figures.predicted, figures.observed)
     )
     return (
         f"{figures.prompts:,}",
@@ -115,6 +117,6 @@ def _accuracy_line(total: "ResultFigures") -> str:
         )
     )
     return (
-        f"{counted(total.labelled, 'answer')} with a label: {100 * total.observed:.1f} % right, "
-        f"{100 * total.predicted:.1f} % predicted{interval}"
+        f"{format_count(total.labelled, 'answer')} with a label: {100 * total.observed:.1f} % "
+        f"right, {100 * total.predicted:.1f} % predicted{interval}"
     )

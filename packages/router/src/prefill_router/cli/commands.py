@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, final
 
 from prefill_router.errors import ConfigError, PluginError
-from prefill_router.lazy_imports import installed
+from prefill_router.lazy_imports import find_module
 from prefill_router.plugins import Registry, describe_fault, find_plugins
 
 
@@ -204,10 +204,10 @@ def all_commands() -> tuple[dict[str, CommandEntry], dict[str, PluginError]]:
             fault = "its table holds something else than a CommandEntry"
             errors[name] = describe_fault(find_plugins(GROUP)[name], fault)
     every = {**OWN_COMMANDS, **others, **OWN_COMMANDS}
-    return dict(sorted(every.items(), key=_order)), errors
+    return dict(sorted(every.items(), key=_sort_key)), errors
 
 
-def _order(item: tuple[str, CommandEntry]) -> tuple[int, int]:
+def _sort_key(item: tuple[str, CommandEntry]) -> tuple[int, int]:
     """Where a command is listed; those of one heading keep their order."""
     name, entry = item
     panel = _PANELS.index(entry.panel) if entry.panel in _PANELS else len(_PANELS)
@@ -225,29 +225,29 @@ class UsageError(ConfigError):
 
 
 @contextmanager
-def reading_words() -> Iterator[None]:
+def usage_errors() -> Iterator[None]:
     """Turn errors into usage errors: within it nothing but the command line has been read."""
     try:
         yield
     except ConfigError as error:
-        raise UsageError(*error.told) from None
+        raise UsageError(*error.messages) from None
 
 
-def check_suffix(option: str, place: Path, known: Sequence[str]) -> None:
+def check_suffix(option: str, place: Path, suffixes: Sequence[str]) -> None:
     """Check that a file's suffix fits its format.
 
     Raises:
         UsageError: It doesn't.
     """
-    if place.suffix.lower() not in known:
-        raise UsageError(f"{option} is {place}; name a file such as {place.stem}{known[0]}")
+    if place.suffix.lower() not in suffixes:
+        raise UsageError(f"{option} is {place}; name a file such as {place.stem}{suffixes[0]}")
 
 
-def one_of(option: str, text: str, choices: Sequence[Choice]) -> Choice:
+def parse_choice(option: str, text: str, choices: Sequence[Choice]) -> Choice:
     """The choice of this name.
 
     Raises:
-        UsageError: There is none.
+        UsageError: No choice has this name.
     """
     for choice in choices:
         if choice == text:
@@ -256,10 +256,10 @@ def one_of(option: str, text: str, choices: Sequence[Choice]) -> Choice:
 
 
 def check_places(params: list[Any], ctx: Any) -> None:
-    """Check that no path is a URL, but for those that may be one.
+    """Check that no path is a URL, except those that may be one.
 
     Raises:
-        UsageError: One is.
+        UsageError: A path is a URL and may not be one.
     """
     from prefill_router.files import refuse_url
 
@@ -267,7 +267,7 @@ def check_places(params: list[Any], ctx: Any) -> None:
         found = ctx.params.get(param.name)
         for path in found if isinstance(found, list | tuple) else [found]:
             if isinstance(path, Path):
-                with reading_words():
+                with usage_errors():
                     refuse_url(path)
 
 
@@ -285,7 +285,7 @@ def check_drawing(command: str, options: Mapping[str, Any]) -> None:
     """
     draws = command in _DRAWING or command.startswith("study ")
     if draws and options.get("to") is not None:
-        installed("matplotlib", needed_for="drawing figures")
+        find_module("matplotlib", needed_for="drawing figures")
 
 
 def by_name(option: str, pairs: Sequence[str], form: str = "TARGET=VALUE") -> dict[str, str]:

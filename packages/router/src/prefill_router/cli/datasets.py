@@ -12,7 +12,7 @@ from rich.text import Text
 from prefill_router import files
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, columns, out, print_json
-from prefill_router.cli.commands import one_of
+from prefill_router.cli.commands import parse_choice
 from prefill_router.cli.import_ import REPEATS
 from prefill_router.errors import ConfigError, FormatError
 from prefill_router.options import NOT_NEGATIVE
@@ -57,7 +57,7 @@ def describe(
     for name, parts in groups.items():
         if by is name or (by is None and len(parts) > 1):
             out.print()
-            out.print(_overview(name, parts))
+            out.print(_make_overview(name, parts))
     if by is not None:
         _show_matrix(by, groups[by], dataset.pool.names)
 
@@ -68,7 +68,7 @@ def _show_whole(whole: "PartSummary", pool: "Pool", meaning: "LabelMeaning") -> 
     if whole.unmeasured:
         out.print(f"{whole.unmeasured:,} queries have no label at all", style="yellow")
     out.print()
-    out.print(_targets(whole, pool, meaning))
+    out.print(_make_target_table(whole, pool, meaning))
     out.print()
     if meaning.note:
         out.say(f"{meaning.note}\n")
@@ -79,7 +79,7 @@ def _show_whole(whole: "PartSummary", pool: "Pool", meaning: "LabelMeaning") -> 
 def _show_comparison(whole: "PartSummary", meaning: "LabelMeaning") -> None:
     """Print the best single target, the oracle and consensus, on queries that targets share."""
     best = Text.assemble(
-        "best single target ", (_mean(whole.best_single_accuracy, meaning), "bold")
+        "best single target ", (_format_mean(whole.best_single_accuracy, meaning), "bold")
     )
     labelled = whole.queries - whole.unmeasured
     fewer = f", on the {whole.compared:,} queries that have the labels of all compared targets"
@@ -94,12 +94,12 @@ def _show_comparison(whole: "PartSummary", meaning: "LabelMeaning") -> None:
             style="yellow",
         )
         return
-    best.append(", oracle ").append(_mean(whole.oracle_accuracy, meaning), "bold")
+    best.append(", oracle ").append(_format_mean(whole.oracle_accuracy, meaning), "bold")
     if whole.best_single is not None and whole.compared < whole.queries:
         best.append(fewer)
     out.say(best)
     out.print()
-    out.print(_regimes(whole))
+    out.print(_make_regime_table(whole))
     if few:
         out.say(
             f"{few:,} of {labelled:,} labelled queries have the label of one target only, which "
@@ -108,11 +108,11 @@ def _show_comparison(whole: "PartSummary", meaning: "LabelMeaning") -> None:
         )
 
 
-def _mean(mean: float | None, meaning: "LabelMeaning") -> str:
+def _format_mean(mean: float | None, meaning: "LabelMeaning") -> str:
     return "?" if mean is None else meaning.words(mean)
 
 
-def _targets(whole: "PartSummary", pool: "Pool", meaning: "LabelMeaning") -> Table:
+def _make_target_table(whole: "PartSummary", pool: "Pool", meaning: "LabelMeaning") -> Table:
     """Targets by their mean labels, the best first."""
     names = ("target", meaning.title, "missing", "mean cost", "per million tokens")
     table = columns(*names, fold=True)
@@ -122,12 +122,12 @@ def _targets(whole: "PartSummary", pool: "Pool", meaning: "LabelMeaning") -> Tab
         price = f"${listed.input_price:g} / ${listed.output_price:g}" if listed.has_price else "?"
         style = "bold green" if target.name == whole.best_single else ""
         missing = f"{target.missing:,}" if target.missing else "-"
-        mean = _mean(target.accuracy, meaning)
+        mean = _format_mean(target.accuracy, meaning)
         table.add_row(target.name, mean, missing, cost, price, style=style)
     return table
 
 
-def _regimes(whole: "PartSummary") -> Table:
+def _make_regime_table(whole: "PartSummary") -> Table:
     from prefill_router.data import MEASURED
 
     table = Table(box=None, pad_edge=False)
@@ -138,11 +138,11 @@ def _regimes(whole: "PartSummary") -> Table:
     for regime in MEASURED:
         share = whole.share(regime)
         bar = "█" * round((share or 0) * _BAR)
-        table.add_row(regime.value, f"{whole.regimes[regime]:,}", _percent(share), bar)
+        table.add_row(regime.value, f"{whole.regimes[regime]:,}", _format_percent(share), bar)
     return table
 
 
-def _overview(name: str, parts: Mapping[str, "PartSummary"]) -> Table:
+def _make_overview(name: str, parts: Mapping[str, "PartSummary"]) -> Table:
     """A row per benchmark or domain, shares and accuracies in per cent."""
     from prefill_router.data import MEASURED
 
@@ -154,8 +154,8 @@ def _overview(name: str, parts: Mapping[str, "PartSummary"]) -> Table:
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("single", overflow="ellipsis")  # shortened in a narrow terminal
     for part_name, part in parts.items():
-        shares = [_number(part.share(regime)) for regime in MEASURED]
-        ends = [_number(part.oracle_accuracy), _number(part.best_single_accuracy)]
+        shares = [_format_number(part.share(regime)) for regime in MEASURED]
+        ends = [_format_number(part.oracle_accuracy), _format_number(part.best_single_accuracy)]
         best = part.best_single or "?"
         table.add_row(part_name or "(unknown)", f"{part.queries:,}", *shares, *ends, best)
     return table
@@ -169,22 +169,24 @@ def _show_matrix(
     fitting = max(1, (out.width - width) // 12)
     keys = list(parts)
     for start in range(0, len(keys), fitting):
-        shown = keys[start : start + fitting]
+        chunk = keys[start : start + fitting]
         table = Table(box=None, pad_edge=False)
         table.add_column(f"accuracy by {by.value}", overflow="fold")
-        for key in shown:
+        for key in chunk:
             table.add_column(key or "(unknown)", justify="right", overflow="fold", max_width=11)
         for row, name in enumerate(names):
-            table.add_row(name, *(_percent(parts[key].targets[row].accuracy) for key in shown))
+            table.add_row(
+                name, *(_format_percent(parts[key].targets[row].accuracy) for key in chunk)
+            )
         out.print()
         out.print(table)
 
 
-def _number(share: float | None) -> str:
+def _format_number(share: float | None) -> str:
     return "?" if share is None else f"{100 * share:.1f}"
 
 
-def _percent(share: float | None) -> str:
+def _format_percent(share: float | None) -> str:
     return "?" if share is None else f"{100 * share:.1f} %"
 
 
@@ -203,34 +205,40 @@ def split_command(
 
     Example: prefill-router split answers --seed 0 --out split.json
     """
-    from prefill_router.data import FRACTIONS, WITH_CALIBRATION, read_dataset, save_split, split
+    from prefill_router.data import (
+        FRACTIONS,
+        WITH_CALIBRATION,
+        read_dataset,
+        save_split,
+        split as draw_split,
+    )
 
     files.check_place(to)
     if to.is_dir():
         raise ConfigError(f"{to} is a folder; a split is a file: name one, such as {to}/split.json")
     dataset = read_dataset(folder)
-    drawn = split(dataset, seed=seed, fractions=WITH_CALIBRATION if calibration else FRACTIONS)
-    if to.exists() and not overwrite and not _is_same(drawn, to):
+    split = draw_split(dataset, seed=seed, fractions=WITH_CALIBRATION if calibration else FRACTIONS)
+    if to.exists() and not overwrite and not _is_same(split, to):
         raise ConfigError(
             f"{to} is another split, or something else; name another file, or pass --overwrite"
         )
-    save_split(drawn, to)
-    sizes = {part: len(ids) for part, ids in drawn.parts.items()}
+    save_split(split, to)
+    sizes = {part: len(ids) for part, ids in split.parts.items()}
     if as_json:
-        print_json({"parts": sizes, "merged_strata": dict(drawn.merged), "file": str(to)})
+        print_json({"parts": sizes, "merged_strata": dict(split.merged), "file": str(to)})
         return
     out.print(", ".join(f"{part} {count:,}" for part, count in sizes.items()), f"-> {to}")
-    if drawn.merged:
-        small = ", ".join(f"{name} ({count})" for name, count in drawn.merged.items())
+    if split.merged:
+        small = ", ".join(f"{name} ({count})" for name, count in split.merged.items())
         out.say(f"strata too small to split alone, merged by regime: {small}")
 
 
-def _is_same(drawn: "Split", there: Path) -> bool:
+def _is_same(split: "Split", there: Path) -> bool:
     """Whether a file holds this same split."""
     from prefill_router.data import load_split
 
     try:
-        return load_split(there) == drawn
+        return load_split(there) == split
     except FormatError:
         return False
 
@@ -275,7 +283,7 @@ def merge_command(
         write_dataset,
     )
 
-    averaged = None if repeats is None else one_of("--repeats", repeats, REPEATS)
+    averaged = None if repeats is None else parse_choice("--repeats", repeats, REPEATS)
     origin = Origin.of("merge", *folders)
     check_replaceable(to, origin=origin, overwrite=overwrite)
     datasets = {str(folder): read_dataset(folder) for folder in folders}

@@ -20,6 +20,7 @@ from prefill_router.cli.judged_queries import CROSS_FIT, JudgedQueries, check_pa
 from prefill_router.errors import ConfigError, DataError, PrefillRouterError
 from prefill_router.options import AT_LEAST_ONE, NOT_NEGATIVE
 from prefill_router.progress import BarProgress
+from prefill_router.remote import PathOrUrl
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -89,7 +90,7 @@ def doctor(
     dataset.meaning.refuse_votes("doctor")
     queries = JudgedQueries.of(router, dataset, part)
     stores = opt.open_stores(store)
-    found = _examined(
+    checkup = _examine_router(
         queries,
         stores,
         lam=lam,
@@ -100,24 +101,31 @@ def doctor(
         perturb=robustness,
     )
     if to is not None:
-        facts = {
-            "router": str(folder),
-            "dataset": f"{data}, {queries.words}",
-            "queries": f"{len(queries.judged):,}",
-            "trained on": f"{len(router.split['train']):,}",
-            "lam": f"{lam:g}",
-            "prices": router.pool.prices_date or "undated",
-        }
+        facts = _list_facts(queries, folder, data, lam)
         title = f"Check-up of {folder.name} on {data.name}"
-        write_checkup(found, to, title=title, facts=facts, origin=origin)
+        write_checkup(checkup, to, title=title, facts=facts, origin=origin)
     if as_json:
-        print_json(found.to_dict())
+        print_json(checkup.to_dict())
     else:
-        _show(found, to)
-    raise typer.Exit(CODES[found.verdict])
+        _show_checkup(checkup, to)
+    raise typer.Exit(CODES[checkup.verdict])
 
 
-def _examined(
+def _list_facts(
+    queries: JudgedQueries, folder: PathOrUrl, data: PathOrUrl, lam: float
+) -> dict[str, str]:
+    """The facts on the report's page."""
+    return {
+        "router": str(folder),
+        "dataset": f"{data}, {queries.words}",
+        "queries": f"{len(queries.judged):,}",
+        "trained on": f"{len(queries.router.split['train']):,}",
+        "lam": f"{lam:g}",
+        "prices": queries.router.pool.prices_date or "undated",
+    }
+
+
+def _examine_router(
     queries: JudgedQueries,
     stores: Sequence["Activations"],
     *,
@@ -140,20 +148,19 @@ def _examined(
     bar, notes = BarProgress(console=err), []
     trial = Trial.join(queries.predict(stores, bar), judged, policy=router.policy)
     parts = tuple(queries.judged_parts(trial, lam=given_lam))
-    distances = None
-    if queries.part != CROSS_FIT:  # there, the training queries themselves are judged
-        distances = _distances(router, queries.train, judged, stores)
-        if distances is None:
-            notes.append(
-                "the distance from the training queries wasn't measured: no store holds their "
-                "states; give it with --store"
-            )
-    probed, reason = _probed(router, lam, seed) if nonsense else (None, "it was left out")
+    is_crossed = queries.part == CROSS_FIT  # there, the training queries themselves are judged
+    distances = None if is_crossed else _find_distances(router, queries.train, judged, stores)
+    if distances is None and not is_crossed:
+        notes.append(
+            "the distance from the training queries wasn't measured: no store holds their states; "
+            "give it with --store"
+        )
+    probed, reason = _probe_router(router, lam, seed) if nonsense else (None, "it was left out")
     if probed is None:
         notes.append(f"confidence on nonsense wasn't probed: {reason}")
-    if queries.part == CROSS_FIT and perturb:
+    if is_crossed and perturb:
         notes.append("the decisions that flip are those on queries that it was fitted on")
-    flips, reason = _flips(router, judged, stores, lam, perturb, seed, bar)
+    flips, reason = _count_flips(router, judged, stores, lam, perturb, seed, bar)
     if flips is None:
         notes.append(f"the share of decisions that flip wasn't measured: {reason}")
     return examine(
@@ -169,7 +176,7 @@ def _examined(
     )
 
 
-def _distances(
+def _find_distances(
     router: "Router",
     train: "RoutingDataset",
     judged: "RoutingDataset",
@@ -178,24 +185,24 @@ def _distances(
     """Distances in the router's features, where the stores hold the states of the train part."""
     from prefill_router.doctor import distances
     from prefill_router.features import PromptStates
-    from prefill_router.router import finished_store
+    from prefill_router.router import find_finished_store
 
     keys = [*train.prompt_keys, *judged.prompt_keys]
     features = router.features
-    held = [
-        finished_store(
+    stored = [
+        find_finished_store(
             stores, source.provenance, features.sites_of(source.provenance), source.rounding, keys
         )
         for source in features.sources
     ]
-    states = [one for one in held if one is not None]
-    if len(states) < len(held):
+    states = [store for store in stored if store is not None]
+    if len(states) < len(stored):
         return None
     near, far = (features.read(PromptStates.of_dataset(part, states)) for part in (train, judged))
     return distances(near, far)
 
 
-def _probed(router: "Router", lam: float, seed: int) -> "tuple[Probe | None, str]":
+def _probe_router(router: "Router", lam: float, seed: int) -> "tuple[Probe | None, str]":
     import numpy as np
 
     from prefill_router.doctor import probe
@@ -210,7 +217,7 @@ def _probed(router: "Router", lam: float, seed: int) -> "tuple[Probe | None, str
         return None, str(error)
 
 
-def _flips(
+def _count_flips(
     router: "Router",
     judged: "RoutingDataset",
     stores: Sequence["Activations"],
@@ -234,19 +241,19 @@ def _flips(
         return None, str(error)
 
 
-def _show(found: "Checkup", to: Path | None) -> None:
+def _show_checkup(checkup: "Checkup", to: Path | None) -> None:
     from rich.table import Table
 
     from prefill_router.doctor import SIGNS
 
     table = Table(box=None, pad_edge=False, show_header=False)
-    for finding in found.findings:
+    for finding in checkup.findings:
         table.add_row(SIGNS[finding.sign], finding.title, finding.result)
     out.print(table)
     out.print(", ".join(f"{mark} {sign}" for sign, mark in SIGNS.items()), style="dim")
-    for note in found.notes:
+    for note in checkup.notes:
         out.say(f"note: {note}")
-    out.say(f"\nverdict: {found.verdict}: {found.because}")
+    out.say(f"\nverdict: {checkup.verdict}: {checkup.because}")
     if to is not None:
         out.say(f"report: {to / 'index.html'}")
 
@@ -289,25 +296,28 @@ def calibration(
     stores = opt.open_stores(store)
     bar = BarProgress(console=err)
     queries = JudgedQueries.of(router, dataset)
-    found = reliability_of(
-        _join(queries, stores, bar), bins=bins, resamples=resamples, seed=seed, progress=bar
+    reliability = reliability_of(
+        _join_trial(queries, stores, bar), bins=bins, resamples=resamples, seed=seed, progress=bar
     )
-    tried: Sequence[CalibratorComparison] = ()
+    comparisons: Sequence[CalibratorComparison] = ()
     if {"calibration", "test"} <= router.split.parts.keys():
         bare = replace(router, calibrator=None)  # its own was fitted on this part
         parts = [
-            _join(JudgedQueries.of(bare, dataset, part), stores, bar)
+            _join_trial(JudgedQueries.of(bare, dataset, part), stores, bar)
             for part in ("calibration", "test")
         ]
-        tried = try_calibrators(*parts, resamples=resamples, seed=seed, progress=bar)
+        comparisons = try_calibrators(*parts, resamples=resamples, seed=seed, progress=bar)
     title = f"Reliability of {folder.name} on {data.name}, {queries.words}"
-    _write_calibration(found, tried, to, title=title)
+    _write_calibration(reliability, comparisons, to, title=title)
     if as_json:
-        print_json(found.to_dict() | {"calibrators": [one.to_dict() for one in tried]})
+        print_json(
+            reliability.to_dict()
+            | {"calibrators": [comparison.to_dict() for comparison in comparisons]}
+        )
     else:
-        _show_reliability(found, tried)
+        _show_reliability(reliability, comparisons)
         out.say(f"figure and tables: {to}")
-    if not tried:
+    if not comparisons:
         err.say(f"note: {_NO_CALIBRATION_PART}")
 
 
@@ -318,7 +328,7 @@ def _check_folder(to: Path) -> None:
     files.check_place(to / "reliability.png")
 
 
-def _join(
+def _join_trial(
     queries: JudgedQueries, stores: Sequence["ActivationStore"], progress: BarProgress
 ) -> "Trial":
     """The router's predictions for the judged queries, joined with the outcomes."""
@@ -333,16 +343,25 @@ def _join(
 
 
 def _write_calibration(
-    found: "Reliability", tried: "Sequence[CalibratorComparison]", to: Path, *, title: str
+    reliability: "Reliability",
+    comparisons: "Sequence[CalibratorComparison]",
+    to: Path,
+    *,
+    title: str,
 ) -> None:
     import polars as pl
 
     from prefill_router.reporting import write_diagrams
 
-    write_diagrams(found, to / "reliability", title=title)
-    plain = found.to_dict() | {"calibrators": [one.to_dict() for one in tried]}
+    write_diagrams(reliability, to / "reliability", title=title)
+    plain = reliability.to_dict() | {
+        "calibrators": [comparison.to_dict() for comparison in comparisons]
+    }
     files.write_json(to / "calibration.json", plain)
-    tables = {"targets.csv": found.rows(), "calibrators.csv": [one.row() for one in tried]}
+    tables = {
+        "targets.csv": reliability.rows(),
+        "calibrators.csv": [comparison.row() for comparison in comparisons],
+    }
     for name, rows in tables.items():
         if rows:
             table = pl.DataFrame(rows, infer_schema_length=None).fill_nan(None)
@@ -351,17 +370,19 @@ def _write_calibration(
             (to / name).unlink(missing_ok=True)
 
 
-def _show_reliability(found: "Reliability", tried: "Sequence[CalibratorComparison]") -> None:
-    out.print(_errors(found))
+def _show_reliability(
+    reliability: "Reliability", comparisons: "Sequence[CalibratorComparison]"
+) -> None:
+    out.print(_make_error_table(reliability))
     out.print()
-    out.print(_brier(found))
-    if found.resamples:
+    out.print(_make_brier_table(reliability))
+    if reliability.resamples:
         out.print()
-        out.say(_calibration_words(found.off))
-    if tried:
+        out.say(_calibration_words(reliability.off))
+    if comparisons:
         out.print()
-        out.print(_calibrators(tried))
-    for note in dict.fromkeys(note for one in tried for note in one.fit.notes):
+        out.print(_make_calibrator_table(comparisons))
+    for note in dict.fromkeys(note for tried in comparisons for note in tried.fit.notes):
         out.say(f"note: {note}")
 
 
@@ -371,59 +392,65 @@ def _calibration_words(off: Sequence[str]) -> str:
     return f"further off than chance explains, worst first: {', '.join(off)}"
 
 
-def _errors(found: "Reliability") -> "Table":
+def _make_error_table(reliability: "Reliability") -> "Table":
     """How far off the probabilities are, and which way."""
-    table = _table(f"{found.queries:,} test queries", "ECE", "95 %", "chance", "bias", "log loss")
-    for name, row in found.estimates.items():
+    table = _make_table(
+        f"{reliability.queries:,} test queries", "ECE", "95 %", "chance", "bias", "log loss"
+    )
+    for name, row in reliability.estimates.items():
         table.add_row(
             name,
-            _number(row["ece"].value),
-            _interval(row["ece"]),
-            _number(row["ece_by_chance"].value),
-            _number(row["bias"].value, "+.3f"),
-            _number(row["log_loss"].value),
+            _format_number(row["ece"].value),
+            _format_interval(row["ece"]),
+            _format_number(row["ece_by_chance"].value),
+            _format_number(row["bias"].value, "+.3f"),
+            _format_number(row["log_loss"].value),
         )
     return table
 
 
-def _brier(found: "Reliability") -> "Table":
+def _make_brier_table(reliability: "Reliability") -> "Table":
     """The decomposition of the Brier score."""
-    table = _table("Brier score", "", "= rel.", "- resol.", "+ uncert.", "+ within")
+    table = _make_table("Brier score", "", "= rel.", "- resol.", "+ uncert.", "+ within")
     parts = ("brier", "reliability", "resolution", "uncertainty", "within")
-    for name, row in found.estimates.items():
-        table.add_row(name, *(_number(row[part].value) for part in parts))
+    for name, row in reliability.estimates.items():
+        table.add_row(name, *(_format_number(row[part].value) for part in parts))
     return table
 
 
-def _calibrators(tried: "Sequence[CalibratorComparison]") -> "Table":
+def _make_calibrator_table(tried: "Sequence[CalibratorComparison]") -> "Table":
     """The metrics of each calibrator, with the interval of its change in Brier score."""
     from prefill_router.calibration import find
 
-    table = _table("calibrator", "ECE", "chance", "Brier", "change, 95 %", "loss", "AUC", "lam 1")
-    for one in tried:
-        values = {name: value.value for name, value in one.values.items()}
+    table = _make_table(
+        "calibrator", "ECE", "chance", "Brier", "change, 95 %", "loss", "AUC", "lam 1"
+    )
+    for comparison in tried:
+        values = {name: value.value for name, value in comparison.values.items()}
         table.add_row(
-            find(one.kind).label,
-            _number(values["ece"]),
-            _number(values["ece_by_chance"]),
-            _number(values["brier_mean"], ".4f"),
-            "" if one.kind == "none" else _interval(one.differences["brier_mean"], "+.4f"),
-            _number(values["log_loss"]),
-            _number(values["auc_mean"], ".4f"),
-            _number(100 * values["argmax_accuracy"], ".1f") + "%",
+            find(comparison.kind).label,
+            _format_number(values["ece"]),
+            _format_number(values["ece_by_chance"]),
+            _format_number(values["brier_mean"], ".4f"),
+            ""
+            if comparison.kind == "none"
+            else _format_interval(comparison.differences["brier_mean"], "+.4f"),
+            _format_number(values["log_loss"]),
+            _format_number(values["auc_mean"], ".4f"),
+            _format_number(100 * values["argmax_accuracy"], ".1f") + "%",
         )
     return table
 
 
-def _table(first: str, *others: str) -> "Table":
+def _make_table(first: str, *others: str) -> "Table":
     return columns(first, *others, fold=True, no_wrap=True)
 
 
-def _number(value: float, style: str = ".3f") -> str:
+def _format_number(value: float, style: str = ".3f") -> str:
     return "-" if math.isnan(value) else f"{value:{style}}"
 
 
-def _interval(estimate: "Estimate", style: str = ".3f") -> str:
+def _format_interval(estimate: "Estimate", style: str = ".3f") -> str:
     if math.isnan(estimate.lower):
         return "-"
     return f"{estimate.lower:{style}} to {estimate.upper:{style}}"

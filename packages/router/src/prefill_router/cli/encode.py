@@ -9,7 +9,7 @@ import typer
 
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
-from prefill_router.cli.commands import UsageError, one_of
+from prefill_router.cli.commands import UsageError, parse_choice
 from prefill_router.cli.options import with_engine, worker_range
 from prefill_router.files import default_cache
 from prefill_router.memory import peak_memory
@@ -124,16 +124,16 @@ def encode(
     from prefill_router.encoders import TEMPLATES, EncoderSource, load_encoder, plan_encoding
 
     _check_vllm(from_vllm, layers, write_prompts, computing=device or batch_tokens or engine)
-    part, numbers = _shard(shard), _numbers(layers)
-    poolings = _poolings(pooling, encoder)
-    keep = one_of("--store-dtype", store_dtype, ROUNDINGS)
-    kind = one_of("--template", template, TEMPLATES)
+    part, numbers = _read_shard(shard), _read_layers(layers)
+    poolings = _choose_poolings(pooling, encoder)
+    keep = parse_choice("--store-dtype", store_dtype, ROUNDINGS)
+    kind = parse_choice("--template", template, TEMPLATES)
     gpus = _gpu_workers(engine, gpu_workers, device)
     if dtype is None and gpus[1]:
         dtype = "bfloat16"  # this process has no GPU whose default it would be
     if engine is not None and threads is not None:
         raise UsageError("with --engine ray leave out --threads; --worker-cpus are those of each")
-    computed = None if dtype is None else one_of("--dtype", dtype, ROUNDINGS)
+    computed = None if dtype is None else parse_choice("--dtype", dtype, ROUNDINGS)
     queries, progress = open_queries(dataset), BarProgress(console=err)
     network = load_encoder(
         encoder,
@@ -151,7 +151,7 @@ def encode(
         progress=progress,
     )
     vllm = None if from_vllm is None else cast("VllmStates", network)
-    sites = _sites(network, layers, poolings)
+    sites = _choose_sites(network, layers, poolings)
     plan = plan_encoding(
         *(queries, network, store),
         sites=sites,
@@ -170,7 +170,7 @@ def encode(
         trust_remote_code=trust_remote_code,
         compile_blocks=compile_blocks,
     )
-    report = _encoded(plan, network, source, engine, gpus, threads)
+    report = _run_plan(plan, network, source, engine, gpus, threads)
     _print_report(plan, report, network, as_json=json)
     if vllm is not None:
         vllm.require_files(lacking, found=plan.done + plan.left)
@@ -181,7 +181,7 @@ def _print_report(
 ) -> None:
     if as_json:
         bill = {"billed_tokens": network.billed_tokens}
-        print_json(_summary(plan, report, network.provenance) | bill)
+        print_json(_summarise_run(plan, report, network.provenance) | bill)
         return
     out.print(
         f"encoded {report.prompts:,} prompts, {report.tokens:,} tokens, in "
@@ -254,7 +254,7 @@ def _gpu_workers(
     return worker_range("--gpu-workers", text) or (0, 0)
 
 
-def _encoded(
+def _run_plan(
     plan: "EncodingPlan",
     network: "Encoder",
     source: "EncoderSource",
@@ -304,7 +304,7 @@ def _print_plan(plan: "EncodingPlan", made_by: "Provenance") -> None:
     )
 
 
-def _summary(
+def _summarise_run(
     plan: "EncodingPlan", report: "EncodingReport", made_by: "Provenance"
 ) -> dict[str, Any]:
     return {
@@ -325,7 +325,7 @@ def _summary(
     }
 
 
-def _poolings(text: str, encoder: str) -> "list[Pooling]":
+def _choose_poolings(text: str, encoder: str) -> "list[Pooling]":
     """The poolings to keep.
 
     Raises:
@@ -343,7 +343,9 @@ def _poolings(text: str, encoder: str) -> "list[Pooling]":
     return poolings
 
 
-def _sites(encoder: "Encoder", layers: str | None, poolings: Sequence["Pooling"]) -> list["Site"]:
+def _choose_sites(
+    encoder: "Encoder", layers: str | None, poolings: Sequence["Pooling"]
+) -> list["Site"]:
     """The sites to keep: those that are asked for, or all of an encoder with its own vectors."""
     from prefill_router.activations import Site
     from prefill_router.encoders import candidate_layers, gives_own_vectors
@@ -352,26 +354,26 @@ def _sites(encoder: "Encoder", layers: str | None, poolings: Sequence["Pooling"]
         return list(encoder.sites)
     count = encoder.provenance.num_layers
     default = tuple(range(count + 1)) if layers == "all" else candidate_layers(count)
-    return [Site(layer, p) for layer in _numbers(layers) or default for p in poolings]
+    return [Site(layer, p) for layer in _read_layers(layers) or default for p in poolings]
 
 
-def _numbers(layers: str | None) -> tuple[int, ...] | None:
+def _read_layers(layers: str | None) -> tuple[int, ...] | None:
     """Layer numbers of a text such as `3-6` or `0,4,8`; None where they depend on the encoder."""
     if layers is None or layers == "all":
         return None
     numbers: set[int] = set()
     for part in layers.split(","):
-        found = _LAYERS.fullmatch(part.strip())
-        if not found:
+        match = _LAYERS.fullmatch(part.strip())
+        if not match:
             raise UsageError(f"--layers is {layers!r}; write them like 3-6, 0,4,8 or all")
-        numbers.update(range(int(found[1]), int(found[2] or found[1]) + 1))
+        numbers.update(range(int(match[1]), int(match[2] or match[1]) + 1))
     if not numbers:
         raise UsageError(f"--layers {layers!r} holds no layer; write them like 3-6")
     return tuple(sorted(numbers))
 
 
-def _shard(text: str) -> tuple[int, int]:
-    found = _SHARD.fullmatch(text)
-    if not found or int(found[1]) >= int(found[2]):
+def _read_shard(text: str) -> tuple[int, int]:
+    match = _SHARD.fullmatch(text)
+    if not match or int(match[1]) >= int(match[2]):
         raise UsageError(f"--shard is {text!r}; of 4 processes they are 0/4, 1/4, 2/4 and 3/4")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])

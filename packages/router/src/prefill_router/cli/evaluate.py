@@ -4,7 +4,8 @@
 ones are significant.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from prefill_router.comparison import ComparisonPlan, ComparisonResult
     from prefill_router.data import RoutingDataset
     from prefill_router.engines import Engine
-    from prefill_router.evaluation import Comparison, Verdict
+    from prefill_router.evaluation import Axis, Comparison, Verdict
     from prefill_router.policy import Predictions
     from prefill_router.router import Router
 
@@ -82,46 +83,39 @@ def evaluate(
             "note: the dataset has these ids, but it isn't the one that the router was fitted on: "
             "its prompts, targets or labels differ"
         )
-    bar = BarProgress(console=err)
+    bar, stores = BarProgress(console=err), opt.open_stores(store)
+    title, facts = f"{folder.name} on {data.name}", _list_facts(queries, folder, data)
     if router.is_voted:
-        verdict = queries.judge_votes(opt.open_stores(store), bar)
-        facts = _facts(queries, folder, data)
-        title = f"{folder.name} on {data.name}"
-        try:
+        verdict = queries.judge_votes(stores, bar)
+        with _noting_no_page(report):
             write_vote_report(verdict, report, title=title, facts=facts, origin=origin)
-        except MissingExtraError as error:
-            err.say(f"note: {report} has the numbers and no page: {error}")
         if as_json:
             print_json(verdict.to_dict())
             return
         show_verdict(verdict)
-        page = report / "index.html"
-        out.say(f"report: {page if page.exists() else report}")
-        return
-    result = queries.evaluate(
-        opt.open_stores(store),
-        bar,
-        resamples=resamples,
-        seed=seed,
-        step=step,
-        axis="linear" if linear else "inverse",
-    )
-    facts = _facts(queries, folder, data)
-    try:
-        write_report(
-            result, report, title=f"{folder.name} on {data.name}", facts=facts, origin=origin
-        )
-    except MissingExtraError as error:
-        err.say(f"note: {report} has the numbers and no page: {error}")
-    if as_json:
-        print_json(result.to_dict())
-        return
-    show_headline(result)
+    else:
+        axis: Axis = "linear" if linear else "inverse"
+        result = queries.evaluate(stores, bar, resamples=resamples, seed=seed, step=step, axis=axis)
+        with _noting_no_page(report):
+            write_report(result, report, title=title, facts=facts, origin=origin)
+        if as_json:
+            print_json(result.to_dict())
+            return
+        show_headline(result)
     page = report / "index.html"
     out.say(f"report: {page if page.exists() else report}")
 
 
-def _facts(queries: JudgedQueries, folder: PathOrUrl, data: PathOrUrl) -> dict[str, str]:
+@contextmanager
+def _noting_no_page(report: PathOrUrl) -> Iterator[None]:
+    """Note on the terminal that a page couldn't be drawn; the numbers were written before it."""
+    try:
+        yield
+    except MissingExtraError as error:
+        err.say(f"note: {report} has the numbers and no page: {error}")
+
+
+def _list_facts(queries: JudgedQueries, folder: PathOrUrl, data: PathOrUrl) -> dict[str, str]:
     """The facts on the report's page."""
     router = queries.router
     return {
@@ -134,7 +128,7 @@ def _facts(queries: JudgedQueries, folder: PathOrUrl, data: PathOrUrl) -> dict[s
     }
 
 
-_COMPARED = {
+_COMPARED_METRICS = {
     "auc_mean": "mean AUC",
     "choice_auc": "choice AUC",
     "brier_mean": "Brier",
@@ -193,35 +187,18 @@ def compare(
 
     Example: prefill-router compare router other-router --data answers
     """
-    from prefill_router.comparison import (
-        STUDY,
-        ComparisonPlan,
-        describe_minutes,
-        draw_for,
-        estimate_minutes,
-        recipes_of,
-        run_plan,
-        to_dict,
-        write,
-    )
-    from prefill_router.data import Origin, load_split, read_dataset
+    from prefill_router.comparison import STUDY, run_plan, to_dict, write
+    from prefill_router.data import Origin, read_dataset
     from prefill_router.fitting import gather
     from prefill_router.reporting import ROUTERS, check_place, mark
 
     if other is not None:
-        given = {"--out": to, "--reference": reference, "--encoder-price": encoder_price}
-        _refuse_options({**given, "--split": split_file, "--engine": engine})
-        found, queries, verdicts = _compare_routers(
+        options = {"--out": to, "--reference": reference, "--encoder-price": encoder_price}
+        _refuse_options({**options, "--split": split_file, "--engine": engine})
+        compared = _compare_routers(
             opt.path_or_url(config), other, data, store, resamples, seed, encoder_folder
         )
-        if as_json:
-            judged = [None if one is None else one.to_dict() for one in verdicts]
-            said = dict(zip(("first", "second"), judged, strict=True))
-            print_json({"queries": queries, "verdicts": said, **found.to_dict()})
-        else:
-            names = (Path(config).name, other.name)
-            _show_paired(found, queries, *names)
-            _show_verdicts(names, verdicts)
+        _show_comparison(*compared, (Path(config).name, other.name), as_json=as_json)
         return
     if to is None:
         raise UsageError(
@@ -233,22 +210,13 @@ def compare(
     opt.check_origin(to, origin, overwrite=overwrite)
     if (Path(config) / "router.json").is_file():
         raise DataError(f"{config} is one fitted router; name another behind it to compare them")
-    listed = recipes_of(config)
-    recipes = listed.recipes
     dataset = read_dataset(data)
-    dataset.meaning.refuse_votes("a comparison of routers")
-    drawn = draw_for(recipes, dataset, seed=seed) if split_file is None else load_split(split_file)
-    compared = reference or next(iter(recipes))
-    plan = ComparisonPlan(
-        recipes, compared, drawn, resamples, seed, prices=prices, left_out=listed.left_out
-    )
+    plan = _plan_comparison(config, dataset, split_file, reference, resamples, seed, prices)
     bar = BarProgress(console=err)
-    needs = tuple(need for recipe in recipes.values() for need in recipe.needs)
+    needs = tuple(need for recipe in plan.recipes.values() for need in recipe.needs)
     stores = opt.open_stores(store)
     mark(to, STUDY, plan.to_dict())
     origin.write(to)
-    minutes = describe_minutes(*estimate_minutes(len(recipes), dataset, drawn))
-    err.say(f"estimated: {minutes} on two cores for {len(recipes)} routers, encoding apart")
     states = gather(needs, dataset, stores, sources=opt.sources(encoder_folder), progress=bar)
     result = run_plan(plan, dataset, states, folder=to / ROUTERS, engine=engine, progress=bar)
     write(result, to, title=f"Routers on {data.name}", facts=_compare_facts(plan, data))
@@ -257,6 +225,55 @@ def compare(
         return
     _show_compare(result)
     out.say(f"report: {to / 'index.html'}")
+
+
+def _plan_comparison(
+    config: str,
+    dataset: "RoutingDataset",
+    split_file: Path | None,
+    reference: str | None,
+    resamples: int,
+    seed: int,
+    prices: "Mapping[str, float]",
+) -> "ComparisonPlan":
+    """The plan for the recipes of a file or a set; says how long their fits take."""
+    from prefill_router.comparison import (
+        ComparisonPlan,
+        describe_minutes,
+        draw_for,
+        estimate_minutes,
+        recipes_of,
+    )
+    from prefill_router.data import load_split
+
+    recipe_list = recipes_of(config)
+    recipes = recipe_list.recipes
+    dataset.meaning.refuse_votes("a comparison of routers")
+    split = draw_for(recipes, dataset, seed=seed) if split_file is None else load_split(split_file)
+    minutes = describe_minutes(*estimate_minutes(len(recipes), dataset, split))
+    err.say(f"estimated: {minutes} on two cores for {len(recipes)} routers, encoding apart")
+    compared = reference or next(iter(recipes))
+    return ComparisonPlan(
+        recipes, compared, split, resamples, seed, prices=prices, left_out=recipe_list.left_out
+    )
+
+
+def _show_comparison(
+    comparison: "Comparison",
+    queries: int,
+    verdicts: "list[Verdict | None]",
+    names: tuple[str, str],
+    *,
+    as_json: bool,
+) -> None:
+    """Show how two fitted routers compare."""
+    if as_json:
+        judged = [None if verdict is None else verdict.to_dict() for verdict in verdicts]
+        by_place = dict(zip(("first", "second"), judged, strict=True))
+        print_json({"queries": queries, "verdicts": by_place, **comparison.to_dict()})
+        return
+    _show_paired(comparison, queries, *names)
+    _show_verdicts(names, verdicts)
 
 
 def _refuse_options(options: "Mapping[str, object]") -> None:
@@ -268,13 +285,13 @@ def _refuse_options(options: "Mapping[str, object]") -> None:
             )
 
 
-def _encoder_prices(given: list[str]) -> dict[str, float]:
-    found = by_name("--encoder-price", given, "ROUTER=DOLLARS")
+def _encoder_prices(texts: list[str]) -> dict[str, float]:
+    prices = by_name("--encoder-price", texts, "ROUTER=DOLLARS")
     try:
-        return {name: float(price) for name, price in found.items()}
+        return {name: float(price) for name, price in prices.items()}
     except ValueError:
         raise UsageError(
-            f"--encoder-price is {given}; write each as ROUTER=DOLLARS, per million tokens, such "
+            f"--encoder-price is {texts}; write each as ROUTER=DOLLARS, per million tokens, such "
             "as ours=0.05"
         ) from None
 
@@ -287,11 +304,11 @@ def _compare_facts(plan: "ComparisonPlan", data: PathOrUrl) -> dict[str, str]:
         "split": f"seed {plan.split.seed}; fitted on train alone, calibrated on calibration",
         "intervals": f"95 %, {plan.resamples:,} bootstrap resamples of the test part",
         "reference": plan.reference,
-        **({} if not plan.prices else {"encoders charge": _charged(plan)}),
+        **({} if not plan.prices else {"encoders charge": _describe_prices(plan)}),
     }
 
 
-def _charged(plan: "ComparisonPlan") -> str:
+def _describe_prices(plan: "ComparisonPlan") -> str:
     prices = ", ".join(f"{name} ${price:g}" for name, price in plan.prices.items())
     return f"{prices} per million tokens, part of these routers' costs"
 
@@ -307,16 +324,16 @@ def _show_compare(result: "ComparisonResult") -> None:
     )
     from prefill_router.evaluation import HEADLINE, worded
 
-    table = columns("router", *_COMPARED.values(), "over\nmix", "over\nprice")
+    table = columns("router", *_COMPARED_METRICS.values(), "over\nmix", "over\nprice")
     marks = {"better": "+", "worse": "-", "": " "}
-    for one in by_number(result.routers, "auc_mean"):
+    for fitted in by_number(result.routers, "auc_mean"):
         cells = [
-            worded(one.headline[name].value, HEADLINE[name].unit)
-            + marks[significance_of(one.against, name)]
-            for name in _COMPARED
+            worded(fitted.headline[name].value, HEADLINE[name].unit)
+            + marks[significance_of(fitted.against, name)]
+            for name in _COMPARED_METRICS
         ]
-        gains = [worded(gain.value, "points", signed=True) for gain in gains_of(one).values()]
-        table.add_row(one.name, *cells, *gains)
+        gains = [worded(gain.value, "points", signed=True) for gain in gains_of(fitted).values()]
+        table.add_row(fitted.name, *cells, *gains)
     out.print(table)
     out.print(
         "over mix, over price: the gain over the best fixed mix, and over price alone, at the "
@@ -358,15 +375,15 @@ def _compare_routers(
     unseen, is_crossed = _find_unseen(dataset, routers)
     unseen = unseen.with_pool(routers[0].pool)
     stores = opt.open_stores(store)
-    predicted = [
-        router.cross_fit.pooled.select(unseen.query_ids, targets=unseen.pool.names)
+    predictions = [
+        router.cross_fit.comparable_predictions.select(unseen.query_ids, targets=unseen.pool.names)
         if is_crossed and router.cross_fit is not None
         else opt.predict(router.with_pool(routers[0].pool), unseen, stores, bar)
         for router in routers
     ]
-    found = compare_predictions(
-        predicted[0],
-        predicted[1],
+    comparison = compare_predictions(
+        predictions[0],
+        predictions[1],
         unseen,
         policies=(routers[0].policy, routers[1].policy),
         chosen=(routers[0].record.chosen, routers[1].record.chosen),
@@ -375,10 +392,10 @@ def _compare_routers(
         progress=bar,
     )
     verdicts = [
-        _judge_router(router, one, unseen, is_crossed=is_crossed)
-        for router, one in zip(routers, predicted, strict=True)
+        _judge_router(router, prediction, unseen, is_crossed=is_crossed)
+        for router, prediction in zip(routers, predictions, strict=True)
     ]
-    return found, len(unseen), verdicts
+    return comparison, len(unseen), verdicts
 
 
 def _judge_router(
@@ -410,13 +427,13 @@ def _find_unseen(
     from prefill_router.data import find_unseen
     from prefill_router.evaluation import count_groups, warn_of_few
 
-    one, other = routers
-    if set(one.pool.names) != set(other.pool.names):
+    first, second = routers
+    if set(first.pool.names) != set(second.pool.names):
         raise DataError(
-            f"the routers have different targets, {sorted(one.pool.names)} and "
-            f"{sorted(other.pool.names)}; only routers over the same targets can be compared"
+            f"the routers have different targets, {sorted(first.pool.names)} and "
+            f"{sorted(second.pool.names)}; only routers over the same targets can be compared"
         )
-    ids = find_unseen(dataset, [i for router in routers for i in _learned_ids(router)])
+    ids = find_unseen(dataset, [i for router in routers for i in _list_learned_ids(router)])
     crossed = [set(r.cross_fit.predictions.query_ids) for r in routers if r.cross_fit is not None]
     is_crossed = not ids and len(crossed) == len(routers)
     if is_crossed:
@@ -433,33 +450,33 @@ def _find_unseen(
             f"note: {left:,} queries are left out: a router learned from them, or from others of "
             "their conversations"
         )
-    unseen = dataset.select(ids, targets=one.pool.names)
+    unseen = dataset.select(ids, targets=first.pool.names)
     few = warn_of_few(count_groups(unseen.conversations))
     if few:
         err.print(f"note: {few}")
     return unseen, is_crossed
 
 
-def _learned_ids(router: "Router") -> "list[str]":
+def _list_learned_ids(router: "Router") -> "list[str]":
     parts = router.split.parts.items()
     return [query_id for part, ids in parts if part != "test" for query_id in ids]
 
 
-def _show_paired(found: "Comparison", queries: int, first: str, second: str) -> None:
+def _show_paired(comparison: "Comparison", queries: int, first: str, second: str) -> None:
     from prefill_router.evaluation import HEADLINE, interval, worded
 
     table = columns(f"{queries:,} queries", first, second, "difference", "95 % interval", "")
-    for name, estimate in found.difference.items():
+    for name, estimate in comparison.difference.items():
         if estimate.reason:
             continue
         entry = HEADLINE[name]
         unit = "points" if entry.unit == "share" else entry.unit
         better = (estimate.value > 0) == (entry.better == "higher")
-        sure = found.significant(name) and entry.better != "neither"
+        sure = comparison.significant(name) and entry.better != "neither"
         table.add_row(
             entry.label,
-            worded(found.first[name], entry.unit),
-            worded(found.second[name], entry.unit),
+            worded(comparison.first[name], entry.unit),
+            worded(comparison.second[name], entry.unit),
             worded(estimate.value, unit, signed=True),
             interval(estimate, unit),
             ("better" if better else "worse") if sure else "",

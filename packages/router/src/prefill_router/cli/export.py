@@ -28,18 +28,18 @@ def export(
     """
     from prefill_router.router import Router, switchyard_bytes
 
-    found = Router.load(folder)
-    content = switchyard_bytes(found)
+    router = Router.load(folder)
+    content = switchyard_bytes(router)
     with opt.replacing(switchyard, overwrite=overwrite) as temporary:
         temporary.write_bytes(content)
-    [source] = found.features.sources
+    [source] = router.features.sources
     made_by = source.provenance
     if as_json:
         encoder = {"encoder": made_by.encoder, "revision": made_by.revision}
-        print_json({"file": str(switchyard), "targets": list(found.pool.names), **encoder})
+        print_json({"file": str(switchyard), "targets": list(router.pool.names), **encoder})
         return
     out.say(
-        f"{switchyard}: {len(found.pool)} targets; it takes the most probable one, as lam = 1 does"
+        f"{switchyard}: {len(router.pool)} targets; it takes the most probable one, as lam = 1 does"
     )
     err.say(
         f"note: Switchyard loads the encoder {made_by.encoder!r} in whatever revision is there; "

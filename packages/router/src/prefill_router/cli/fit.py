@@ -1,10 +1,10 @@
 """`prefill-router fit`: fits a router on scored answers and states."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
 import typer
 from pydantic import Field
@@ -12,7 +12,7 @@ from pydantic import Field
 from prefill_router import files
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
-from prefill_router.cli.commands import UsageError, by_name, one_of, reading_words
+from prefill_router.cli.commands import UsageError, by_name, parse_choice, usage_errors
 from prefill_router.options import AT_LEAST_ONE, NOT_NEGATIVE
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl
@@ -137,7 +137,6 @@ def fit(
 
     Example: prefill-router fit answers --store states --out router
     """
-    from prefill_router.cli.headline import show_headline, show_verdict
     from prefill_router.data import load_split, read_dataset
     from prefill_router.fitting import (
         FitConfig,
@@ -148,81 +147,85 @@ def fit(
     )
     from prefill_router.router import check_replaceable
 
-    with reading_words():
-        prefill = _prefill(mode, select, pin, scope, dim, pooling, all_layers, assign)
-        named = None if policy is None else _policy(policy)
+    with usage_errors():
+        prefill = _make_prefill(mode, select, pin, scope, dim, pooling, all_layers, assign)
+        policy_given = None if policy is None else _read_policy(policy)
         if for_ is not None:
-            one_of("--for", for_, SERVED_BY)
+            parse_choice("--for", for_, SERVED_BY)
             _refuse_others(prefill, [recipe, effort, policy])
-        tried = None if for_ else _effort(effort, prefill, recipe)
+        tried = None if for_ else _choose_effort(effort, prefill, recipe)
         rule = _setting_rule(lose, goal, max_cost)
         if split_file is not None and test:
             raise UsageError("--test and --split both seal a test part; give one of them")
-    given = None if for_ else _recipe(data, prefill, recipe, store)
+    own_recipe = None if for_ else _make_recipe(data, prefill, recipe, store)
     check_replaceable(to)
     stores = opt.open_stores(store)
     config = FitConfig(
-        recipe=_with_policy(given or switchyard_recipe(stores), named),
+        recipe=_with_policy(own_recipe or switchyard_recipe(stores), policy_given),
         assumed_output_tokens=assume_output_tokens,
         seed=seed,
         effort=tried,
         setting=rule,
         test=test,
     )
-    drawn = None if split_file is None else load_split(split_file)
+    split = None if split_file is None else load_split(split_file)
     dataset = read_dataset(data)
     if not overwrite:
-        check_same_fit(to, dataset, stores, config=config, drawn=drawn)
-    bar, sources = BarProgress(console=err), opt.sources(encoder_folder)
+        check_same_fit(to, dataset, stores, config=config, split=split)
+    options: dict[str, Any] = {
+        "config": config,
+        "split": split,
+        "sources": opt.sources(encoder_folder),
+        "cache": files.default_cache(),
+        "verdict": verdict,
+        "save": _saver(to, judges=verdict),
+        "progress": BarProgress(console=err),
+    }
+    if tried is None:
+        fitted = fit_router(dataset, stores, **options)
+    else:
+        fitted, _ = fit_chosen(dataset, stores, effort=tried, **options)
+    if verdict:
+        opt.save_router(fitted.router, to)
+    if as_json:
+        print_json(_fit_dict(fitted))
+    else:
+        _show_fit(fitted, to)
 
+
+def _saver(to: PathOrUrl, *, judges: bool) -> "Callable[[Router], None]":
+    """Saves the router once it is fitted; says how long its verdict takes, if it is judged."""
     began = time.monotonic()
 
     def save(router: "Router") -> None:
         opt.save_router(router, to)
-        if verdict:
+        if judges:
             minutes = _FITS * (time.monotonic() - began) / 60
             err.say(
                 f"router: {to}, saved; now it is judged by cross-fitting: five more fits, about "
                 f"{minutes:.1f} minutes"
             )
 
-    cache = files.default_cache()
-    if tried is None:
-        fitted = fit_router(
-            *(dataset, stores),
-            config=config,
-            drawn=drawn,
-            sources=sources,
-            cache=cache,
-            verdict=verdict,
-            save=save,
-            progress=bar,
-        )
-    else:
-        fitted, _ = fit_chosen(
-            *(dataset, stores),
-            effort=tried,
-            config=config,
-            drawn=drawn,
-            sources=sources,
-            cache=cache,
-            verdict=verdict,
-            save=save,
-            progress=bar,
-        )
-    if verdict:
-        opt.save_router(fitted.router, to)
-    judged = fitted.evaluation
-    if as_json:
-        said = None if fitted.verdict is None else fitted.verdict.to_dict()
-        numbers = {} if judged is None else judged.headline
-        if fitted.win_verdict is not None:
-            numbers = fitted.win_verdict.metrics
-        print_json({"verdict": said, **{name: one.to_dict() for name, one in numbers.items()}})
-        return
+    return save
+
+
+def _fit_dict(fitted: "RouterFit") -> dict[str, Any]:
+    """The verdict and the metrics for JSON."""
+    metrics: Mapping[str, Any] = {}
+    if fitted.win_verdict is not None:
+        metrics = fitted.win_verdict.metrics
+    elif fitted.evaluation is not None:
+        metrics = fitted.evaluation.headline
+    verdict = None if fitted.verdict is None else fitted.verdict.to_dict()
+    return {"verdict": verdict, **{name: metric.to_dict() for name, metric in metrics.items()}}
+
+
+def _show_fit(fitted: "RouterFit", to: PathOrUrl) -> None:
+    from prefill_router.cli.headline import show_headline, show_verdict
+
     _print_features(fitted)
-    if judged is not None:
-        show_headline(judged)
+    if fitted.evaluation is not None:
+        show_headline(fitted.evaluation)
     else:
         show_verdict(fitted.verdict)
     chosen = fitted.router.record.chosen
@@ -246,21 +249,23 @@ def _setting_rule(lose: float | None, goal: str | None, max_cost: float | None) 
         return SettingRule(lose=2.0 if lose is None else lose, max_cost=max_cost)
     if lose is not None:
         raise UsageError("--goal and --lose are both given; give one of them")
-    named = one_of("--goal", goal, GOALS)
+    named = parse_choice("--goal", goal, GOALS)
     return SettingRule.of_goal(named, max_cost=max_cost)
 
 
 def _refuse_others(prefill: "PrefillConfig", others: Sequence[object]) -> None:
     from prefill_router.features import PrefillConfig
 
-    if prefill != PrefillConfig() or any(one is not None for one in others):
+    if prefill != PrefillConfig() or any(option is not None for option in others):
         raise UsageError(
             "--for determines the recipe; leave out --recipe, --effort, --policy and the options "
             "of the features"
         )
 
 
-def _effort(effort: str | None, prefill: "PrefillConfig", recipe: Path | None) -> "Effort | None":
+def _choose_effort(
+    effort: str | None, prefill: "PrefillConfig", recipe: Path | None
+) -> "Effort | None":
     """How much is tried; None where the recipe is given, or its features."""
     from prefill_router.features import PrefillConfig
     from prefill_router.fitting import EFFORTS
@@ -273,10 +278,10 @@ def _effort(effort: str | None, prefill: "PrefillConfig", recipe: Path | None) -
             "--effort chooses a recipe, and --recipe or options of the features give one; leave "
             "one of them out"
         )
-    return one_of("--effort", effort, EFFORTS)
+    return parse_choice("--effort", effort, EFFORTS)
 
 
-def _recipe(
+def _make_recipe(
     data: PathOrUrl, prefill: "PrefillConfig", file: Path | None, store: Sequence[PathOrUrl] | None
 ) -> "Recipe":
     """The recipe in the file, or the paper's with these options."""
@@ -302,25 +307,25 @@ def _recipe(
     return read_recipe(file)
 
 
-def _policy(text: str) -> "Policy | FrugalCascade":
+def _read_policy(text: str) -> "Policy | FrugalCascade":
     """The policy of a kind, or of a mapping as a recipe has it."""
     from prefill_router.fitting import recipe_from_dict
     from prefill_router.yaml_files import DistinctLoader, NotYamlError, parse_yaml
 
     try:
-        given = parse_yaml(text, DistinctLoader)
+        value = parse_yaml(text, DistinctLoader)
     except NotYamlError as error:
         raise UsageError(
             f"--policy can't be read: {error}; give a kind, or '{{kind: tolerance, ...}}'"
         ) from None
-    return recipe_from_dict({"policy": given or text}).policy
+    return recipe_from_dict({"policy": value or text}).policy
 
 
 def _with_policy(recipe: "Recipe", policy: "Policy | FrugalCascade | None") -> "Recipe":
     return recipe if policy is None else replace(recipe, policy=policy)
 
 
-def _prefill(
+def _make_prefill(
     mode: str,
     select: str,
     pin: list[str] | None,
@@ -335,10 +340,10 @@ def _prefill(
     return PrefillConfig(
         mode=cast(
             Literal["single", "per_model", "auto"],
-            one_of("--mode", mode, ("single", "per_model", "auto")),
+            parse_choice("--mode", mode, ("single", "per_model", "auto")),
         ),
-        select=_selected(select, pin),
-        scope=cast(Literal["target", "pool"], one_of("--scope", scope, ("target", "pool"))),
+        select=_read_selection(select, pin),
+        scope=cast(Literal["target", "pool"], parse_choice("--scope", scope, ("target", "pool"))),
         dim=dim,
         poolings=tuple(opt.parse_poolings(pooling)),
         all_layers=all_layers,
@@ -346,7 +351,7 @@ def _prefill(
     )
 
 
-def _selected(select: str, pin: list[str] | None) -> str | dict[str, str]:
+def _read_selection(select: str, pin: list[str] | None) -> str | dict[str, str]:
     """How sites are chosen: a method, one site for all targets, or one for each."""
     if not pin:
         return select

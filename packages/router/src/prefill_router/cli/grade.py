@@ -11,15 +11,15 @@ from prefill_router.cli import options as opt
 from prefill_router.cli.application import (
     app,
     columns,
-    counted,
     decimal_places,
     dollars,
     err,
+    format_count,
     out,
     print_json,
-    rounded_up,
+    round_up,
 )
-from prefill_router.cli.commands import one_of, reading_words
+from prefill_router.cli.commands import parse_choice, usage_errors
 from prefill_router.grading import GRADERS
 from prefill_router.options import AT_LEAST_ONE, NOT_NEGATIVE
 from prefill_router.progress import BarProgress
@@ -93,10 +93,10 @@ def grade(
     from prefill_router.runs import Run
     from prefill_router.targets import read_pool
 
-    choice = one_of("--unextracted", unextracted, UNEXTRACTED)
-    left_out = frozenset(one_of("--skip", name, tuple(GRADERS)) for name in skip or ())
+    choice = parse_choice("--unextracted", unextracted, UNEXTRACTED)
+    left_out = frozenset(parse_choice("--skip", name, tuple(GRADERS)) for name in skip or ())
     if grader_function is not None:
-        with reading_words():
+        with usage_errors():
             place_and_name(grader_function)
     settings = Settings(
         judge=None if judge is None else read_pool(judge),
@@ -136,7 +136,7 @@ _FIXES: Final[Mapping[str, str]] = {
 
 def show_grading(report: "GradingReport", folder: PathOrUrl) -> None:
     """Print a line for each target, the reasons for missing labels, and the cost of judging."""
-    out.print(_table(report.targets))
+    out.print(_make_table(report.targets))
     for name in report.skipped:
         out.print(f"left ungraded, as asked: answers for the grader {name}")
     for target in report.targets:
@@ -145,10 +145,10 @@ def show_grading(report: "GradingReport", folder: PathOrUrl) -> None:
             out.say(f"{target.target} lacks labels: {reasons}")
     _show_examples(report, folder)
     if report.reused:
-        verdicts = counted(report.reused, "verdict was", "verdicts were")
+        verdicts = format_count(report.reused, "verdict was", "verdicts were")
         out.print(f"{verdicts} kept from an earlier grading")
     if report.left_out:
-        answers = counted(report.left_out, "answer", "answers")
+        answers = format_count(report.left_out, "answer", "answers")
         out.print(f"left out: {answers} of targets that the pool no longer has")
     if report.judging is not None:
         _show_bill(report.judging)
@@ -157,11 +157,13 @@ def show_grading(report: "GradingReport", folder: PathOrUrl) -> None:
 def _show_examples(report: "GradingReport", folder: PathOrUrl) -> None:
     from prefill_router.grading import GRADES
 
-    shown = {reason: one for reason, one in report.examples.items() if reason != "skipped"}
-    for reason, one in shown.items():
-        detail = f": {one.detail}" if one.detail else ""
-        out.say(f"{reason}: for example {one.query_id} of {one.target}{detail}")
-    if shown:
+    examples = {
+        reason: example for reason, example in report.examples.items() if reason != "skipped"
+    }
+    for reason, example in examples.items():
+        detail = f": {example.detail}" if example.detail else ""
+        out.say(f"{reason}: for example {example.query_id} of {example.target}{detail}")
+    if examples:
         out.say(f"all of them: {folder / GRADES}, column detail")
 
 
@@ -174,7 +176,7 @@ def judge_warning(report: "GradingReport") -> str:
 
 
 def _show_bill(bill: "JudgeBill") -> None:
-    calls = counted(bill.calls, "judge call")
+    calls = format_count(bill.calls, "judge call")
     out.say(f"{calls} in all gradings of this run: {dollars(bill.cost)}")
     if bill.at_risk:
         out.say(
@@ -182,25 +184,25 @@ def _show_bill(bill: "JudgeBill") -> None:
             "is unknown; it counts against --judge-max-cost"
         )
     if bill.unpriced:
-        replies = counted(bill.unpriced, "judge reply", "judge replies")
+        replies = format_count(bill.unpriced, "judge reply", "judge replies")
         out.print(f"{replies} without a known cost: the judge's pool file has no prices")
     if bill.limit_that_would_do is not None:
-        enough = rounded_up(bill.limit_that_would_do)
+        enough = round_up(bill.limit_that_would_do)
         out.say(f"about --judge-max-cost {enough} would be enough for all of them")
 
 
-def _table(targets: tuple["GradedTarget", ...]) -> Table:
+def _make_table(targets: tuple["GradedTarget", ...]) -> Table:
     heads = ("graded", "accuracy", "95 % interval", "missing", "cut off", "mean cost", "median")
     table = columns("target", *heads, fold=True, no_wrap=True)
     digits = max(
         (decimal_places(t.mean_cost) for t in targets if t.mean_cost is not None), default=0
     )
     for target in targets:
-        table.add_row(*_cells(target, digits))
+        table.add_row(*_format_cells(target, digits))
     return table
 
 
-def _cells(target: "GradedTarget", digits: int) -> tuple[str, ...]:
+def _format_cells(target: "GradedTarget", digits: int) -> tuple[str, ...]:
     interval = target.interval
     missing = sum(target.missing.values())
     return (

@@ -6,7 +6,7 @@ import typer
 
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import ExitCode, app, err, out, print_json
-from prefill_router.cli.commands import one_of
+from prefill_router.cli.commands import parse_choice
 from prefill_router.cli.judged_queries import CROSS_FIT, JudgedQueries, check_part_name
 from prefill_router.errors import DataError
 from prefill_router.options import NOT_NEGATIVE, SHARE_ABOVE_ZERO, SHARE_BETWEEN
@@ -63,16 +63,16 @@ def guarantee(
     from prefill_router.guarantee import guarantee as find_guarantee
 
     check_part_name(part)
-    assumed = _assumption(assume)
+    assumed = _read_assumption(assume)
     router = opt.load_router(folder, encoder_folder)
     dataset = read_dataset(data)
     dataset.meaning.refuse_votes("a guarantee")
     queries = JudgedQueries.of(router, dataset, part)
-    best = best or _best(queries.train)
+    best = best or _choose_best(queries.train)
     stores = opt.open_stores(store)
     predictions = queries.predict(stores, BarProgress(console=err))
     trial = Trial.join(predictions, queries.judged, policy=router.policy)
-    found = find_guarantee(
+    result = find_guarantee(
         trial,
         best=best,
         keep=share,
@@ -83,24 +83,29 @@ def guarantee(
         seed=seed,
     )
     if as_json:
-        print_json({"part": queries.part, **found.to_dict()})
+        print_json({"part": queries.part, **result.to_dict()})
     else:
-        _show_guarantee(found)
-        if queries.part == CROSS_FIT:
-            out.say(
-                "tested on routers that were each fitted without the queries that they are tested "
-                "on, in the place of the router that learned from all of them"
-            )
-        if trial.chance is not None:
-            out.say(
-                "labels err or were selected by chance: the promise holds if their errors and "
-                "propensities are as the dataset says"
-            )
-    if found.lam is None:
+        _show_guarantee(result)
+        _show_conditions(is_crossed=queries.part == CROSS_FIT, has_chance=trial.chance is not None)
+    if result.lam is None:
         raise typer.Exit(ExitCode.NO_GUARANTEE)
 
 
-def _best(train: "RoutingDataset | None") -> str:
+def _show_conditions(*, is_crossed: bool, has_chance: bool) -> None:
+    """Say what the promise rests on besides the queries."""
+    if is_crossed:
+        out.say(
+            "tested on routers that were each fitted without the queries that they are tested on, "
+            "in the place of the router that learned from all of them"
+        )
+    if has_chance:
+        out.say(
+            "labels err or were selected by chance: the promise holds if their errors and "
+            "propensities are as the dataset says"
+        )
+
+
+def _choose_best(train: "RoutingDataset | None") -> str:
     from prefill_router.guarantee import best_single
 
     if train is None:
@@ -111,65 +116,67 @@ def _best(train: "RoutingDataset | None") -> str:
     return best_single(train)
 
 
-def _assumption(name: str) -> "Assumption":
+def _read_assumption(name: str) -> "Assumption":
     from prefill_router.guarantee import ASSUMPTIONS
 
-    return one_of("--assume", name, ASSUMPTIONS)
+    return parse_choice("--assume", name, ASSUMPTIONS)
 
 
-def _show_guarantee(found: "Guarantee") -> None:
+def _show_guarantee(result: "Guarantee") -> None:
     promise = (
-        f"{100 * found.keep:g} % of the accuracy of {found.best} on all queries like these, with a "
-        f"confidence of {100 * found.confidence:g} %"
+        f"{100 * result.keep:g} % of the accuracy of {result.best} on all queries like these, with "
+        f"a confidence of {100 * result.confidence:g} %"
     )
-    if found.lam is None:
-        first, last = f"none: no lam can be guaranteed to keep {promise}", found.advice
+    if result.lam is None:
+        first, last = f"none: no lam can be guaranteed to keep {promise}", result.advice
     else:
-        kept, saved = _worded(found.kept_share), _savings(found.savings)
-        first = f"lam = {found.lam:g} keeps at least {promise}"
-        last = f"expected{_where(found)}: {kept} of that accuracy, {saved}"
-    for line in (first, f"tested on {found.queries:,} queries", *_missing_labels(found), last):
+        accuracy, saved = _format_share(result.kept_share), _format_savings(result.savings)
+        first = f"lam = {result.lam:g} keeps at least {promise}"
+        last = f"expected{_describe_where(result)}: {accuracy} of that accuracy, {saved}"
+    for line in (first, f"tested on {result.queries:,} queries", *_missing_labels(result), last):
         out.say(line)
 
 
-def _missing_labels(found: "Guarantee") -> list[str]:
+def _missing_labels(result: "Guarantee") -> list[str]:
     """Lines on missing labels: how many, where, whether at random, and how they count."""
     from prefill_router.guarantee import word_places
 
-    missing = found.missing
+    missing = result.missing
     if not missing.queries:
         return []
     handled = (
         "each counts as the worst that it could be, so the promise holds whatever they are"
-        if found.bounded
+        if result.bounded
         else "these queries are left out, as --assume missing-at-random says; the promise holds "
         "only if that is so"
     )
-    told = [f"{missing.queries:,} queries lack a label ({word_places(missing)}): {handled}"]
+    lines = [f"{missing.queries:,} queries lack a label ({word_places(missing)}): {handled}"]
     if missing.signs:
         signs = ", ".join(f"by {name} (p = {p:.2g})" for name, p in missing.signs.items())
-        aside = "; --assume is set aside" if found.assume != "nothing" else ""
-        told.append(f"labels aren't missing at random, but {signs}{aside}")
-    return told
+        aside = "; --assume is set aside" if result.assume != "nothing" else ""
+        lines.append(f"labels aren't missing at random, but {signs}{aside}")
+    return lines
 
 
-def _where(found: "Guarantee") -> str:
-    if not found.missing.queries:
+def _describe_where(result: "Guarantee") -> str:
+    if not result.missing.queries:
         return ""
     least = (
-        f" (at least {100 * found.least:.1f} % whatever the others are)" if found.bounded else ""
+        f" (at least {100 * result.least:.1f} % whatever the others are)" if result.bounded else ""
     )
     return f" where both are measured{least}"
 
 
-def _worded(estimate: "Estimate") -> str:
+def _format_share(estimate: "Estimate") -> str:
     from prefill_router.evaluation import interval, worded
 
     spread = interval(estimate, "share")
     return worded(estimate.value, "share") + (f" ({spread})" if spread else "")
 
 
-def _savings(estimate: "Estimate") -> str:
+def _format_savings(estimate: "Estimate") -> str:
     return (
-        f"savings unknown: {estimate.reason}" if estimate.reason else f"{_worded(estimate)} saved"
+        f"savings unknown: {estimate.reason}"
+        if estimate.reason
+        else f"{_format_share(estimate)} saved"
     )

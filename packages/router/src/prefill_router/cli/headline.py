@@ -60,7 +60,7 @@ def show_headline(result: "Evaluation") -> None:
             continue
         digits = 1 if factor == 100 else 4
         value, low, high = (
-            _text(v * factor, digits, unit) for v in (got.value, got.lower, got.upper)
+            _format_value(v * factor, digits, unit) for v in (got.value, got.lower, got.upper)
         )
         table.add_row(title, value, f"{low} to {high}")
     out.print(table)
@@ -70,7 +70,7 @@ def show_headline(result: "Evaluation") -> None:
         out.say(f"note: {result.caution}\n")
 
 
-def _text(value: float, digits: int, unit: str) -> str:
+def _format_value(value: float, digits: int, unit: str) -> str:
     return "-" if math.isnan(value) else f"{value:.{digits}f}{unit}"
 
 
@@ -131,30 +131,32 @@ def draw(
         height: Rows of the grid.
         log_x: Whether x, all positive, is drawn on a logarithmic scale.
     """
-    shown = [
+    points = [
         m for m in marks if math.isfinite(m.x) and math.isfinite(m.y) and (m.x > 0 or not log_x)
     ]
-    if not shown:
+    if not points:
         return "(nothing to draw: no finite points)"
-    xs = [math.log10(m.x) if log_x else m.x for m in shown]
-    ys = [m.y for m in shown]
+    xs = [math.log10(m.x) if log_x else m.x for m in points]
+    ys = [m.y for m in points]
     grid = [[" "] * width for _ in range(height)]
     ends = (min(xs), max(xs)), (min(ys), max(ys))
-    for mark, x, y in zip(shown, xs, ys, strict=True):
-        row = height - 1 - _cell(y, *ends[1], height)
-        grid[row][_cell(x, *ends[0], width)] = mark.sign
-    return _frame(grid, shown, x_label, y_label)
+    for mark, x, y in zip(points, xs, ys, strict=True):
+        row = height - 1 - _find_cell(y, *ends[1], height)
+        grid[row][_find_cell(x, *ends[0], width)] = mark.sign
+    return _frame_grid(grid, points, x_label, y_label)
 
 
-def _cell(value: float, low: float, high: float, count: int) -> int:
+def _find_cell(value: float, low: float, high: float, count: int) -> int:
     return 0 if high <= low else round((value - low) / (high - low) * (count - 1))
 
 
-def _frame(grid: list[list[str]], shown: Sequence[PlotMark], x_label: str, y_label: str) -> str:
-    low, high = min(m.y for m in shown), max(m.y for m in shown)
+def _frame_grid(
+    grid: list[list[str]], points: Sequence[PlotMark], x_label: str, y_label: str
+) -> str:
+    low, high = min(m.y for m in points), max(m.y for m in points)
     sides = [f"{high:7.3f}", *["       "] * (len(grid) - 2), f"{low:7.3f}"]
     body = [f"{side} |{''.join(row).rstrip()}" for side, row in zip(sides, grid, strict=True)]
-    left, right = f"{min(m.x for m in shown):.3g}", f"{max(m.x for m in shown):.3g}"
+    left, right = f"{min(m.x for m in points):.3g}", f"{max(m.x for m in points):.3g}"
     gap = " " * max(1, len(grid[0]) - len(left) - len(right))
     return "\n".join(
         [

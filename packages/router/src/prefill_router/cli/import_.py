@@ -8,7 +8,7 @@ from pydantic import Field
 
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
-from prefill_router.cli.commands import UsageError, one_of, reading_words
+from prefill_router.cli.commands import UsageError, parse_choice, usage_errors
 from prefill_router.errors import ConfigError
 from prefill_router.importers import FORMATS
 from prefill_router.remote import PathOrUrl
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from prefill_router.data import Summary
     from prefill_router.importers import ImportReport
 
-_SHOWN = 10
+_MOST_SHOWN = 10
 REPEATS: Final[tuple[Literal["mean"]]] = ("mean",)
 SWITCHYARD = "switchyard"
 _LISTING = "  \n".join(
@@ -131,9 +131,9 @@ def import_command(
     if format_ not in FORMATS:
         known = ", ".join((*FORMATS, SWITCHYARD))
         raise UsageError(f"there is no format {format_!r}; the formats are {known}")
-    with reading_words():
+    with usage_errors():
         scores = Scale.parse(scale, threshold)
-    averaged = None if repeats is None else one_of("--repeats", repeats, REPEATS)
+    averaged = None if repeats is None else parse_choice("--repeats", repeats, REPEATS)
     origin = Origin.of(f"import {format_}", *sources)
     check_replaceable(to, origin=origin, overwrite=overwrite)
     columns = Columns(
@@ -166,7 +166,7 @@ def import_command(
     if as_json:
         print_json({**report.to_dict(), "out": str(to), "dataset": summary.whole.to_dict()})
         return
-    _show(report)
+    _show_report(report)
     _show_dataset(summary, to)
 
 
@@ -205,7 +205,7 @@ def _import_switchyard(
         out.say(f"note: {note}")
 
 
-def _show(report: "ImportReport") -> None:
+def _show_report(report: "ImportReport") -> None:
     out.print(f"read {report.rows_read:,} rows of {report.files_read:,} files")
     for reason, count in report.files_skipped.items():
         out.say(f"  {count:,} files left out: {reason}")
@@ -213,10 +213,10 @@ def _show(report: "ImportReport") -> None:
         f"kept {report.rows_kept:,}, dropped {report.duplicates:,} repeats and "
         f"{report.malformed:,} malformed"
     )
-    for problem in report.problems[:_SHOWN]:
+    for problem in report.problems[:_MOST_SHOWN]:
         out.say(f"  {problem}")
-    if report.malformed > _SHOWN:
-        out.print(f"  and {report.malformed - _SHOWN:,} more; --json lists them")
+    if report.malformed > _MOST_SHOWN:
+        out.print(f"  and {report.malformed - _MOST_SHOWN:,} more; --json lists them")
     for note in report.notes:
         out.say(f"note: {note}")
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from prefill_router.cli.application import err
-from prefill_router.cli.commands import one_of
+from prefill_router.cli.commands import parse_choice
 from prefill_router.cli.options import check_part, predict
 from prefill_router.errors import ConfigError, DataError
 
@@ -32,7 +32,7 @@ ALL_PARTS = (*PARTS, "train", "all")
 def check_part_name(part: str | None, among: Sequence[str] = PARTS) -> None:
     """Check a value of --part, before anything is read."""
     if part is not None:
-        one_of("--part", part, among)
+        parse_choice("--part", part, among)
 
 
 _VOTES_AND_SCORES = {
@@ -97,10 +97,10 @@ class JudgedQueries:
                 f"the dataset lacks the router's targets {lacking}; it has {whole.pool.names}"
             )
         priced = whole.select(targets=router.pool.names).with_pool(router.pool)
-        held = set(whole.query_ids)
-        trained = [i for i in router.split["train"] if i in held]
+        ids = set(whole.query_ids)
+        trained = [i for i in router.split["train"] if i in ids]
         train = priced.select(trained) if trained else None
-        name = _default_part(router, held) if part is None else part
+        name = _default_part(router, ids) if part is None else part
         if trained and len(trained) < len(router.split["train"]):
             err.print(
                 f"note: the dataset has {len(trained):,} of the {len(router.split['train']):,} "
@@ -119,7 +119,7 @@ class JudgedQueries:
         """The predictions for the judged queries, in their order."""
         crossed = self.router.cross_fit
         if self.part == CROSS_FIT and crossed is not None:
-            return crossed.pooled.select(self.judged.query_ids)
+            return crossed.comparable_predictions.select(self.judged.query_ids)
         return predict(self.router, self.judged, stores, progress)
 
     def evaluate(
@@ -210,11 +210,11 @@ class JudgedQueries:
         return References.fit(self.train, predicted.normalised_cost)
 
 
-def _default_part(router: "Router", held: set[str]) -> str:
+def _default_part(router: "Router", ids: set[str]) -> str:
     if "test" in router.split.parts:
-        return "test" if held & set(router.split["test"]) else "unseen"
+        return "test" if ids & set(router.split["test"]) else "unseen"
     crossed = router.cross_fit
-    is_there = crossed is not None and bool(held & set(crossed.predictions.query_ids))
+    is_there = crossed is not None and bool(ids & set(crossed.predictions.query_ids))
     return CROSS_FIT if is_there else "unseen"
 
 
@@ -234,13 +234,13 @@ def _find_judged(router: "Router", dataset: "RoutingDataset", part: str) -> Sequ
         if name == part:
             check_part(dataset, router.split[name], part, fix=_WHOLE)
             return router.split[name]
-    seen = {i for name in named[1:] for i in router.split.parts.get(name, ())}
+    learned_ids = {i for name in named[1:] for i in router.split.parts.get(name, ())}
     if part == "all":
-        trained = len(seen & set(dataset.query_ids))
+        trained = len(learned_ids & set(dataset.query_ids))
         if trained:
             err.print(f"note: the router was trained on {trained:,} of these queries")
         return dataset.query_ids
-    ids = find_unseen(dataset, seen)
+    ids = find_unseen(dataset, learned_ids)
     if not ids:
         raise DataError(
             "the router was trained on every query of the dataset, or on its conversation, and "

@@ -18,7 +18,7 @@ import typer
 
 from prefill_router import files
 from prefill_router.cli.application import err, out
-from prefill_router.cli.commands import UsageError, one_of, reading_words
+from prefill_router.cli.commands import UsageError, parse_choice, usage_errors
 from prefill_router.errors import ConfigError, DataError, StoreError, refer
 from prefill_router.options import AT_LEAST_ONE, NOT_NEGATIVE, SHARE
 from prefill_router.plugins import Registry
@@ -201,12 +201,12 @@ def parse_poolings(text: str) -> list["Pooling"]:
     """
     from prefill_router.activations import DEFAULT_POOLINGS, POOLINGS
 
-    asked = list(DEFAULT_POOLINGS) if text == "both" else [name.strip() for name in text.split(",")]
-    if not set(asked) <= set(POOLINGS):
+    names = list(DEFAULT_POOLINGS) if text == "both" else [name.strip() for name in text.split(",")]
+    if not set(names) <= set(POOLINGS):
         raise UsageError(
             f"--pooling is {text!r}; give last, mean, rest, or several such as last,mean"
         )
-    return [pooling for pooling in POOLINGS if pooling in asked]
+    return [pooling for pooling in POOLINGS if pooling in names]
 
 
 def read_efforts(text: str | None, choices: Sequence[str] | None = None) -> list[str]:
@@ -225,7 +225,7 @@ def read_efforts(text: str | None, choices: Sequence[str] | None = None) -> list
     for effort in efforts:
         if choices is not None and effort not in choices:
             raise UsageError(f"--efforts has {effort!r}; use {', '.join(choices)}")
-        with reading_words():
+        with usage_errors():
             check_effort(effort, "--efforts")
     return list(dict.fromkeys(efforts))
 
@@ -303,7 +303,7 @@ def predict(
     return router.predict(dataset, stores=stores, cache=files.default_cache(), progress=progress)
 
 
-def drawn_split(dataset: "RoutingDataset", file: Path | None, seed: int) -> "Split":
+def load_or_draw_split(dataset: "RoutingDataset", file: Path | None, seed: int) -> "Split":
     """The split in a file, or one that is drawn now."""
     from prefill_router.data import load_split, split
 
@@ -338,20 +338,26 @@ _RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 
 def with_engine(command: _Function) -> _Function:
     """Give a command the options of engines; it gets the engine as `engine`, None for local."""
-    own, added = inspect.signature(command), inspect.signature(_engine)
+    own_signature, engine_signature = inspect.signature(command), inspect.signature(_make_engine)
 
     @wraps(command, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
-    def _run(**given: Any) -> None:
-        engine = _engine(**{name: given.pop(name) for name in added.parameters})
+    def _run_with_engine(**options: Any) -> None:
+        engine = _make_engine(**{name: options.pop(name) for name in engine_signature.parameters})
         with nullcontext() if engine is None else _results_apart():
-            command(**given, engine=engine)
+            command(**options, engine=engine)
 
-    parameters = [one for one in own.parameters.values() if one.name != "engine"]
-    parameters += added.parameters.values()
-    parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
-    _run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-    _run.__annotations__ = {one.name: one.annotation for one in parameters}
-    return _run  # type: ignore[return-value]
+    parameters = [
+        parameter for parameter in own_signature.parameters.values() if parameter.name != "engine"
+    ]
+    parameters += engine_signature.parameters.values()
+    parameters = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters
+    ]
+    _run_with_engine.__signature__ = own_signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    _run_with_engine.__annotations__ = {
+        parameter.name: parameter.annotation for parameter in parameters
+    }
+    return _run_with_engine  # type: ignore[return-value]
 
 
 @contextmanager
@@ -380,7 +386,7 @@ def worker_range(option: str, text: str | None) -> tuple[int, int] | None:
     return low, high
 
 
-def _engine(
+def _make_engine(
     engine: Annotated[
         str, typer.Option(help="local, this machine without any engine, or ray.")
     ] = "local",
@@ -400,7 +406,7 @@ def _engine(
 ) -> "RayEngine | None":
     from prefill_router.engines import RayEngine
 
-    one_of("--engine", engine, ENGINES)
+    parse_choice("--engine", engine, ENGINES)
     size = worker_range("--workers", workers)
     if engine == "ray":
         return RayEngine(address=address, workers=size, cpus=worker_cpus or 1)

@@ -55,12 +55,12 @@ def prices(
     if to is None and place.suffix.lower() not in (".yaml", ".yml"):
         raise UsageError(f"{place} isn't a YAML file; name one with --out, such as pool.yaml")
     check_suffix("--out", place, (".yaml", ".yml"))
-    general, by_target = _providers(provider or [])
+    general, by_target = _split_providers(provider or [])
     models = by_name("--map", map_ or [], "TARGET=MODEL")
     check_place(place)
     before = read_pool(pool)
     with err.status(f"reading {source}"):
-        found = refresh_prices(
+        refreshed = refresh_prices(
             before,
             date=datetime.now(UTC).date().isoformat(),
             source=source,
@@ -71,70 +71,70 @@ def prices(
     if place == pool and _COMMENT.search(pool.read_text(encoding="utf-8-sig")):
         err.say(f"note: the comments in {pool} aren't kept")
     if to is None:
-        write_pool(found.pool, pool)
+        write_pool(refreshed.pool, pool)
     else:
         with opt.replacing(to, overwrite=overwrite or _is_same(to, pool)) as temporary:
-            write_pool(found.pool, temporary)
+            write_pool(refreshed.pool, temporary)
     if json:
-        print_json(_prices_dict(found, place))
+        print_json(_prices_dict(refreshed, place))
     else:
-        _show_prices(found, place)
+        _show_prices(refreshed, place)
 
 
 def _is_same(to: Path, pool: Path) -> bool:
     return to.exists() and to.samefile(pool)
 
 
-def _providers(given: Sequence[str]) -> tuple[str | None, dict[str, str]]:
+def _split_providers(texts: Sequence[str]) -> tuple[str | None, dict[str, str]]:
     """The provider of all targets, and those of single ones."""
-    general = [text for text in given if "=" not in text]
+    general = [text for text in texts if "=" not in text]
     if len(general) > 1:
         raise UsageError(
             f"--provider names {' and '.join(general)}; name one, and others as TARGET=NAME"
         )
-    by_target = by_name("--provider", [text for text in given if "=" in text], "TARGET=NAME")
+    by_target = by_name("--provider", [text for text in texts if "=" in text], "TARGET=NAME")
     return (general[0] if general else None), by_target
 
 
-def _show_prices(found: "RefreshedPool", place: Path) -> None:
-    prices = [price for change in found.found for price in (change.before, change.after)]
-    shown = [k for k in range(len(_HEADS)) if any(price[k] is not None for price in prices)]
-    heads = (_HEADS[k] for k in shown)
+def _show_prices(refreshed: "RefreshedPool", place: Path) -> None:
+    prices = [price for change in refreshed.found for price in (change.before, change.after)]
+    columns = [k for k in range(len(_HEADS)) if any(price[k] is not None for price in prices)]
+    heads = (_HEADS[k] for k in columns)
     table = Table("target", "listed as", *heads, box=None, pad_edge=False)
-    for change in found.found:
+    for change in refreshed.found:
         at = "" if change.provider is None else f" at {change.provider}"
-        moved = (_moved(change.before[k], change.after[k]) for k in shown)
+        moved = (_format_move(change.before[k], change.after[k]) for k in columns)
         table.add_row(change.target, f"{change.model}{at}", *moved)
     out.say(table)
-    out.say(f"US dollars per million tokens, {found.pool.prices_date}; written to {place}")
-    for name, reason in found.kept.items():
+    out.say(f"US dollars per million tokens, {refreshed.pool.prices_date}; written to {place}")
+    for name, reason in refreshed.kept.items():
         err.say(f"{name} keeps its prices: {reason}")
-    for note in found.notes:
+    for note in refreshed.notes:
         err.say(f"note: {note}")
 
 
-def _moved(before: float | None, after: float | None) -> str:
+def _format_move(before: float | None, after: float | None) -> str:
     if before == after:
-        return _price(after)
-    return f"{_price(before)} -> {_price(after)}"
+        return _format_price(after)
+    return f"{_format_price(before)} -> {_format_price(after)}"
 
 
-def _price(price: float | None) -> str:
+def _format_price(price: float | None) -> str:
     return "-" if price is None else f"{price:.10g}"
 
 
-def _prices_dict(found: "RefreshedPool", place: Path) -> dict[str, Any]:
+def _prices_dict(refreshed: "RefreshedPool", place: Path) -> dict[str, Any]:
     return {
         "out": str(place),
-        "source": found.source,
-        "prices_date": found.pool.prices_date,
-        "found": [_change(change) for change in found.found],
-        "kept": dict(found.kept),
-        "notes": list(found.notes),
+        "source": refreshed.source,
+        "prices_date": refreshed.pool.prices_date,
+        "found": [_change_dict(change) for change in refreshed.found],
+        "kept": dict(refreshed.kept),
+        "notes": list(refreshed.notes),
     }
 
 
-def _change(change: "PriceChange") -> dict[str, Any]:
+def _change_dict(change: "PriceChange") -> dict[str, Any]:
     from prefill_router.targets import PRICES
 
     return {

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from prefill_router import files
 from prefill_router.cli.application import CommandRun, app, err, out, print_json
-from prefill_router.cli.commands import UsageError, reading_words
+from prefill_router.cli.commands import UsageError, usage_errors
 from prefill_router.errors import MissingExtraError
 from prefill_router.importers import FORMATS
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _SQLITE = b"SQLite format 3\0"
 
 
-def _column(name: str, help_: str = "") -> Any:
+def _column_option(name: str, help_: str = "") -> Any:
     return typer.Option(f"--{name}-column", help=help_ or "By default guessed.")
 
 
@@ -54,13 +54,15 @@ def quickstart(
     format_: Annotated[
         str | None, typer.Option("--format", help="A format of `import`; guessed by default.")
     ] = None,
-    prompt: Annotated[str | None, _column("prompt")] = None,
-    target: Annotated[str | None, _column("target")] = None,
+    prompt: Annotated[str | None, _column_option("prompt")] = None,
+    target: Annotated[str | None, _column_option("target")] = None,
     targets: Annotated[
         str | None, typer.Option("--target-columns", help="Of a wide table; by default guessed.")
     ] = None,
-    correct: Annotated[str | None, _column("correct", "Or the score's name in a log.")] = None,
-    cost: Annotated[str | None, _column("cost")] = None,
+    correct: Annotated[
+        str | None, _column_option("correct", "Or the score's name in a log.")
+    ] = None,
+    cost: Annotated[str | None, _column_option("cost")] = None,
     scale: Annotated[
         str | None, typer.Option(metavar="WORST-BEST", help="Such as 1-5; by default guessed.")
     ] = None,
@@ -83,9 +85,9 @@ def quickstart(
 
     if format_ is not None and format_ not in FORMATS:
         raise UsageError(f"there is no format {format_!r}; the formats are {', '.join(FORMATS)}")
-    with reading_words():
+    with usage_errors():
         scores = Scale.parse(scale, threshold)
-    given = Columns(
+    columns = Columns(
         prompt=prompt,
         target=target,
         targets=tuple(name.strip() for name in (targets or "").split(",") if name.strip()),
@@ -96,7 +98,7 @@ def quickstart(
     pool = to / "pool.yaml"
     listed = pool if pool.is_file() else prices
     files.check_place(to, replaced=False)
-    read = _Source.of(sources, given, format_, asks=not yes)
+    read = _Source.of(sources, columns, format_, asks=not yes)
     err.say("\n".join(f"{name}: {fact}" for name, fact in read.facts.items()))
     job = CommandRun(to, to / "log")
     priced = (read.prices, listed) if read.prices and listed else ()
@@ -105,12 +107,12 @@ def quickstart(
         job.do(*read.command, "--out", data, *priced)
     if read.format is not None:
         check_choice(read_dataset(data), read.format)
-    result = QuickstartResult.begun(job, data, read.facts, price_list, shown=not as_json)
+    result = QuickstartResult.begin(job, data, read.facts, price_list, is_shown=not as_json)
     lacking = result.lacking()
     if lacking:
         result.explain_labels(lacking)
     else:
-        result.fit(job, encoder, shown=not as_json)
+        result.fit(job, encoder, is_shown=not as_json)
     try:
         result.write_page()
     except MissingExtraError as error:
@@ -140,21 +142,21 @@ class _Source:
 
     @classmethod
     def of(
-        cls, sources: Sequence[str], given: "Columns", named: str | None, *, asks: bool
+        cls, sources: Sequence[str], columns: "Columns", format_name: str | None, *, asks: bool
     ) -> "_Source":
         first = Path(sources[0])
         if _is_receipts(sources[0]):
             place = sources[0] if "://" in sources[0] else first
-            told = {"format": "receipts of the gateway"}
-            return cls(("export-receipts", place, "--unscored"), told, "--pool")
+            facts = {"format": "receipts of the gateway"}
+            return cls(("export-receipts", place, "--unscored"), facts, "--pool")
         if (first / "queries.parquet").is_file():
             return cls((), {"format": "a dataset of this package"})
-        guess = _settled([Path(source) for source in sources], given, named, asks=asks)
+        guess = _settle_guess([Path(source) for source in sources], columns, format_name, asks=asks)
         options = [
             part
             for field in fields(guess.columns)
             if (value := getattr(guess.columns, field.name))
-            for part in _option(field.name, value)
+            for part in _make_options(field.name, value)
         ]
         command = ("import", guess.format, *sources, *options)
         return cls(command, guess.facts, "--prices", guess.format)
@@ -170,19 +172,19 @@ def _is_receipts(source: str) -> bool:
         return file.read(len(_SQLITE)) == _SQLITE
 
 
-def _settled(
-    paths: list[Path], given: "Columns", named: str | None, *, asks: bool
+def _settle_guess(
+    paths: list[Path], columns: "Columns", format_name: str | None, *, asks: bool
 ) -> "SourceGuess":
     """The guess without doubts, each of which is asked or taken."""
     from prefill_router.importers import guess_source
 
-    guess = guess_source(paths, given=given, named=named)
+    guess = guess_source(paths, columns=columns, format_name=format_name)
     while guess.doubts:
         if not asks or not _can_ask():
             _refuse_doubts(paths, guess.doubts, asks=asks)
         doubt = guess.doubts[0]
-        given = doubt.settle(given, _answer(doubt) if asks else doubt.choices[0])
-        guess = guess_source(paths, given=given, named=named)
+        columns = doubt.settle(columns, _ask_user(doubt) if asks else doubt.choices[0])
+        guess = guess_source(paths, columns=columns, format_name=format_name)
     return guess
 
 
@@ -202,7 +204,7 @@ def _refuse_doubts(paths: list[Path], doubts: "Sequence[SourceDoubt]", *, asks: 
     raise UsageError(f"the source doesn't tell: {questions} Give {command}{more}")
 
 
-def _answer(doubt: "SourceDoubt") -> str:
+def _ask_user(doubt: "SourceDoubt") -> str:
     """The user's answer to a doubt."""
     default = doubt.choices[0] if doubt.choices else None
     question = doubt.question_with_choices()
@@ -214,7 +216,7 @@ def _can_ask() -> bool:
     return sys.stdin.isatty()
 
 
-def _option(name: str, value: Any) -> list[object]:
+def _make_options(name: str, value: Any) -> list[object]:
     """A field of `Columns` as options of `import`."""
     if name == "scale":
         ends = [] if value.ends is None else ["--scale", ":".join(f"{end:g}" for end in value.ends)]

@@ -1,6 +1,6 @@
 """What a quickstart found and made: for the terminal, its page, and programs.
 
-To it belongs a pool file to begin with: known models with their providers, ready but for the keys.
+It also makes a first pool file: known models with their providers, which lacks only the keys.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import numpy as np
 
 from prefill_router import files
-from prefill_router.cli.application import CommandRun, counted, dollars
+from prefill_router.cli.application import CommandRun, dollars, format_count
 from prefill_router.cli.judged_queries import JudgedQueries
 
 if TYPE_CHECKING:
@@ -51,22 +51,22 @@ def starter_pool(pool: "Pool") -> "Pool":
         if target.provider is not None or target.base_url is not None:
             targets.append(target)
             continue
-        name, model = _provider(target.name, KNOWN)
-        known = KNOWN.get(name)
+        name, model = _find_provider(target.name, KNOWN)
+        entry = KNOWN.get(name)
         providers.setdefault(
             name,
             Provider(
                 name=name,
-                base_url=(known and known.base_url) or _ADDRESS,
-                dialect="openai" if known is None else known.dialect,
-                api_key_env=None if known is None else known.key_env,
+                base_url=(entry and entry.base_url) or _ADDRESS,
+                dialect="openai" if entry is None else entry.dialect,
+                api_key_env=None if entry is None else entry.key_env,
             ),
         )
-        targets.append(_placed(target, name, model))
+        targets.append(_place_target(target, name, model))
     return Pool(tuple(targets), pool.prices_date, tuple(providers.values()))
 
 
-def _placed(target: "Target", provider: str, model: str) -> "Target":
+def _place_target(target: "Target", provider: str, model: str) -> "Target":
     return replace(
         target,
         provider=provider,
@@ -74,10 +74,10 @@ def _placed(target: "Target", provider: str, model: str) -> "Target":
     )
 
 
-def _provider(name: str, known: "Mapping[str, KnownProvider]") -> tuple[str, str]:
+def _find_provider(name: str, providers: "Mapping[str, KnownProvider]") -> tuple[str, str]:
     """The name of a model's provider, and the provider's own name for it."""
     prefix, _, rest = name.partition("/")
-    if rest and prefix in known and known[prefix].base_url:
+    if rest and prefix in providers and providers[prefix].base_url:
         return prefix, rest
     if rest:
         return "openrouter", name
@@ -92,7 +92,7 @@ learning:
   share: 0.05  # of the requests; 0 keeps none
   keep_texts: true  # with their texts, as learning needs them
 """
-_ASKED = 300
+_SAMPLE_SIZE = 300
 """Questions that are asked for the first labels."""
 _FEWEST = 20
 """The fewest labels of a target that is fitted on."""
@@ -114,14 +114,14 @@ class QuickstartResult:
         self.evaluation: Evaluation | None = None
 
     @classmethod
-    def begun(
+    def begin(
         cls,
         job: CommandRun,
         data: Path,
         facts: Mapping[str, str],
         price_list: str | None,
         *,
-        shown: bool,
+        is_shown: bool,
     ) -> "QuickstartResult":
         """Describe the data, and write the pool file unless there is one.
 
@@ -130,7 +130,7 @@ class QuickstartResult:
             data: The dataset's folder.
             facts: How the source was read.
             price_list: Where prices are looked up; None for nowhere.
-            shown: Whether the commands' results are printed.
+            is_shown: Whether the commands' results are printed.
         """
         from prefill_router.data import read_dataset
         from prefill_router.targets import read_pool, write_pool
@@ -144,7 +144,7 @@ class QuickstartResult:
         if data.parent == job.folder and set(dataset.pool.names) <= set(listed.names):
             dataset = dataset.with_pool(listed.select(dataset.pool.names))
             write_pool(dataset.pool, data / "pool.yaml")
-        job.do("describe", data, shown=shown)
+        job.do("describe", data, is_shown=is_shown)
         return cls(job.folder, data, dataset, facts)
 
     def lacking(self) -> str:
@@ -159,30 +159,34 @@ class QuickstartResult:
             return f"fewer than two targets have {_FEWEST} labels or more"
         return ""
 
-    def explain_labels(self, lacking: str) -> None:
+    def explain_labels(self, reason: str) -> None:
         """Say how to get labels and at what cost, and write the questions to ask."""
         tasks = self.folder / "tasks.jsonl"
-        files.write_text(tasks, "".join(map(_task, self.dataset.queries)))
-        asked = min(_ASKED, len(self.dataset))
-        cost, unknown = self._cost(asked)
-        told = f"about {dollars(cost)} for the answers, and the judge" if cost else "an unknown sum"
+        files.write_text(tasks, "".join(map(_make_task, self.dataset.queries)))
+        count = min(_SAMPLE_SIZE, len(self.dataset))
+        cost, unknown = self._estimate_cost(count)
+        cost_text = (
+            f"about {dollars(cost)} for the answers, and the judge" if cost else "an unknown sum"
+        )
         if unknown:
-            told += f" (no cost is known of {', '.join(unknown)}; give --prices or --price-list)"
+            cost_text += (
+                f" (no cost is known of {', '.join(unknown)}; give --prices or --price-list)"
+            )
         self.lines += [
-            f"no router can be fitted yet: {lacking}",
-            f"asking {counted(len(self.dataset.pool), 'target')} {asked:,} of the questions and "
-            f"grading the answers takes {told}",
+            f"no router can be fitted yet: {reason}",
+            f"asking {format_count(len(self.dataset.pool), 'target')} {count:,} of the questions "
+            f"and grading the answers takes {cost_text}",
         ]
         self._note_pool()
         run, graded = self.folder / "run", self.folder / "graded"
-        ask = ("--sample", asked, "--max-cost", f"{max(0.01, 2 * cost):.2f}", "--out", run)
+        ask = ("--sample", count, "--max-cost", f"{max(0.01, 2 * cost):.2f}", "--out", run)
         if not all(target.has_price for target in self.dataset.pool):
-            self._next("prices", "--pool", self.pool)
-        self._next("collect", "--pool", self.pool, "--tasks", tasks, *ask)
-        self._next("grade", run, "--judge", "judge.yaml", "--out", graded)
-        self._next("quickstart", graded, "--out", f"{self.folder}-fitted")
+            self._add_step("prices", "--pool", self.pool)
+        self._add_step("collect", "--pool", self.pool, "--tasks", tasks, *ask)
+        self._add_step("grade", run, "--judge", "judge.yaml", "--out", graded)
+        self._add_step("quickstart", graded, "--out", f"{self.folder}-fitted")
         self._propose_learning()
-        self.numbers |= {"fitted": False, "lacking": lacking, "labelling_cost": cost or None}
+        self.numbers |= {"fitted": False, "lacking": reason, "labelling_cost": cost or None}
 
     def _propose_learning(self) -> None:
         """Write the gateway's settings for learning from traffic, and how that begins."""
@@ -191,25 +195,25 @@ class QuickstartResult:
             files.write_text(settings, _LEARNING)
         self.lines.append(
             "or let the gateway earn labels, by the last two commands below: all goes to "
-            f"{self._dearest()} until a version is proven; {settings} has a twentieth of the "
-            "requests kept with their texts, which are asked of the other targets and judged for a "
-            "dollar a day at most"
+            f"{self._most_expensive()} until a version is proven; {settings} has a twentieth of "
+            "the requests kept with their texts, which are asked of the other targets and judged "
+            "for a dollar a day at most"
         )
         place = ("--versions", versions, "--pool", self.pool)
         receipts = ("--receipts", f"sqlite:///{self.folder.absolute()}/receipts.sqlite")
-        named = ("--default", self._dearest(), "--config", settings)
-        self._next("serve", *place, *receipts, *named)
-        self._next(
+        named = ("--default", self._most_expensive(), "--config", settings)
+        self._add_step("serve", *place, *receipts, *named)
+        self._add_step(
             "learn", *place, *receipts, "--judge", "judge.yaml", "--per-day", "1", "--follow"
         )
 
-    def fit(self, job: CommandRun, encoder: str, *, shown: bool) -> None:
+    def fit(self, job: CommandRun, encoder: str, *, is_shown: bool) -> None:
         """Encode, fit, and say what the router is worth.
 
         Args:
             job: Runs the commands.
             encoder: The encoder's name.
-            shown: Whether the commands' results are printed.
+            is_shown: Whether the commands' results are printed.
         """
         from prefill_router.activations import ActivationStore
         from prefill_router.progress import SilentProgress
@@ -218,7 +222,9 @@ class QuickstartResult:
         data, states, folder = self.data, self.folder / "states", self.folder / "router"
         job.do("encode", data, "--encoder", encoder, "--out", states)
         if not self._is_fitted(folder):
-            job.do("fit", data, "--store", states, "--out", folder, "--overwrite", shown=shown)
+            job.do(
+                "fit", data, "--store", states, "--out", folder, "--overwrite", is_shown=is_shown
+            )
         router = Router.load(folder)
         queries = JudgedQueries.of(router, self.dataset)
         stores, quiet = [ActivationStore.open(states)], SilentProgress()
@@ -234,8 +240,8 @@ class QuickstartResult:
         rule = "" if chosen is None else f": {chosen.rule}"
         self.lines.append(f"it is used at lam {router.setting:.3g}{rule}")
         self._note_pool()
-        self._next("route", folder, "a request of yours")
-        self._next("serve", folder, "--pool", self.pool)
+        self._add_step("route", folder, "a request of yours")
+        self._add_step("serve", folder, "--pool", self.pool)
         word = None if verdict is None else verdict.word
         found = {"verdict": word, "lam": router.setting, "router": str(folder)}
         self.numbers |= {"fitted": True, **found}
@@ -257,19 +263,19 @@ class QuickstartResult:
         )
 
         title = f"Quickstart in {self.folder.name}"
-        judged: Sequence[Part] = []
+        parts: Sequence[Part] = []
         files.write_json(self.folder / "quickstart.json", self.to_dict())
         if self.evaluation is not None:
             figures = evaluation_figures(self.evaluation)
-            judged = report_of(self.evaluation, figures, title=title, facts={}).parts
+            parts = report_of(self.evaluation, figures, title=title, facts={}).parts
         report = Report(
             name="quickstart",
             title=title,
             parts=[
                 Banner(self.lines),
-                Section("How the source was read", [self.facts, self._table()]),
+                Section("How the source was read", [self.facts, self._make_table()]),
                 Section("Next", [Code("\n".join(self.steps))]),
-                *judged,
+                *parts,
             ],
             numbers=self.to_dict(),
         )
@@ -286,7 +292,7 @@ class QuickstartResult:
             "next": self.steps,
         }
 
-    def _next(self, *words: object) -> None:
+    def _add_step(self, *words: object) -> None:
         self.steps.append(shlex.join(["prefill-router", *map(str, words)]))
 
     def _is_fitted(self, folder: Path) -> bool:
@@ -308,7 +314,7 @@ class QuickstartResult:
         if any(provider.name == YOURS for provider in providers):
             self.lines.append(f"{self.pool}: replace the address of the provider {YOURS!r}")
 
-    def _costs(self) -> dict[str, float]:
+    def _mean_costs(self) -> dict[str, float]:
         """The mean cost of an answer of each target, where it is known."""
         return {
             name: float(np.nanmean(column))
@@ -318,17 +324,17 @@ class QuickstartResult:
             if not np.isnan(column).all()
         }
 
-    def _cost(self, asked: int) -> tuple[float, list[str]]:
+    def _estimate_cost(self, count: int) -> tuple[float, list[str]]:
         """What asking each target so many questions costs, and the targets of unknown cost."""
-        means = self._costs()
+        means = self._mean_costs()
         unknown = [name for name in self.dataset.pool.names if name not in means]
-        return asked * sum(means.values()), unknown
+        return count * sum(means.values()), unknown
 
-    def _dearest(self) -> str:
-        means = self._costs()
+    def _most_expensive(self) -> str:
+        means = self._mean_costs()
         return max(self.dataset.pool.names, key=lambda name: means.get(name, 0.0))
 
-    def _table(self) -> "Table":
+    def _make_table(self) -> "Table":
         from prefill_router.data import summarise
         from prefill_router.reporting import Table
 
@@ -345,13 +351,13 @@ class QuickstartResult:
         return Table(["target", "labels", meaning.title, "mean cost"], rows)
 
 
-def _task(query: "Query") -> str:
+def _make_task(query: "Query") -> str:
     """A question for `collect`, graded by a judge."""
     from prefill_router.grading import RUBRIC
 
-    asked = (
+    request = (
         {"prompt": query.prompt}
         if isinstance(query.prompt, str)
         else {"messages": [{"role": m.role, "content": m.content} for m in query.prompt]}
     )
-    return json.dumps({"id": query.id, **asked, "grader": "judge", "rubric": RUBRIC}) + "\n"
+    return json.dumps({"id": query.id, **request, "grader": "judge", "rubric": RUBRIC}) + "\n"

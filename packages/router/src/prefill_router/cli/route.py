@@ -54,28 +54,28 @@ def route(
     from prefill_router.router import plan_cascade
 
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # one prompt: don't spin
-    endpoints = _endpoints(pool) if answer else None
+    endpoints = _read_endpoints(pool) if answer else None
     text = _standard_input() if prompt == "-" else prompt
     if not prompt and not chat:
         raise UsageError("PROMPT is empty; write the request, or - to read it from standard input")
-    asked = _messages(text) if chat else text
+    request = _read_messages(text) if chat else text
     names = None if only is None else [name.strip() for name in only.split(",")]
     router = opt.load_router(folder, encoder_folder)
     lam = opt.own_lam(router, given_lam)
     if isinstance(router.policy, Cascade):
         if names is not None:
             raise ConfigError("a cascade has targets of its own; leave out --only")
-        plan = plan_cascade(router, asked, lam=lam)
-        _cascade(plan, asked, endpoints, as_json=as_json)
+        plan = plan_cascade(router, request, lam=lam)
+        _show_cascade(plan, request, endpoints, as_json=as_json)
         return
-    decision = router.route(asked, lam=lam, only=names)
+    decision = router.route(request, lam=lam, only=names)
     if not as_json:
-        _show(decision)
+        _show_decision(decision)
     if endpoints is not None:
         from prefill_router.endpoints import ask_once
 
         try:
-            reply = ask_once(endpoints, decision.target, asked)
+            reply = ask_once(endpoints, decision.target, request)
         except UpstreamError:
             if as_json:
                 print_json(decision.to_dict() | {"reply": None})
@@ -83,12 +83,12 @@ def route(
         if not as_json:
             _show_reply(reply)
             return
-        print_json(decision.to_dict() | {"reply": _plain(reply)})
+        print_json(decision.to_dict() | {"reply": _reply_dict(reply)})
     elif as_json:
         print_json(decision.to_dict())
 
 
-def _endpoints(pool: Path | None) -> "Pool":
+def _read_endpoints(pool: Path | None) -> "Pool":
     """The pool with the endpoints to ask; those of a router's folder may be somebody else's."""
     from prefill_router.targets import read_pool
 
@@ -100,7 +100,7 @@ def _endpoints(pool: Path | None) -> "Pool":
     return read_pool(pool)
 
 
-def _cascade(
+def _show_cascade(
     plan: "CascadePlan", prompt: "Prompt", endpoints: "Pool | None", *, as_json: bool
 ) -> None:
     """Print the targets that a cascade asks; ask them where their endpoints are given."""
@@ -121,18 +121,18 @@ def _cascade(
             print_json(plan.to_dict() | {"reply": None})
         raise
     if as_json:
-        asked = [vars(one) for one in run.trail]
-        told = {"target": run.target, "asked": asked, "reply": _plain(run.answer)}
-        print_json(plan.to_dict() | told)
+        trail = [vars(step) for step in run.trail]
+        outcome = {"target": run.target, "asked": trail, "reply": _reply_dict(run.answer)}
+        print_json(plan.to_dict() | outcome)
         return
     show_trail(run)
     _show_reply(run.answer)
 
 
-def _plain(reply: "Reply") -> dict[str, Any]:
+def _reply_dict(reply: "Reply") -> dict[str, Any]:
     usage = {name: value for name, value in vars(reply.usage).items() if name != "reported"}
-    told = ("text", "reasoning", "finish_reason", "served_by", "first_token_seconds", "seconds")
-    return {**{name: getattr(reply, name) for name in told}, "usage": usage}
+    names = ("text", "reasoning", "finish_reason", "served_by", "first_token_seconds", "seconds")
+    return {**{name: getattr(reply, name) for name in names}, "usage": usage}
 
 
 def _show_reply(reply: "Reply") -> None:
@@ -150,7 +150,7 @@ def _standard_input() -> str:
         raise FormatError(f"not UTF-8 at byte {error.start}", file="standard input") from None
 
 
-def _messages(text: str) -> "Prompt":
+def _read_messages(text: str) -> "Prompt":
     from prefill_router.router import as_prompt
 
     try:
@@ -159,7 +159,7 @@ def _messages(text: str) -> "Prompt":
         raise FormatError(f"not JSON: {error}", file="the request") from None
 
 
-def _show(decision: "Decision") -> None:
+def _show_decision(decision: "Decision") -> None:
     scored = decision.policy == "lambda"
     by = "" if scored else f" by the policy {decision.policy}"
     out.print(Text.assemble((decision.target, "bold"), f" at lam = {decision.lam:g}{by}"))

@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from prefill_router.cli import options as opt
-from prefill_router.cli.application import app, counted, dollars, err, out, print_json
-from prefill_router.cli.commands import UsageError, reading_words
+from prefill_router.cli.application import app, dollars, err, format_count, out, print_json
+from prefill_router.cli.commands import UsageError, usage_errors
 from prefill_router.errors import ConfigError
 from prefill_router.files import default_cache, file_digest
 from prefill_router.options import NOT_NEGATIVE, SHARE_BETWEEN
@@ -26,7 +26,7 @@ from prefill_router.remote import PathOrUrl, reading
 
 if TYPE_CHECKING:
     from prefill_router.data import RoutingDataset
-    from prefill_router.fitting import Ask, Questions
+    from prefill_router.fitting import AddedTarget, Ask, Questions
     from prefill_router.router import Router, VersionState
     from prefill_router.targets import Pool, Target
 
@@ -117,14 +117,14 @@ def reprice(
     from prefill_router.targets import day_of, read_pool
 
     if date is not None:
-        with reading_words():
+        with usage_errors():
             day_of(date)
     router = Router.load(folder)
     listed = read_pool(prices)
     new = _list_prices(listed, router.pool)
     if not new:
         raise ConfigError(f"{prices} has no prices; give an input and an output price of a target")
-    kept = [name for name in router.pool.names if name not in new]
+    unchanged = [name for name in router.pool.names if name not in new]
     try:
         router.pool.indices(router.pool.with_efforts(listed.names))
         pool = router.pool.with_prices(new, date=date or listed.prices_date)
@@ -134,26 +134,31 @@ def reprice(
     if to is not None and not overwrite:
         _check_same(to, folder)
     repriced.save(to or folder)
-    unmoved = [name for name in repriced.costs.recorded if name in new]
+    without_effect = [name for name in repriced.costs.recorded_targets if name in new]
     if as_json:
         print_json(
             {
                 "router": str(to or folder),
                 "prices_date": pool.prices_date,
                 "targets": {t.name: [t.input_price, t.output_price] for t in pool},
-                "kept": kept,
-                "without_effect": unmoved,
+                "kept": unchanged,
+                "without_effect": without_effect,
             }
         )
         return
     out.say(_price_changes(router.pool, pool))
-    if unmoved:
+    _note_other_prices(without_effect, unchanged)
+
+
+def _note_other_prices(without_effect: list[str], unchanged: list[str]) -> None:
+    """Note the targets whose costs stay the same although they, or others, were repriced."""
+    if without_effect:
         err.say(
             "without effect, since output token counts are unknown and the median recorded cost is "
-            f"used: {', '.join(unmoved)}"
+            f"used: {', '.join(without_effect)}"
         )
-    if kept:
-        err.say(f"prices kept, since the file doesn't name them: {', '.join(kept)}")
+    if unchanged:
+        err.say(f"prices kept, since the file doesn't name them: {', '.join(unchanged)}")
 
 
 def _list_prices(listed: "Pool", pool: "Pool") -> dict[str, tuple[float, float]]:
@@ -175,18 +180,18 @@ def _check_same(to: PathOrUrl, folder: PathOrUrl) -> None:
     from prefill_router.router import check_replaceable, is_router
 
     check_replaceable(to)
-    if is_router(to) and _weights(to) != _weights(folder):
+    if is_router(to) and _digest_weights(to) != _digest_weights(folder):
         raise ConfigError(f"{to} isn't this router; name another folder, or pass --overwrite")
 
 
-def _weights(folder: PathOrUrl) -> str | None:
+def _digest_weights(folder: PathOrUrl) -> str | None:
     """The digest of a router's arrays; None where they are missing."""
     with reading(folder, ["weights.safetensors"]) as local:
         path = local / "weights.safetensors"
         return file_digest(path) if path.is_file() else None
 
 
-def _prices(target: "Target") -> str:
+def _format_prices(target: "Target") -> str:
     if not target.has_price:
         return "?"
     return f"${target.input_price} in, ${target.output_price} out"
@@ -194,7 +199,7 @@ def _prices(target: "Target") -> str:
 
 def _price_changes(before: "Pool", after: "Pool") -> str:
     lines = [
-        f"{old.name}: {_prices(old)} -> {_prices(new)}"
+        f"{old.name}: {_format_prices(old)} -> {_format_prices(new)}"
         for old, new in zip(before, after, strict=True)
         if old != new
     ]
@@ -281,13 +286,13 @@ def promote(
     """
     from prefill_router.router import VersionRegistry
 
-    found = VersionRegistry.at(registry, create=False)
+    versions = VersionRegistry.at(registry, create=False)
     if share is None:
-        state = found.promote(name, by="operator")
+        state = versions.promote(name, by="operator")
     else:
-        if name is not None and name != found.state().candidate:
-            found.shadow(name, by="operator")
-        state = found.widen(share, by="operator")
+        if name is not None and name != versions.state().candidate:
+            versions.shadow(name, by="operator")
+        state = versions.widen(share, by="operator")
     _show_step(state, as_json=as_json)
 
 
@@ -411,36 +416,44 @@ def add_target(
     if answers is not None and pool is None:
         scored = read_dataset(answers)
         new, ask = scored.pool.select([name]), known_answers(scored, name)
-        among: Collection[str] = _answered(scored, name)
+        candidates: Collection[str] = _list_answered(scored, name)
     elif answers is None and pool is not None and tasks is not None and run is not None:
-        new, questions = _questions(name, pool, tasks, run, max_cost, judge, judge_max_cost)
-        ask, among = questions, questions.ids
+        new, questions = _make_questions(name, pool, tasks, run, max_cost, judge, judge_max_cost)
+        ask, candidates = questions, questions.ids
     else:
         raise UsageError("give --answers, or --pool with --tasks and --run")
-    router, known = opt.load_router(folder, encoder_folder), read_dataset(data)
-    found = fit_target(
+    router, dataset = opt.load_router(folder, encoder_folder), read_dataset(data)
+    added = fit_target(
         router,
         new,
-        known,
+        dataset,
         ask,
         labels=labels,
         stores=opt.open_stores(store),
-        among=among,
+        candidates=candidates,
         caution=caution,
         cache=default_cache(),
         progress=BarProgress(console=err),
     )
-    opt.save_router(found.router, to)
+    opt.save_router(added.router, to)
     spent = None if questions is None else questions.spent
     if as_json:
-        told = {"router": str(to), "asked": list(found.asked), "answered": found.answered}
-        print_json({**told, "spent": spent, "targets": list(found.router.pool.names)})
+        facts = {"router": str(to), "asked": list(added.questions), "answered": added.answered}
+        print_json({**facts, "spent": spent, "targets": list(added.router.pool.names)})
         return
+    out.say(f"{to}: {name} joined {format_count(len(router.pool), 'target')}")
+    _show_answers(added, labels, spent)
+
+
+def _show_answers(added: "AddedTarget", labels: int, spent: float | None) -> None:
+    """Show how many of the wanted labels there are, and what they cost."""
     cost = "" if spent is None else f", {dollars(spent)}"
-    out.say(f"{to}: {name} joined {counted(len(router.pool), 'target')}")
-    out.say(f"  {counted(len(found.asked), 'question')} chosen, {found.answered:,} answered{cost}")
-    if found.answered < labels:
-        err.say(f"{labels - found.answered:,} labels are missing; its uncertainty is larger for it")
+    out.say(
+        f"  {format_count(len(added.questions), 'question')} chosen, {added.answered:,} "
+        f"answered{cost}"
+    )
+    if added.answered < labels:
+        err.say(f"{labels - added.answered:,} labels are missing; its uncertainty is larger for it")
 
 
 @app.command("remove-target")
@@ -478,16 +491,16 @@ def _check_free(to: PathOrUrl, *, overwrite: bool) -> None:
         raise ConfigError(f"{to} holds a router; name another folder, or pass --overwrite")
 
 
-def _answered(scored: "RoutingDataset", name: str) -> list[str]:
+def _list_answered(scored: "RoutingDataset", name: str) -> list[str]:
     """The ids of the queries that the target has a label for."""
     import numpy as np
 
     correct = scored.select(targets=[name]).correct[:, 0]
     pairs = zip(scored.query_ids, np.isnan(correct).tolist(), strict=True)
-    return [one for one, missing in pairs if not missing]
+    return [query_id for query_id, missing in pairs if not missing]
 
 
-def _questions(
+def _make_questions(
     name: str,
     pool: Path,
     tasks: str,

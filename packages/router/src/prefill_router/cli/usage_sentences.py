@@ -1,6 +1,6 @@
 """What is wrong with a command line, in sentences of our own.
 
-Typer's errors are told apart by their names, since their classes aren't part of its face.
+Typer's errors are distinguished by their names, since their classes aren't part of its face.
 """
 
 import re

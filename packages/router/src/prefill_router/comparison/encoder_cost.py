@@ -13,7 +13,7 @@ from prefill_router.activations import Activations
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError
 from prefill_router.progress import Progress
-from prefill_router.router import Router, cached_states, finished_store
+from prefill_router.router import Router, encode_cached, find_finished_store
 
 PerQuery = Float[NDArray[np.float64], " query"]
 _MILLION, _HOUR = 1e6, 3600
@@ -87,9 +87,9 @@ def count_tokens(
     total = np.zeros(len(dataset))
     for source in router.features.sources:
         sites = router.features.sites_of(source.provenance)
-        store = finished_store(
+        store = find_finished_store(
             stores, source.provenance, sites, source.rounding, dataset.prompt_keys
-        ) or cached_states(
+        ) or encode_cached(
             dataset,
             router.encoder(source.provenance),
             cache,

@@ -189,7 +189,7 @@ def fit_jobs(
             _fit_job,
             shared,
             jobs,
-            held=partial(_load_fit, shared),
+            load=partial(_load_fit, shared),
             keep=partial(_save_fit, shared),
             finish=finish_fit,
         )

@@ -79,7 +79,7 @@ class CostEstimator:
     def __post_init__(self) -> None:
         lacking = [
             target.name
-            for target, fixed, priced in zip(self.pool, self.fixed, self._priced, strict=True)
+            for target, fixed, priced in zip(self.pool, self.fixed, self._has_equation, strict=True)
             if np.isnan(fixed) and not priced
         ]
         if lacking and not self.is_free:
@@ -108,10 +108,10 @@ class CostEstimator:
             ConfigError: Some targets have prices or costs, and others have neither.
         """
         counts = np.asarray(encoder_tokens, dtype=np.float64)[:, None]
-        ratio = _median(train.input_tokens / np.maximum(counts, 1))
+        ratio = _known_median(train.input_tokens / np.maximum(counts, 1))
         ratio = np.where(np.isnan(ratio), 1.0, ratio)
         inputs = np.where(np.isnan(train.input_tokens), counts * ratio, train.input_tokens)
-        output = _median(train.output_tokens)
+        output = _known_median(train.output_tokens)
         if assumed_output_tokens is not None:
             output = np.where(np.isnan(output), assumed_output_tokens, output)
         return cls(
@@ -120,7 +120,7 @@ class CostEstimator:
             ratio,
             inputs.min(axis=0),
             inputs.max(axis=0),
-            _median(train.recorded_cost),
+            _known_median(train.recorded_cost),
         )
 
     @cached_property
@@ -129,11 +129,11 @@ class CostEstimator:
         return bool(np.isnan(self.fixed).all()) and not any(t.has_price for t in self.pool)
 
     @property
-    def recorded(self) -> tuple[str, ...]:
+    def recorded_targets(self) -> tuple[str, ...]:
         """The targets that are estimated at their median recorded cost, whatever their prices."""
         return tuple(
             target.name
-            for target, fixed, priced in zip(self.pool, self.fixed, self._priced, strict=True)
+            for target, fixed, priced in zip(self.pool, self.fixed, self._has_equation, strict=True)
             if not np.isnan(fixed) and not priced
         )
 
@@ -158,12 +158,12 @@ class CostEstimator:
         if input_tokens is not None:
             counts = np.where(np.isnan(input_tokens), counts, input_tokens)
         most = math.inf if most_output is None else most_output
-        return self._cost(counts, most_output=most, expected=expected)
+        return self._compute_cost(counts, most_output=most, expected=expected)
 
     @property
     def scale(self) -> CostScale:
         """Equation 1's range over the train rows, at the present prices."""
-        ends = self._cost(np.stack([self.least_input, self.most_input]))
+        ends = self._compute_cost(np.stack([self.least_input, self.most_input]))
         return CostScale(float(np.nanmin(ends)), float(np.nanmax(ends)))
 
     def with_pool(self, pool: Pool) -> "CostEstimator":
@@ -192,22 +192,25 @@ class CostEstimator:
         """
         new = (median_output, token_ratio, np.nan, np.nan, fixed)
         return CostEstimator(
-            pool, *(np.append(old, one) for old, one in zip(self._tables, new, strict=True))
+            pool,
+            *(np.append(old, one) for old, one in zip(self._numbers_by_target, new, strict=True)),
         )
 
     def select(self, names: Sequence[str]) -> "CostEstimator":
         """The same estimator with these of its targets alone."""
         columns = self.pool.indices(names)
-        return CostEstimator(self.pool.select(names), *(old[columns] for old in self._tables))
+        return CostEstimator(
+            self.pool.select(names), *(old[columns] for old in self._numbers_by_target)
+        )
 
     @property
-    def _tables(self) -> tuple[PerTarget, ...]:
+    def _numbers_by_target(self) -> tuple[PerTarget, ...]:
         """The numbers per target, in the order of the attributes."""
         ratio, ends = self.token_ratio, (self.least_input, self.most_input)
         return self.median_output, ratio, *ends, self.fixed
 
     @property
-    def _priced(self) -> list[bool]:
+    def _has_equation(self) -> list[bool]:
         """Whether Equation 1 can be computed for each target; free output needs no count."""
         return [
             target.has_price and (target.output_price == 0 or not np.isnan(output))
@@ -215,10 +218,10 @@ class CostEstimator:
         ]
 
     @cached_property
-    def _prices(self) -> Float[NDArray[np.float64], "target 2"]:
+    def _price_table(self) -> Float[NDArray[np.float64], "target 2"]:
         return np.array([(t.input_price, t.output_price) for t in self.pool], dtype=np.float64)
 
-    def _cost(
+    def _compute_cost(
         self,
         inputs: Float[NDArray[np.float64], "row target"],
         *,
@@ -227,21 +230,21 @@ class CostEstimator:
     ) -> Float[NDArray[np.float64], "row target"]:
         if self.is_free:
             return np.zeros_like(inputs)
-        prices = self._prices
+        prices = self._price_table
         fixed, counted = self.fixed, ~np.isnan(self.median_output)
         tokens = self.median_output
         if expected is not None:
-            known = ~np.isnan(expected)
+            is_known = ~np.isnan(expected)
             usual = np.where(counted & (self.median_output > 0), self.median_output, 1)
             dollars = np.where(counted, self.fixed * expected / usual, expected)
-            fixed = np.where(known, dollars, self.fixed)
-            tokens = np.where(known & counted, expected, self.median_output)
+            fixed = np.where(is_known, dollars, self.fixed)
+            tokens = np.where(is_known & counted, expected, self.median_output)
         output = np.where(prices[:, 1] == 0, 0, np.minimum(tokens, most_output) * prices[:, 1])
         cost = (inputs * prices[:, 0] + output) / _MILLION
         return np.where(np.isnan(cost), fixed, cost)
 
 
-def _median(table: Float[NDArray[np.float64], "query target"]) -> PerTarget:
+def _known_median(table: Float[NDArray[np.float64], "query target"]) -> PerTarget:
     """Median of each column over its known values; NaN where there are none."""
     columns = [column[~np.isnan(column)] for column in table.T]
     return np.array([np.median(column) if len(column) else np.nan for column in columns])

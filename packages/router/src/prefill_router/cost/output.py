@@ -60,8 +60,8 @@ class _Products(NamedTuple):
     right: Vector
 
     @classmethod
-    def of(cls, beside: Matrix, values: Vector) -> "_Products":
-        return cls(beside.T @ beside, beside.T @ values)
+    def of(cls, inputs: Matrix, values: Vector) -> "_Products":
+        return cls(inputs.T @ inputs, inputs.T @ values)
 
     def plus(self, other: "_Products") -> "_Products":
         return _Products(self.gram + other.gram, self.right + other.right)
@@ -89,7 +89,7 @@ def fit_ridge(columns: Inputs, values: Vector, folds: Int64[NDArray[np.int64], "
         values: The values to predict, finite.
         folds: The fold of each row; at least two differ.
     """
-    whole, parts = _sums(columns, values, folds)
+    whole, parts = _sum_products(columns, values, folds)
     best = float(PENALTIES[np.argmin(left_out_errors(columns, values, whole))])
     penalty = np.diag([0.0, *np.full(len(whole.right) - 1, best)])
     solved = {
@@ -97,31 +97,31 @@ def fit_ridge(columns: Inputs, values: Vector, folds: Int64[NDArray[np.int64], "
         for fold, part in parts.items()
     }
     unseen = np.empty(len(values))
-    for block, beside in _beside(columns):
+    for block, inputs in _read_blocks(columns):
         for fold, weights in solved.items():
             rows = folds[block] == fold
-            unseen[block][rows] = beside[rows] @ weights
+            unseen[block][rows] = inputs[rows] @ weights
     found = np.linalg.solve(whole.gram + penalty, whole.right).astype(np.float64, copy=False)
     return RidgeFit(found[1:], float(found[0]), unseen)
 
 
-def _beside(columns: Inputs) -> Iterator[tuple[slice, Matrix]]:
+def _read_blocks(columns: Inputs) -> Iterator[tuple[slice, Matrix]]:
     for block in row_blocks(len(columns)):
         rows = columns[block]
         yield block, np.column_stack([np.ones(len(rows)), rows])
 
 
-def _sums(
+def _sum_products(
     columns: Inputs, values: Vector, folds: NDArray[np.int64]
 ) -> tuple[_Products, dict[int, _Products]]:
     """The products of all rows, and of each fold's."""
     whole, parts = list[_Products](), dict[int, _Products]()
-    for block, beside in _beside(columns):
-        here = _Products.of(beside, values[block])
+    for block, inputs in _read_blocks(columns):
+        here = _Products.of(inputs, values[block])
         whole = [whole[0].plus(here)] if whole else [here]
         for fold in np.unique(folds[block]).tolist():
             rows = folds[block] == fold
-            mine = _Products.of(beside[rows], values[block][rows])
+            mine = _Products.of(inputs[rows], values[block][rows])
             parts[fold] = parts[fold].plus(mine) if fold in parts else mine
     return whole[0], parts
 
@@ -135,7 +135,7 @@ def left_out_errors(
     """
     count, level = len(values), values.mean()
     if products is None:
-        products, _ = _sums(columns, values, np.zeros(count, dtype=np.int64))
+        products, _ = _sum_products(columns, values, np.zeros(count, dtype=np.int64))
     mean = products.gram[0, 1:] / count
     strength, directions = np.linalg.eigh(products.gram[1:, 1:] - count * np.outer(mean, mean))
     along = directions.T @ (products.right[1:] - mean * products.right[0])
@@ -222,13 +222,13 @@ class OutputHead(Part):
                 f"the output head has {len(set(self.names))} names, {len(self.targets)} targets "
                 f"and weights {self.weights.shape}; each target needs one of each"
             )
-        known = [one for one in self.targets if one is not None]
+        outputs = [output for output in self.targets if output is not None]
         if len(self.weights) < _OF_LENGTH:
             raise ConfigError(
                 f"the output head has {len(self.weights)} rows of weights; it needs one for each "
                 f"feature and {_OF_LENGTH} for the length"
             )
-        if self.length[1] <= 0 or any(one.low > one.top for one in known):
+        if self.length[1] <= 0 or any(output.low > output.top for output in outputs):
             raise ConfigError("the output head's spread is 0, or a target's low is above its top")
 
     @property
@@ -244,12 +244,12 @@ class OutputHead(Part):
     @property
     def words(self) -> str:
         """How well it predicts, for people."""
-        known = self.r2[~np.isnan(self.r2)]
-        if not known.size:
+        r2 = self.r2[~np.isnan(self.r2)]
+        if not r2.size:
             return "Equation 1, since no target's output is known"
         return (
-            f"predicted output, which explains {known.mean():.0%} of the variance of its logarithm "
-            f"out of fold ({known.min():.0%} to {known.max():.0%} over targets)"
+            f"predicted output, which explains {r2.mean():.0%} of the variance of its logarithm "
+            f"out of fold ({r2.min():.0%} to {r2.max():.0%} over targets)"
         )
 
     def check(self, *, width: int, names: tuple[str, ...]) -> None:
@@ -271,16 +271,16 @@ class OutputHead(Part):
             features: The predictor's features.
             tokens: The encoder's token count of each query, before truncation.
         """
-        own, beside = self.weights[: self.width], self.weights[self.width :]
-        beyond = features @ own + _length(tokens, self.length) @ beside
-        level, low, top, smearing, high = self._numbers
+        own, of_length = self.weights[: self.width], self.weights[self.width :]
+        beyond = features @ own + _length_columns(tokens, self.length) @ of_length
+        level, low, top, smearing, high = self._tabulate_targets
         amount = np.exp(np.clip(level + beyond, np.log(low), np.log(top)))
         return Expected(np.minimum(amount * smearing, top), np.minimum(amount * high, top))
 
     @cached_property
-    def _numbers(self) -> Float64[NDArray[np.float64], "number target"]:
-        told = ("level", "low", "top", "smearing", "high")
-        rows = [[np.nan if t is None else getattr(t, name) for t in self.targets] for name in told]
+    def _tabulate_targets(self) -> Float64[NDArray[np.float64], "number target"]:
+        names = ("level", "low", "top", "smearing", "high")
+        rows = [[np.nan if t is None else getattr(t, name) for t in self.targets] for name in names]
         return np.array(rows)
 
 
@@ -314,18 +314,18 @@ def fit_output(
     """
     logs = np.log(np.maximum(np.asarray(tokens, dtype=np.float64), 1))
     length = (float(logs.mean()), float(logs.std()) or 1.0, float(logs.min()), float(logs.max()))
-    mean, scale = _scaling(features)
-    read = _StandardisedInputs(features, mean, scale, _length(tokens, length)[:, :2])
+    mean, scale = _fit_scaling(features)
+    read = _StandardisedInputs(features, mean, scale, _length_columns(tokens, length)[:, :2])
     weights = np.zeros((features.shape[1] + _OF_LENGTH, len(train.pool)), dtype=np.float32)
     targets: list[OutputOfTarget | None] = []
     unseen = np.full((2, *train.correct.shape), np.nan)
-    for k, amounts in enumerate(_amounts(train, costs).T):
-        found = _learned(read, amounts, folds)
-        targets.append(None if found is None else found.target)
-        if found is not None:
-            slopes = np.concatenate([found.weights[:-2] * scale, found.weights[-2:]])
-            weights[:, k] = [*slopes, found.offset - slopes[:-2] @ mean]
-            unseen[:, :, k] = _expected(found.target, found.beyond)
+    for k, amounts in enumerate(_list_amounts(train, costs).T):
+        learned = _learn_target(read, amounts, folds)
+        targets.append(None if learned is None else learned.target)
+        if learned is not None:
+            slopes = np.concatenate([learned.weights[:-2] * scale, learned.weights[-2:]])
+            weights[:, k] = [*slopes, learned.offset - slopes[:-2] @ mean]
+            unseen[:, :, k] = _expect_output(learned.target, learned.beyond)
     head = OutputHead(train.pool.names, tuple(targets), length, weights)
     return OutputFit(head, Expected(*unseen))
 
@@ -356,7 +356,7 @@ class _StandardisedInputs:
         rows: Int64[NDArray[np.int64], " row"] | None = None,
     ) -> None:
         self._parts, self._rows = (features, mean, scale, length), rows
-        self._whole = self._computed(slice(None)) if len(row_blocks(len(self))) == 1 else None
+        self._whole = self._compute_rows(slice(None)) if len(row_blocks(len(self))) == 1 else None
 
     def of(self, rows: NDArray[np.int64]) -> "_StandardisedInputs":
         """Only these rows."""
@@ -366,39 +366,39 @@ class _StandardisedInputs:
         return len(self._parts[0]) if self._rows is None else len(self._rows)
 
     def __getitem__(self, block: slice) -> Matrix:
-        return self._computed(block) if self._whole is None else self._whole[block]
+        return self._compute_rows(block) if self._whole is None else self._whole[block]
 
-    def _computed(self, block: slice) -> Matrix:
+    def _compute_rows(self, block: slice) -> Matrix:
         features, mean, scale, length = self._parts
         rows = block if self._rows is None else self._rows[block]
         return np.column_stack([(features[rows] - mean) * scale, length[rows]])
 
 
-def _learned(
+def _learn_target(
     read: _StandardisedInputs, amounts: Vector, folds: NDArray[np.int64]
 ) -> _Learned | None:
-    known = ~np.isnan(amounts)
-    if not known.any():
+    is_known = ~np.isnan(amounts)
+    if not is_known.any():
         return None
-    logs = np.log(amounts[known])
+    logs = np.log(amounts[is_known])
     level = float(logs.mean())
     weights, offset, beyond = np.zeros(read[:1].shape[1]), 0.0, np.zeros(len(read))
-    if known.sum() >= _LEAST_ROWS and len(np.unique(folds[known])) > 1:
-        found = fit_ridge(read.of(np.flatnonzero(known)), logs, folds[known])
-        factor = _factor(found.out_of_fold, logs, folds[known])
-        weights, offset = factor * found.weights, factor * (found.intercept - level)
+    if is_known.sum() >= _LEAST_ROWS and len(np.unique(folds[is_known])) > 1:
+        ridge = fit_ridge(read.of(np.flatnonzero(is_known)), logs, folds[is_known])
+        factor = _fit_factor(ridge.out_of_fold, logs, folds[is_known])
+        weights, offset = factor * ridge.weights, factor * (ridge.intercept - level)
         for block in row_blocks(len(read)):
             beyond[block] = read[block] @ weights + offset
-        beyond[known] = factor * (found.out_of_fold - level)
-    return _Learned(_target(logs, level, beyond[known]), weights, offset, beyond)
+        beyond[is_known] = factor * (ridge.out_of_fold - level)
+    return _Learned(_describe_target(logs, level, beyond[is_known]), weights, offset, beyond)
 
 
-def _target(logs: Vector, level: float, beyond: Vector) -> OutputOfTarget:
+def _describe_target(logs: Vector, level: float, beyond: Vector) -> OutputOfTarget:
     """The numbers of a target, from the logarithms of its amounts and their predictions."""
     low, top = float(logs.min()), float(logs.max())
-    said = np.clip(level + beyond, low, top)
-    left = np.sort(logs - said)
-    smearing = float(np.exp(logs).sum() / np.exp(said).sum())
+    predicted = np.clip(level + beyond, low, top)
+    left = np.sort(logs - predicted)
+    smearing = float(np.exp(logs).sum() / np.exp(predicted).sum())
     high = float(np.exp(left[min(len(left) - 1, math.ceil(HIGH * (len(left) + 1)) - 1)]))
     varied = float(((logs - level) ** 2).sum())
     return OutputOfTarget(
@@ -411,7 +411,7 @@ def _target(logs: Vector, level: float, beyond: Vector) -> OutputOfTarget:
     )
 
 
-def _expected(target: OutputOfTarget, beyond: Vector) -> tuple[Vector, Vector]:
+def _expect_output(target: OutputOfTarget, beyond: Vector) -> tuple[Vector, Vector]:
     amount = np.exp(np.clip(target.level + beyond, math.log(target.low), math.log(target.top)))
     mean, high = (
         np.minimum(amount * factor, target.top) for factor in (target.smearing, target.high)
@@ -419,7 +419,7 @@ def _expected(target: OutputOfTarget, beyond: Vector) -> tuple[Vector, Vector]:
     return mean, high
 
 
-def _factor(predicted: Vector, happened: Vector, folds: NDArray[np.int64]) -> float:
+def _fit_factor(predicted: Vector, happened: Vector, folds: NDArray[np.int64]) -> float:
     """The slope, within folds, of observed on predicted values, minus its standard error."""
     x, y = predicted.copy(), happened.copy()
     for fold in np.unique(folds):
@@ -434,7 +434,7 @@ def _factor(predicted: Vector, happened: Vector, folds: NDArray[np.int64]) -> fl
     return float(np.clip(slope - error, 0, 1))
 
 
-def _amounts(train: RoutingDataset, costs: CostEstimator) -> Table:
+def _list_amounts(train: RoutingDataset, costs: CostEstimator) -> Table:
     """The output of each target, in tokens, or in US dollars where no count is known; above 0."""
     counted = ~np.isnan(costs.median_output)
     amounts = np.where(counted, train.output_tokens, train.recorded_cost)
@@ -442,7 +442,7 @@ def _amounts(train: RoutingDataset, costs: CostEstimator) -> Table:
     return np.where(np.isinf(some), np.nan, np.maximum(amounts, some))
 
 
-def _scaling(features: Columns) -> tuple[Vector, Vector]:
+def _fit_scaling(features: Columns) -> tuple[Vector, Vector]:
     """The mean and the multiplier of each column; the multiplier is 0 for unused columns.
 
     Columns are divided by the square root of their standard deviation, half-way between no scaling
@@ -456,7 +456,7 @@ def _scaling(features: Columns) -> tuple[Vector, Vector]:
     return mean, scale / max(whole, _NOTHING)
 
 
-def _length(
+def _length_columns(
     tokens: Real[NDArray[Any], " query"], length: tuple[float, float, float, float]
 ) -> Float64[NDArray[np.float64], "query 3"]:
     """The clipped and standardised logarithm of the input tokens, its square, and 1."""

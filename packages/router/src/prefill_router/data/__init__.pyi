@@ -10,10 +10,10 @@ from .dataset import (
     Table as Table,
     binary as binary,
     merge as merge,
+    missing_table as missing_table,
     prompt_key as prompt_key,
     prompt_text as prompt_text,
     regimes as regimes,
-    unmeasured as unmeasured,
 )
 from .folder import (
     BLOCK_ROWS as BLOCK_ROWS,

@@ -143,7 +143,7 @@ class RoutingDataset:
 
     def __post_init__(self) -> None:
         shape = (len(self.queries), len(self.pool))
-        for name, table in self._tables().items():
+        for name, table in self._existing_tables().items():
             if table.shape != shape:
                 raise DataError(
                     f"{name} has the shape {table.shape}; {shape[0]} queries and {shape[1]} "
@@ -192,10 +192,10 @@ class RoutingDataset:
         meaning: LabelMeaning | None = None,
     ) -> "RoutingDataset":
         """A dataset in which the tables that aren't given are NaN throughout, or None."""
-        missing = unmeasured((len(queries), len(pool)))
+        missing = missing_table((len(queries), len(pool)))
         tables = [missing if t is None else t for t in (input_tokens, output_tokens, recorded_cost)]
-        told = tables[0], tables[1], tables[2], runs, label_error, propensity
-        return cls(tuple(queries), pool, correct, *told, meaning or LabelMeaning())
+        counts = tables[0], tables[1], tables[2], runs, label_error, propensity
+        return cls(tuple(queries), pool, correct, *counts, meaning or LabelMeaning())
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -208,7 +208,11 @@ class RoutingDataset:
 
     def _repr_html_(self) -> str:
         rows = [
-            (name, *(_mean(table[:, k]) for table in (self.correct, self.observed_cost)), labels)
+            (
+                name,
+                *(_known_mean(table[:, k]) for table in (self.correct, self.observed_cost)),
+                labels,
+            )
             for k, name in enumerate(self.pool.names)
             for labels in [int((~np.isnan(self.correct[:, k])).sum())]
         ]
@@ -293,18 +297,18 @@ class RoutingDataset:
         rows = list(range(len(self))) if ids is None else self.rows(wanted)
         cells = np.ix_(rows, self.pool.indices(names))
         shape = len(rows), len(names)
-        found = RoutingDataset(
+        subset = RoutingDataset(
             tuple(self.queries[row] for row in rows),
             self.pool.select(names),
             **{
-                name: table[cells] if any(table.strides) else unmeasured(shape)
-                for name, table in self._tables().items()
+                name: table[cells] if any(table.strides) else missing_table(shape)
+                for name, table in self._existing_tables().items()
             },
             meaning=self.meaning,
         )
-        if "prompt_keys" in vars(self):  # known keys aren't hashed again, nor held twice
-            vars(found)["prompt_keys"] = tuple(self.prompt_keys[row] for row in rows)
-        return found
+        if "prompt_keys" in vars(self):  # known keys are neither hashed again nor copied
+            vars(subset)["prompt_keys"] = tuple(self.prompt_keys[row] for row in rows)
+        return subset
 
     def with_pool(self, pool: Pool) -> "RoutingDataset":
         """The same answers with another pool's prices; it must have the same names in order.
@@ -316,7 +320,7 @@ class RoutingDataset:
             raise DataError(f"the pool has {pool.names}; the dataset needs {self.pool.names}")
         return replace(self, pool=pool)
 
-    def _tables(self) -> dict[str, Table]:
+    def _existing_tables(self) -> dict[str, Table]:
         optional = {name: getattr(self, name) for name in OPTIONAL_TABLES}
         return {name: table for name, table in optional.items() if table is not None} | {
             "correct": self.correct,
@@ -326,13 +330,13 @@ class RoutingDataset:
         }
 
     def _repeated_ids(self) -> list[str]:
-        seen: set[str] = set()
-        return [i for i in self.query_ids if i in seen or seen.add(i)]  # type: ignore[func-returns-value]
+        earlier_ids: set[str] = set()
+        return [i for i in self.query_ids if i in earlier_ids or earlier_ids.add(i)]  # type: ignore[func-returns-value]
 
 
-def _mean(values: NDArray[np.float64]) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else float("nan")
+def _known_mean(values: NDArray[np.float64]) -> float:
+    values = values[~np.isnan(values)]
+    return float(values.mean()) if len(values) else float("nan")
 
 
 def _check_propensity(propensity: Table, correct: Table) -> None:
@@ -348,7 +352,7 @@ def _check_propensity(propensity: Table, correct: Table) -> None:
         )
 
 
-def unmeasured(shape: tuple[int, int]) -> Table:
+def missing_table(shape: tuple[int, int]) -> Table:
     """A table of NaN that takes no memory; it can't be written to."""
     return np.broadcast_to(np.float64(np.nan), shape)
 
@@ -392,7 +396,7 @@ def regimes(correct: Table) -> Shaped[NDArray[Any], " query"]:
 
 Prefer = Literal["first", "last"]
 _Named = TypeVar("_Named", Target, Provider)
-_Placed: TypeAlias = tuple[tuple[NDArray[np.int64], ...], NDArray[np.float64]]
+_PlacedTables: TypeAlias = tuple[tuple[NDArray[np.int64], ...], NDArray[np.float64]]
 _TABLES: Final = ("correct", *OPTIONAL_TABLES, "input_tokens", "output_tokens", "recorded_cost")
 _LABEL: Final = 1 + len(OPTIONAL_TABLES)
 """The number of leading tables that describe the label; the others describe the answer."""
@@ -427,27 +431,27 @@ def merge(
     queries: dict[str, Query] = {}
     for name, dataset in datasets.items():
         for query in dataset.queries:
-            queries[query.id] = _same_query(queries.get(query.id, query), query, name)
-    pool = _pool(datasets, prefer)
+            queries[query.id] = _merge_queries(queries.get(query.id, query), query, name)
+    pool = _merge_pools(datasets, prefer)
     shape = (len(_TABLES), len(queries), len(pool))
     row = {query_id: i for i, query_id in enumerate(queries)}
-    placed = [_placed(dataset, row, pool) for dataset in datasets.values()]
+    placed = [_place_tables(dataset, row, pool) for dataset in datasets.values()]
     if repeats is not None:
         _refuse_chance(datasets)
-        tables = _means(placed, shape)
+        tables = _average_runs(placed, shape)
     else:
         tables = np.full(shape, np.nan)
-        for (name, dataset), (cells, found) in zip(datasets.items(), placed, strict=True):
-            contradicted = _contradictory_fields(tables[cells][0], found[0])
+        for (name, dataset), (cells, new) in zip(datasets.items(), placed, strict=True):
+            contradicted = _contradictory_fields(tables[cells][0], new[0])
             if contradicted.any() and prefer is None:
-                raise _conflict(name, dataset, tables[cells][0], contradicted)
-            tables[cells] = _joined(tables[cells], found, contradicted, prefer)
-    told = dict(zip(_TABLES, tables, strict=True))
-    empty = [name for name in OPTIONAL_TABLES if np.isnan(told[name]).all()]
+                raise _make_conflict(name, dataset, tables[cells][0], contradicted)
+            tables[cells] = _merge_answers(tables[cells], new, contradicted, prefer)
+    merged = dict(zip(_TABLES, tables, strict=True))
+    empty = [name for name in OPTIONAL_TABLES if np.isnan(merged[name]).all()]
     return RoutingDataset(
         tuple(queries.values()),
         pool,
-        **{name: table for name, table in told.items() if name not in empty},
+        **{name: table for name, table in merged.items() if name not in empty},
         meaning=_same_meaning(datasets),
     )
 
@@ -483,37 +487,37 @@ def _refuse_chance(datasets: Mapping[str, RoutingDataset]) -> None:
             )
 
 
-def _placed(dataset: RoutingDataset, row: Mapping[str, int], pool: Pool) -> _Placed:
+def _place_tables(dataset: RoutingDataset, row: Mapping[str, int], pool: Pool) -> _PlacedTables:
     """A dataset's tables, and their positions in the merged one."""
     rows = [row[query_id] for query_id in dataset.query_ids]
     unknown = np.full(dataset.correct.shape, np.nan)
-    held = (getattr(dataset, table) for table in _TABLES)
-    found = np.stack([unknown if table is None else table for table in held])
-    return np.ix_(range(len(_TABLES)), rows, pool.indices(dataset.pool.names)), found
+    optional = (getattr(dataset, table) for table in _TABLES)
+    tables = np.stack([unknown if table is None else table for table in optional])
+    return np.ix_(range(len(_TABLES)), rows, pool.indices(dataset.pool.names)), tables
 
 
-def _same_query(known: Query, query: Query, name: str) -> Query:
-    if known.prompt != query.prompt:
+def _merge_queries(first: Query, query: Query, name: str) -> Query:
+    if first.prompt != query.prompt:
         raise DataError(
             f"query {query.id!r} has another prompt in {name} than in an earlier dataset; give "
             "the queries of one of them other ids (prefill-router import --query-column)"
         )
     return replace(
-        known,
-        benchmark=known.benchmark or query.benchmark,
-        domain=known.domain or query.domain,
-        conversation=known.conversation or query.conversation,
+        first,
+        benchmark=first.benchmark or query.benchmark,
+        domain=first.domain or query.domain,
+        conversation=first.conversation or query.conversation,
     )
 
 
-def _pool(datasets: Mapping[str, RoutingDataset], prefer: Prefer | None) -> Pool:
+def _merge_pools(datasets: Mapping[str, RoutingDataset], prefer: Prefer | None) -> Pool:
     targets: dict[str, Target] = {}
     providers: dict[str, Provider] = {}
     for name, dataset in datasets.items():
         for provider in dataset.pool.providers:
-            _take(provider, providers, f"provider {provider.name!r}", name, prefer)
+            _merge_named(provider, providers, f"provider {provider.name!r}", name, prefer)
         for target in dataset.pool:
-            _take(target, targets, f"target {target.name!r}", name, prefer)
+            _merge_named(target, targets, f"target {target.name!r}", name, prefer)
     dates = {dataset.pool.prices_date for dataset in datasets.values()}
     return Pool(
         tuple(targets.values()),
@@ -522,15 +526,15 @@ def _pool(datasets: Mapping[str, RoutingDataset], prefer: Prefer | None) -> Pool
     )
 
 
-def _take(
-    new: _Named, known: dict[str, _Named], what: str, dataset: str, prefer: Prefer | None
+def _merge_named(
+    new: _Named, merged: dict[str, _Named], what: str, dataset: str, prefer: Prefer | None
 ) -> None:
     """Keep a target or provider: the more complete of two that agree."""
-    old = known.setdefault(new.name, new)
+    old = merged.setdefault(new.name, new)
     fields: dict[str, Any] = _set_fields(old)
     others: dict[str, Any] = _set_fields(new)
     if fields.items() <= others.items():
-        known[new.name] = new
+        merged[new.name] = new
     elif not others.items() <= fields.items():
         if prefer is None:
             differing = sorted(k for k in {*fields, *others} if fields.get(k) != others.get(k))
@@ -538,7 +542,7 @@ def _take(
                 f"{what} has another {', '.join(differing)} in {dataset} than in an earlier "
                 f"dataset; {_ADVICE}"
             )
-        known[new.name] = old if prefer == "first" else new
+        merged[new.name] = old if prefer == "first" else new
 
 
 def _set_fields(one: Target | Provider) -> dict[str, Any]:
@@ -551,14 +555,14 @@ def _contradictory_fields(known: Table, found: Table) -> Bool[NDArray[np.bool_],
     return differ
 
 
-def _joined(
-    known: NDArray[np.float64],
-    found: NDArray[np.float64],
+def _merge_answers(
+    old: NDArray[np.float64],
+    new: NDArray[np.float64],
     contradicted: Bool[NDArray[np.bool_], "query target"],
     prefer: Prefer | None,
 ) -> NDArray[np.float64]:
     """Merge two answers to each query of each target: labels first, then counts and cost."""
-    first, second = (found, known) if prefer == "last" else (known, found)
+    first, second = (new, old) if prefer == "last" else (old, new)
     is_only_second = np.isnan(first[0]) & ~np.isnan(second[0])
     label = np.where(is_only_second, second[:_LABEL], first[:_LABEL])
     # Where two contradict each other, the preferred answer is taken as a whole.
@@ -566,29 +570,29 @@ def _joined(
     return np.concatenate([label, np.where(has_counts, first[_LABEL:], second[_LABEL:])])
 
 
-def _means(placed: Sequence[_Placed], shape: tuple[int, ...]) -> NDArray[np.float64]:
+def _average_runs(placed: Sequence[_PlacedTables], shape: tuple[int, ...]) -> NDArray[np.float64]:
     """The mean of each table over the runs that have it; for `runs`, the number with a label."""
     total, weight = np.zeros(shape), np.zeros(shape)
-    for cells, found in placed:
-        known = ~np.isnan(found)
-        runs = np.fmax(np.nan_to_num(found[1]), 1)
-        known[1] = known[0]
-        total[cells] += np.where(known, np.nan_to_num(found) * runs, 0)
-        weight[cells] += known * runs
+    for cells, tables in placed:
+        is_known = ~np.isnan(tables)
+        runs = np.fmax(np.nan_to_num(tables[1]), 1)
+        is_known[1] = is_known[0]
+        total[cells] += np.where(is_known, np.nan_to_num(tables) * runs, 0)
+        weight[cells] += is_known * runs
     total[1] = weight[1] ** 2  # divided by the weight below, it is the number of runs
     return np.where(weight > 0, total / np.fmax(weight, 1), np.nan)
 
 
-def _conflict(
+def _make_conflict(
     name: str,
     dataset: RoutingDataset,
-    known: Table,
+    old: Table,
     contradicted: Bool[NDArray[np.bool_], "query target"],
 ) -> DataError:
     query, target = map(int, np.argwhere(contradicted)[0])
     return DataError(
         f"{int(contradicted.sum()):,} labels in {name} contradict an earlier dataset, the first "
         f"of query {dataset.query_ids[query]!r} and target {dataset.pool.names[target]!r}: "
-        f"{dataset.correct[query, target]:g}, where it was {known[query, target]:g}; {_ADVICE}"
+        f"{dataset.correct[query, target]:g}, where it was {old[query, target]:g}; {_ADVICE}"
         + _RUNS
     )

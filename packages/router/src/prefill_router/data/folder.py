@@ -105,8 +105,8 @@ class Origin:
     def of(cls, command: str, *sources: PathOrUrl | str) -> "Origin":
         """The origin of a command's output; paths are made absolute."""
         whole = [s if isinstance(s, str) else str(s.resolve()) for s in sources]
-        told = tuple(_text(s.resolve().name) for s in sources if not isinstance(s, str))
-        return cls(command, told, hashlib.sha256(repr((command, whole)).encode()).hexdigest())
+        names = tuple(_to_text(s.resolve().name) for s in sources if not isinstance(s, str))
+        return cls(command, names, hashlib.sha256(repr((command, whole)).encode()).hexdigest())
 
     @classmethod
     def read(cls, folder: Path) -> "Origin | None":
@@ -125,6 +125,6 @@ class Origin:
         return f"made by {self.command}{' from ' if self.sources else ''}{', '.join(self.sources)}"
 
 
-def _text(name: str) -> str:
+def _to_text(name: str) -> str:
     """A name as valid text; a file name may contain bytes that aren't UTF-8."""
     return name.encode(errors="backslashreplace").decode()

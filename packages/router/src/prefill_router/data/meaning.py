@@ -74,7 +74,7 @@ class LabelMeaning:
             return (
                 f"labels are scores: {self.worst:g} is the worst, {self.best:g} the best; where "
                 f"an accuracy is given, it is the mean score, 0 % for {self.worst:g} and 100 % for "
-                f"{self.best:g}; where right and wrong are told apart, right is {half:g} or {side}"
+                f"{self.best:g}; where labels are right or wrong, right is {half:g} or {side}"
             )
         if self.threshold is not None:
             return f"an answer counts as right from the score {self.threshold:g} on"
@@ -97,7 +97,7 @@ class LabelMeaning:
         if self.is_vote:
             raise DataError(
                 f"{what} needs labels that say how good each answer is, and these are votes: they "
-                "say which of two answers is better, so no accuracy can be told. A router that "
+                "say which of two answers is better, so no accuracy is known. A router that "
                 "learned from votes is judged in win rate, by: prefill-router evaluate"
             )
 

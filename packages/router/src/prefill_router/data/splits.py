@@ -75,22 +75,22 @@ def split(
         sum(fractions.values()), 1
     ):
         raise ConfigError(f"fractions are {dict(fractions)}; they must be positive and add up to 1")
-    groups = _groups(dataset)
+    groups = _group_ids(dataset)
     if len(groups) < len(fractions):
         raise DataError(
             f"{len(groups)} distinct prompts can't fill {len(fractions)} parts; add queries"
         )
     if set(fractions) != set(PARTS):
-        return _draw(dataset, groups, fractions, seed)
+        return _draw_parts(dataset, groups, fractions, seed)
     # The test part first: it is the same whether or not there is a calibration part.
     kept = 1 - fractions["test"]
-    first = _draw(dataset, groups, {"train": kept, "test": fractions["test"]}, seed)
+    first = _draw_parts(dataset, groups, {"train": kept, "test": fractions["test"]}, seed)
     shares = {part: fractions[part] / kept for part in PARTS[:2]}
     rest = dataset.select(first["train"])
-    left = _groups(rest)
+    left = _group_ids(rest)
     if len(left) < len(shares):
-        return _draw(dataset, groups, fractions, seed)
-    second = _draw(rest, left, shares, seed)
+        return _draw_parts(dataset, groups, fractions, seed)
+    second = _draw_parts(rest, left, shares, seed)
     merged = {**first.merged, **second.merged}
     return Split({**second.parts, "test": first["test"]}, seed, merged)
 
@@ -125,16 +125,16 @@ def split_by_time(dataset: RoutingDataset, *, fractions: Mapping[Part, float] = 
     return Split({part: tuple(sorted(ids)) for part, ids in parts.items()}, 0, {})
 
 
-def _draw(
+def _draw_parts(
     dataset: RoutingDataset,
     groups: Mapping[str, Sequence[str]],
     fractions: Mapping[Part, float],
     seed: int,
 ) -> Split:
-    strata, merged = _strata(dataset, groups, least=math.ceil(1 / min(fractions.values())))
+    strata, merged = _stratify(dataset, groups, least=math.ceil(1 / min(fractions.values())))
     parts: dict[Part, list[str]] = {part: [] for part in fractions}
     for name in sorted(strata):
-        _deal(_shuffled(strata[name], seed), fractions, parts, groups)
+        _deal_groups(_shuffle_ids(strata[name], seed), fractions, parts, groups)
     _fill_empty(parts, groups, seed)
     return Split({part: tuple(sorted(ids)) for part, ids in parts.items()}, seed, merged)
 
@@ -155,13 +155,15 @@ def stratified_folds(
     Raises:
         DataError: There are fewer distinct prompts than folds.
     """
-    groups = _groups(dataset)
+    groups = _group_ids(dataset)
     if len(groups) < count:
         raise DataError(f"{len(groups)} distinct prompts can't fill {count} folds; add queries")
-    strata, _ = _strata(dataset, groups, least=count)
+    strata, _ = _stratify(dataset, groups, least=count)
     parts: dict[int, list[str]] = {fold: [] for fold in range(count)}
     for name in sorted(strata):
-        _deal(_shuffled(strata[name], seed), dict.fromkeys(parts, 1 / count), parts, groups)
+        _deal_groups(
+            _shuffle_ids(strata[name], seed), dict.fromkeys(parts, 1 / count), parts, groups
+        )
     result = np.empty(len(dataset), dtype=np.int64)
     for fold, ids in parts.items():
         result[dataset.rows(ids)] = fold
@@ -193,7 +195,7 @@ def split_from_dict(value: Any, *, source: Path | str) -> Split:
     try:
         seed, merged, named = value["seed"], value["merged"], value["parts"]
         parts: dict[Part, tuple[str, ...]] = {
-            part: tuple(_ids(named[part])) for part in PARTS if part in named
+            part: tuple(_check_ids(named[part])) for part in PARTS if part in named
         }
         if not parts or len(parts) != len(named) or not isinstance(seed, int):
             raise TypeError(f"parts {sorted(named)} and seed {seed!r}")
@@ -206,21 +208,21 @@ def split_from_dict(value: Any, *, source: Path | str) -> Split:
     return result
 
 
-def _ids(value: Any) -> list[str]:
+def _check_ids(value: Any) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(i, str) for i in value):
         raise TypeError("a part that isn't a list of query ids")
     return value
 
 
-def find_unseen(dataset: RoutingDataset, learned: Iterable[str]) -> list[str]:
+def find_unseen(dataset: RoutingDataset, learned_ids: Iterable[str]) -> list[str]:
     """The ids of queries that share neither a prompt nor a conversation with the learned ones.
 
     Args:
         dataset: The queries.
-        learned: The ids of queries that something was learned from; others than the dataset's are
+        learned_ids: The queries that something was learned from; ids of other datasets are
             ignored.
     """
-    names, turns = set(learned), dataset.conversations or dataset.query_ids
+    names, turns = set(learned_ids), dataset.conversations or dataset.query_ids
     rows = list(zip(dataset.query_ids, dataset.prompt_keys, turns, strict=True))
     prompts = {prompt for name, prompt, _ in rows if name in names}
     conversations = {turn for name, _, turn in rows if name in names}
@@ -229,7 +231,7 @@ def find_unseen(dataset: RoutingDataset, learned: Iterable[str]) -> list[str]:
     ]
 
 
-def _groups(dataset: RoutingDataset) -> dict[str, list[str]]:
+def _group_ids(dataset: RoutingDataset) -> dict[str, list[str]]:
     """Groups of ids that share a prompt or a conversation, by the smallest id of each."""
     by_key: dict[str, list[str]] = defaultdict(list)
     for query_id, key in zip(dataset.query_ids, _group_keys(dataset), strict=True):
@@ -243,20 +245,20 @@ def _group_keys(dataset: RoutingDataset) -> Sequence[str]:
     """A key for each query, the same for all that prompts and conversations connect."""
     if dataset.conversations is None:
         return dataset.prompt_keys
-    above: dict[str, str] = {}
+    parents: dict[str, str] = {}
 
     def find_top(key: str) -> str:
-        while (upper := above.get(key, key)) != key:
-            above[key] = above.get(upper, upper)
+        while (upper := parents.get(key, key)) != key:
+            parents[key] = parents.get(upper, upper)
             key = upper
         return key
 
     for prompt, conversation in zip(dataset.prompt_keys, dataset.conversations, strict=True):
-        above[find_top(conversation)] = find_top(prompt)
+        parents[find_top(conversation)] = find_top(prompt)
     return [find_top(prompt) for prompt in dataset.prompt_keys]
 
 
-def _strata(
+def _stratify(
     dataset: RoutingDataset, groups: Mapping[str, Sequence[str]], *, least: int
 ) -> tuple[dict[str, list[str]], dict[str, int]]:
     """Groups by stratum; strata with fewer than `least` are merged with others of their regime."""
@@ -271,14 +273,14 @@ def _strata(
     return strata, merged
 
 
-def _shuffled(ids: Sequence[str], seed: int) -> list[str]:
+def _shuffle_ids(ids: Sequence[str], seed: int) -> list[str]:
     """An order that depends on the seed and each id alone, not on the order given."""
     return sorted(
         ids, key=lambda i: hashlib.sha256(f"{seed}\n{i}".encode("utf-8", "surrogatepass")).digest()
     )
 
 
-def _deal(
+def _deal_groups(
     order: Sequence[str],
     fractions: Mapping[_Key, float],
     parts: dict[_Key, list[str]],
@@ -287,11 +289,11 @@ def _deal(
     """Assign each group to the part that is furthest below its share over all strata so far."""
     shares, into = list(fractions.values()), [parts[part] for part in fractions]
     sizes = [len(ids) for ids in into]
-    done = sum(sizes)
+    total = sum(sizes)
     for group in order:
         ids = groups[group]
-        done += len(ids)
-        lacking = [share * done - size for share, size in zip(shares, sizes, strict=True)]
+        total += len(ids)
+        lacking = [share * total - size for share, size in zip(shares, sizes, strict=True)]
         part = lacking.index(max(lacking))
         into[part] += ids
         sizes[part] += len(ids)
@@ -305,6 +307,6 @@ def _fill_empty(
         if not parts[part]:
             owned = {p: [group for group in groups if group in ids] for p, ids in parts.items()}
             donor = max(owned, key=lambda p: len(owned[p]))
-            moved = groups[_shuffled(owned[donor], seed)[0]]
+            moved = groups[_shuffle_ids(owned[donor], seed)[0]]
             parts[donor] = [i for i in parts[donor] if i not in moved]
             parts[part] = list(moved)

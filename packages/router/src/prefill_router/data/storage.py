@@ -33,8 +33,8 @@ from prefill_router.data.dataset import (
     Query,
     RoutingDataset,
     Table,
+    missing_table,
     prompt_text,
-    unmeasured,
 )
 from prefill_router.data.folder import FILE as ORIGIN, Origin
 from prefill_router.data.meaning import FILE as MEANING, LabelMeaning
@@ -42,7 +42,7 @@ from prefill_router.errors import DataError, FormatError, PromptError
 from prefill_router.remote import (
     PathOrUrl,
     check_place,
-    held_files,
+    find_files,
     is_free,
     reading,
     replacing_folder,
@@ -75,11 +75,11 @@ def read_dataset(folder: PathOrUrl | str) -> RoutingDataset:
     with reading(folder, held) as local:
         if (local / "router.json").is_file():
             raise _no_dataset(local / QUERIES)
-        _verify(local)
+        _verify_folder(local)
         queries = read_queries(local / QUERIES)
         outcomes = _read_parquet(local / OUTCOMES, needs=("query_id", "target", "correct"))
         pool = _read_pool_of(local, outcomes)
-        tables = _tables(outcomes, queries, pool, local / OUTCOMES)
+        tables = _read_tables(outcomes, queries, pool, local / OUTCOMES)
         return RoutingDataset(queries, pool, **tables, meaning=LabelMeaning.read(local))
 
 
@@ -131,10 +131,10 @@ def check_replaceable(
         ConfigError: The folder can't be created.
     """
     free = is_free(folder)
-    found = is_dataset(folder)  # after it, since another process may just write one
-    if not found and not free:
+    exists = is_dataset(folder)  # after it, since another process may just write one
+    if not exists and not free:
         raise DataError(f"{folder} exists and isn't a dataset; name another folder, or remove it")
-    if found and origin is not None and not overwrite:
+    if exists and origin is not None and not overwrite:
         with reading(folder, [ORIGIN]) as local:
             there = Origin.read(local)
         if there != origin:
@@ -148,10 +148,10 @@ def check_replaceable(
 
 def is_dataset(folder: PathOrUrl | str) -> bool:
     """Whether a folder holds a dataset's two tables."""
-    return len(held_files(folder, [QUERIES, OUTCOMES])) == 2
+    return len(find_files(folder, [QUERIES, OUTCOMES])) == 2
 
 
-def _verify(folder: Path) -> None:
+def _verify_folder(folder: Path) -> None:
     """Check a folder against its checksums; folders of other tools have none.
 
     Raises:
@@ -162,8 +162,8 @@ def _verify(folder: Path) -> None:
     files.verify_checksums(folder, [QUERIES, OUTCOMES])
     pool = POOL_FILES[0]
     if pool in files.read_checksums(folder):
-        mend = f"copy the folder again or, if you changed {pool} yourself, remove its line from "
-        files.verify_checksums(folder, [pool], mend=mend + files.CHECKSUMS)
+        fix = f"copy the folder again or, if you changed {pool} yourself, remove its line from "
+        files.verify_checksums(folder, [pool], fix=fix + files.CHECKSUMS)
 
 
 def _no_dataset(path: Path) -> DataError:
@@ -212,11 +212,13 @@ def read_queries(path: Path, rows: slice | None = None) -> tuple[Query, ...]:
         raise FormatError(f"lacks a column prompt or messages; it has {frame.columns}", file=path)
     if frame.is_empty():
         raise FormatError("holds no queries; a dataset needs at least one", file=path)
-    ids = _texts(frame, "query_id", path, first=first)
-    prompts = _prompts(frame, path, first)
-    benchmarks = _texts(frame, "benchmark", path, default="")
-    domains = _texts(frame, "domain" if "domain" in frame.columns else "category", path, default="")
-    conversations = _texts(frame, "conversation", path, default="")
+    ids = _read_texts(frame, "query_id", path, first=first)
+    prompts = _read_prompts(frame, path, first)
+    benchmarks = _read_texts(frame, "benchmark", path, default="")
+    domains = _read_texts(
+        frame, "domain" if "domain" in frame.columns else "category", path, default=""
+    )
+    conversations = _read_texts(frame, "conversation", path, default="")
     try:
         return tuple(map(Query, ids, prompts, benchmarks, domains, conversations))
     except DataError as error:
@@ -236,7 +238,7 @@ def count_queries(path: Path) -> int:
         raise FormatError(f"not a readable Parquet file: {error}", file=path) from None
 
 
-def _texts(
+def _read_texts(
     frame: pl.DataFrame, column: str, path: Path, *, default: str | None = None, first: int = 0
 ) -> list[str]:
     if column not in frame.columns and default is not None:
@@ -266,16 +268,16 @@ def _text_column(frame: pl.DataFrame, column: str, path: Path, *, first: int = 0
     return values
 
 
-def _prompts(frame: pl.DataFrame, path: Path, first: int) -> list[Prompt]:
+def _read_prompts(frame: pl.DataFrame, path: Path, first: int) -> list[Prompt]:
     texts = frame["prompt"].to_list() if "prompt" in frame.columns else [None] * len(frame)
     chats = frame["messages"].to_list() if "messages" in frame.columns else [None] * len(frame)
     return [
-        _prompt(text, chat, path, row)
+        _read_prompt(text, chat, path, row)
         for row, (text, chat) in enumerate(zip(texts, chats, strict=True), first + 1)
     ]
 
 
-def _prompt(text: object, chat: object, path: Path, row: int) -> Prompt:
+def _read_prompt(text: object, chat: object, path: Path, row: int) -> Prompt:
     if isinstance(chat, list) and chat:
         try:
             turns = [(turn["role"], turn["content"]) for turn in chat]
@@ -299,12 +301,12 @@ def _read_pool_of(folder: Path, outcomes: pl.DataFrame) -> Pool:
     return Pool(tuple(Target(name=str(name)) for name in names))
 
 
-def _tables(
+def _read_tables(
     outcomes: pl.DataFrame, queries: tuple[Query, ...], pool: Pool, path: Path
 ) -> dict[str, Table]:
     shape = len(queries), len(pool)
-    rows = _places(outcomes, "query_id", [query.id for query in queries], path)
-    columns = _places(outcomes, "target", pool.names, path)
+    rows = _find_places(outcomes, "query_id", [query.id for query in queries], path)
+    columns = _find_places(outcomes, "target", pool.names, path)
     cells = rows * len(pool) + columns
     _refuse_repeats(cells, outcomes, shape, path)
     del rows, columns
@@ -312,22 +314,22 @@ def _tables(
     for column, name in _COLUMNS.items():
         if column in outcomes.columns:
             tables[name] = np.full(shape, np.nan)
-            tables[name].reshape(-1)[cells] = _numbers(outcomes, column, path)
+            tables[name].reshape(-1)[cells] = _read_numbers(outcomes, column, path)
         elif column in _NUMBERS:
-            tables[name] = unmeasured(shape)
+            tables[name] = missing_table(shape)
     return tables
 
 
-def _places(
-    outcomes: pl.DataFrame, column: str, known: Sequence[str], path: Path
+def _find_places(
+    outcomes: pl.DataFrame, column: str, names: Sequence[str], path: Path
 ) -> NDArray[np.int64]:
-    """The position of each value among the known ones, by a join: no value becomes an object."""
-    names = pl.DataFrame({column: known}, schema={column: pl.String}).with_row_index("place")
-    names = names.unique(column, keep="last")  # repeated ids are refused later
+    """The position of each value among the names, by a join: no value becomes an object."""
+    frame = pl.DataFrame({column: names}, schema={column: pl.String}).with_row_index("place")
+    frame = frame.unique(column, keep="last")  # repeated ids are refused later
     values = _text_column(outcomes, column, path)
-    found = values.to_frame().join(names, on=column, how="left", maintain_order="left")["place"]
-    if found.null_count():
-        unknown = values.filter(found.is_null()).unique().sort()
+    places = values.to_frame().join(frame, on=column, how="left", maintain_order="left")["place"]
+    if places.null_count():
+        unknown = values.filter(places.is_null()).unique().sort()
         line = (values == unknown[0]).arg_max()
         raise FormatError(
             f"unknown values in {column}: {len(unknown)}, the first is {unknown[0]!r}; "
@@ -335,7 +337,7 @@ def _places(
             file=path,
             line=None if line is None else line + 1,
         )
-    return found.cast(pl.Int64).to_numpy()
+    return places.cast(pl.Int64).to_numpy()
 
 
 def _refuse_repeats(
@@ -354,10 +356,10 @@ def _refuse_repeats(
         )
 
 
-def _numbers(outcomes: pl.DataFrame, column: str, path: Path) -> np.ndarray:
-    given = outcomes[column].dtype
-    unfit = FormatError(f"{column} has the type {given}; it needs numbers", file=path)
-    if given == pl.Boolean and column != "correct":
+def _read_numbers(outcomes: pl.DataFrame, column: str, path: Path) -> np.ndarray:
+    dtype = outcomes[column].dtype
+    unfit = FormatError(f"{column} has the type {dtype}; it needs numbers", file=path)
+    if dtype == pl.Boolean and column != "correct":
         raise unfit
     try:
         values = outcomes[column].cast(pl.Float64).fill_null(float("nan"))

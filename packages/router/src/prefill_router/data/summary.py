@@ -125,19 +125,21 @@ class Summary:
 def summarise(dataset: RoutingDataset) -> Summary:
     """Summarise a dataset; soft labels count as they are, and regimes cut them at 0.5."""
     return Summary(
-        whole=_part(dataset),
-        by_benchmark=_parts(dataset, lambda query: query.benchmark),
-        by_domain=_parts(dataset, lambda query: query.domain),
+        whole=_summarise_part(dataset),
+        by_benchmark=_summarise_parts(dataset, lambda query: query.benchmark),
+        by_domain=_summarise_parts(dataset, lambda query: query.domain),
         fingerprint=dataset.fingerprint,
         meaning=dataset.meaning,
     )
 
 
-def _parts(dataset: RoutingDataset, key: Callable[[Query], str]) -> dict[str, PartSummary]:
+def _summarise_parts(
+    dataset: RoutingDataset, key: Callable[[Query], str]
+) -> dict[str, PartSummary]:
     groups: dict[str, list[str]] = {}
     for query in dataset.queries:
         groups.setdefault(key(query), []).append(query.id)
-    return {name: _part(dataset.select(ids)) for name, ids in sorted(groups.items())}
+    return {name: _summarise_part(dataset.select(ids)) for name, ids in sorted(groups.items())}
 
 
 def well_measured(correct: Table) -> Bool[NDArray[np.bool_], " target"]:
@@ -147,42 +149,42 @@ def well_measured(correct: Table) -> Bool[NDArray[np.bool_], " target"]:
     return enough & known.any(axis=0)
 
 
-def _part(dataset: RoutingDataset) -> PartSummary:
+def _summarise_part(dataset: RoutingDataset) -> PartSummary:
     accuracy = _column_means(dataset.correct)
-    found = regimes(dataset.correct)
+    regime_of_row = regimes(dataset.correct)
     labels = (~np.isnan(dataset.correct)).sum(axis=0)
-    judged = np.flatnonzero(well_measured(dataset.correct) & (labels >= _FEWEST))
-    compared = dataset.correct[~np.isnan(dataset.correct[:, judged]).any(axis=1)]
-    told = len(judged) >= min(_FEWEST, len(dataset.pool)) and len(compared) >= _FEWEST
-    single = compared[:, judged].mean(axis=0) if told else np.zeros(0)
+    columns = np.flatnonzero(well_measured(dataset.correct) & (labels >= _FEWEST))
+    compared = dataset.correct[~np.isnan(dataset.correct[:, columns]).any(axis=1)]
+    is_comparable = len(columns) >= min(_FEWEST, len(dataset.pool)) and len(compared) >= _FEWEST
+    single = compared[:, columns].mean(axis=0) if is_comparable else np.zeros(0)
     return PartSummary(
         queries=len(dataset),
         distinct_prompts=len(set(dataset.prompt_keys)),
-        targets=_targets(dataset, accuracy),
-        compared=len(compared) if told else 0,
-        best_single=dataset.pool.names[judged[single.argmax()]] if told else None,
-        best_single_accuracy=float(single.max()) if told else None,
-        oracle_accuracy=float(np.fmax.reduce(compared, axis=1).mean()) if told else None,
-        regimes={regime: int((found == regime.value).sum()) for regime in MEASURED},
-        unmeasured=int((found == Regime.UNMEASURED.value).sum()),
+        targets=_summarise_targets(dataset, accuracy),
+        compared=len(compared) if is_comparable else 0,
+        best_single=dataset.pool.names[columns[single.argmax()]] if is_comparable else None,
+        best_single_accuracy=float(single.max()) if is_comparable else None,
+        oracle_accuracy=float(np.fmax.reduce(compared, axis=1).mean()) if is_comparable else None,
+        regimes={regime: int((regime_of_row == regime.value).sum()) for regime in MEASURED},
+        unmeasured=int((regime_of_row == Regime.UNMEASURED.value).sum()),
         single_label=int(((~np.isnan(dataset.correct)).sum(axis=1) == 1).sum()),
     )
 
 
-def _targets(
+def _summarise_targets(
     dataset: RoutingDataset, accuracy: Float[NDArray[np.float64], " target"]
 ) -> tuple[TargetSummary, ...]:
     measured = (~np.isnan(dataset.correct)).sum(axis=0)
-    known = (~np.isnan(dataset.observed_cost)).sum(axis=0)
+    with_cost = (~np.isnan(dataset.observed_cost)).sum(axis=0)
     cost = _column_means(dataset.observed_cost)
     return tuple(
         TargetSummary(
             name=name,
             measured=int(measured[i]),
             missing=len(dataset) - int(measured[i]),
-            accuracy=_known(accuracy[i]),
-            mean_cost=_known(cost[i]),
-            costs_known=int(known[i]),
+            accuracy=_none_if_nan(accuracy[i]),
+            mean_cost=_none_if_nan(cost[i]),
+            costs_known=int(with_cost[i]),
         )
         for i, name in enumerate(dataset.pool.names)
     )
@@ -194,5 +196,5 @@ def _column_means(table: Table) -> Float[NDArray[np.float64], " target"]:
     return np.where(count > 0, np.nansum(table, axis=0) / np.maximum(count, 1), np.nan)
 
 
-def _known(value: float) -> float | None:
+def _none_if_nan(value: float) -> float | None:
     return None if math.isnan(value) else float(value)

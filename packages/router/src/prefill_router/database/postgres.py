@@ -83,19 +83,19 @@ class _Server:
             from psycopg.conninfo import conninfo_to_dict
         self.psycopg = psycopg
         try:
-            given = conninfo_to_dict(url)
+            options = conninfo_to_dict(url)
         except psycopg.Error:
             raise ConfigError(
                 f"{of} URL can't be read as postgresql://USER@HOST:PORT/NAME; special "
                 "characters of a password are written as %XX, or give it in PGPASSWORD"
             ) from None
-        host, port = given.get("host", "the default host"), given.get("port")
+        host, port = options.get("host", "the default host"), options.get("port")
         self.place = f"PostgreSQL at {host}{f':{port}' if port else ''}"
         self.options: dict[str, Any] = {
             "connect_timeout": _CONNECT_SECONDS,
             "tcp_user_timeout": _STATEMENT_SECONDS * 1000,
             "application_name": "prefill-router",
-            **given,
+            **options,
         }
 
     def down(self, error: "psycopg.Error") -> DownError:
@@ -129,7 +129,7 @@ class PostgresDatabase(Database):
         self._server = _Server(url, of=of)
         self.place, self._prepare = self._server.place, prepare
         self._connection: psycopg.Connection | None = None
-        self._connected()
+        self._connect()
 
     def close(self) -> None:
         """Close the connection."""
@@ -137,7 +137,7 @@ class PostgresDatabase(Database):
             self._connection.close()
         self._connection = None
 
-    def _connected(self) -> "psycopg.Connection":
+    def _connect(self) -> "psycopg.Connection":
         if self._connection is not None and not self._connection.closed:
             return self._connection
         psycopg = self._server.psycopg
@@ -161,7 +161,7 @@ class PostgresDatabase(Database):
     def _run(self, statements: Sequence[Statement], read: Callable[[Any], T]) -> list[T]:
         psycopg = self._server.psycopg
         with self._turn:
-            connection = self._connected()
+            connection = self._connect()
             try:
                 results = [
                     read(connection.execute(query.replace("?", "%s").encode(), tuple(values)))
@@ -239,7 +239,7 @@ class AsyncPostgresDatabase:
         # in a task of its own, since one that is cancelled would wait for the database
         task = asyncio.create_task(self._run(statements, together))
         self.pending += 1
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._note_end)
         return await asyncio.shield(task)
 
     async def close(self) -> None:
@@ -248,7 +248,7 @@ class AsyncPostgresDatabase:
         if connection is not None:
             await connection.close()
 
-    def _ended(self, _: object) -> None:
+    def _note_end(self, _: object) -> None:
         self.pending -= 1
 
     async def _run(self, statements: Sequence[PostgresStatement], together: bool) -> list[Rows]:
@@ -260,9 +260,9 @@ class AsyncPostgresDatabase:
             limit = later(self._seconds, _shut_down, connection)
             try:
                 if not together:
-                    return [await _fetch(connection, *each) for each in statements]
+                    return [await _fetch_rows(connection, *each) for each in statements]
                 async with connection.transaction():
-                    return [await _fetch(connection, *each) for each in statements]
+                    return [await _fetch_rows(connection, *each) for each in statements]
             except self._server.psycopg.Error as error:
                 await self.close()
                 raise self._server.down(error) from None
@@ -270,7 +270,9 @@ class AsyncPostgresDatabase:
                 limit.cancel()
 
 
-async def _fetch(connection: "psycopg.AsyncConnection[Any]", statement: str, values: Any) -> Rows:
+async def _fetch_rows(
+    connection: "psycopg.AsyncConnection[Any]", statement: str, values: Any
+) -> Rows:
     cursor = await connection.execute(statement.encode(), values)
     return await cursor.fetchall() if cursor.description is not None else []
 

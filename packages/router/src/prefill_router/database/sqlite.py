@@ -30,10 +30,10 @@ from prefill_router.errors import CorruptError, StoreError, refer
 
 Mode = Literal["ro", "ro&immutable=1", "rw", "rwc"]
 """How SQLite opens a file; `rwc` creates it where there is none."""
-_AGAIN_SECONDS = 2e-4
+_RETRY_SECONDS = 2e-4
 _NO_WAIT = "PRAGMA busy_timeout = 0"  # `_run_when_free` waits
-_REJECTED = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError)
-_DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
+_ROW_ERRORS = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError)
+_DAMAGE_CODES = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 
 
 class SqliteDatabase(Database):
@@ -74,7 +74,7 @@ class SqliteDatabase(Database):
         self._url = f"file:{quote(str(path.absolute()))}?mode={mode}"
         self._pragmas, self._prepare, self._read_only = pragmas, prepare, read_only
         self._busy_seconds, self._repair, self._advice = busy_seconds, repair, advice
-        self._connection = self._open()
+        self._connection = self._open_connection()
 
     def stream(self, query: str, values: Sequence[Any] = ()) -> Iterator[Any]:
         """The rows of a query, one by one, for one thread."""
@@ -83,7 +83,7 @@ class SqliteDatabase(Database):
             for row in self._run_when_free(query, values):  # noqa: UP028
                 yield row
         except sqlite3.Error as error:
-            raise self._failure(error) from None
+            raise self._make_error(error) from None
 
     def empty_log(self) -> bool:
         """Empty the log; see `Database.empty_log`. It can't be done while another process reads."""
@@ -104,7 +104,7 @@ class SqliteDatabase(Database):
                     return [read(self._run_when_free(*statements[0]))]
                 return self._run_together(statements, read)
         except (sqlite3.Error, OverflowError) as error:
-            raise self._failure(error) from None
+            raise self._make_error(error) from None
 
     def _run_together(self, statements: Sequence[Statement], read: Callable[[Any], T]) -> list[T]:
         run = self._connection.execute
@@ -127,9 +127,9 @@ class SqliteDatabase(Database):
                 is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
                 if not is_busy or time.monotonic() > until:
                     raise
-            time.sleep(_AGAIN_SECONDS)
+            time.sleep(_RETRY_SECONDS)
 
-    def _open(self) -> sqlite3.Connection:
+    def _open_connection(self) -> sqlite3.Connection:
         with ExitStack() as undo:
             try:
                 connection = sqlite3.connect(
@@ -142,7 +142,7 @@ class SqliteDatabase(Database):
                 undo.callback(connection.close)
                 self._set_up(connection)
             except sqlite3.Error as error:
-                raise self._failure(error) from None
+                raise self._make_error(error) from None
             undo.pop_all()
         return connection
 
@@ -158,11 +158,11 @@ class SqliteDatabase(Database):
             run("COMMIT")
         run(_NO_WAIT)
 
-    def _failure(self, error: sqlite3.Error | OverflowError) -> StoreError:
-        if isinstance(error, _REJECTED):
+    def _make_error(self, error: sqlite3.Error | OverflowError) -> StoreError:
+        if isinstance(error, _ROW_ERRORS):
             return RowError(f"{self.place} rejected a row ({type(error).__name__})")
         kind = getattr(error, "sqlite_errorname", None) or type(error).__name__
-        if self._repair and kind.startswith(_DAMAGED):
+        if self._repair and kind.startswith(_DAMAGE_CODES):
             return CorruptError(f"{self.place} isn't what was written ({error}); {self._repair}")
         return DownError(
             f"{self.place} can't be used now: {error} ({kind}); {self._advice}", kind=kind
@@ -172,7 +172,7 @@ class SqliteDatabase(Database):
 _ROWS = 256
 """The rows after which there is a checkpoint."""
 _MOST_PAGES = 8192
-"""The pages of the log from which on writers wait until it begins anew, which it does by itself
+"""The pages of the log from which on writers wait until it begins again, which it does by itself
 only if nothing was written during a checkpoint."""
 _CHECKPOINT_SECONDS = 0.1
 """How long they may wait for readers then; the next attempt is after as many rows again."""
@@ -190,10 +190,10 @@ class Checkpoints:
 
     def __init__(self, path: Path) -> None:
         self._url, self._rows = f"{path.as_uri()}?mode=rw", 0
-        self._due, self._ended = Event(), False
+        self._due, self._has_ended = Event(), False
         self._thread: Thread | None = None
 
-    def committed(self, rows: int) -> None:
+    def count_rows(self, rows: int) -> None:
         """Count rows that were written."""
         self._rows += rows
         if self._rows < _ROWS:
@@ -206,7 +206,7 @@ class Checkpoints:
 
     def close(self) -> None:
         """End the thread, and with it its connection."""
-        self._ended = True
+        self._has_ended = True
         self._due.set()
         if self._thread is not None:
             self._thread.join()
@@ -218,19 +218,19 @@ class Checkpoints:
                 sqlite3.connect(self._url, timeout=_CHECKPOINT_SECONDS, uri=True)
             ) as connection,
         ):
-            while self._due.wait() and not self._ended:
+            while self._due.wait() and not self._has_ended:
                 self._due.clear()
-                _checkpoint(connection)
+                _write_checkpoint(connection)
 
 
-def _checkpoint(connection: sqlite3.Connection) -> None:
+def _write_checkpoint(connection: sqlite3.Connection) -> None:
     with suppress(sqlite3.OperationalError):  # such as a full disk, where the next may succeed
         ((_, pages, _),) = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         if pages > _MOST_PAGES:
             connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
 
 
-_SERVED = (
+_SERVER_PRAGMAS = (
     "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = NORMAL",
     "PRAGMA wal_autocheckpoint = 0",  # `Checkpoints` does it
@@ -263,19 +263,23 @@ class ServedSqliteDatabase(SqliteDatabase):
 
     def __init__(self, path: Path, *, prepare: Prepare, busy_seconds: float) -> None:
         super().__init__(
-            path.absolute(), mode="rw", pragmas=_SERVED, prepare=prepare, busy_seconds=busy_seconds
+            path.absolute(),
+            mode="rw",
+            pragmas=_SERVER_PRAGMAS,
+            prepare=prepare,
+            busy_seconds=busy_seconds,
         )
 
     def change(self, statements: Sequence[Statement]) -> list[int]:
         """Run statements, all or none; see `Database.change`."""
-        if _identity(self.path) != self._file:
+        if _read_identity(self.path) != self._file:
             with suppress(StoreError, sqlite3.Error):
                 self.empty_log()  # moves the rest of the log into the old file
             self._file = None  # so that it is opened again, should that fail now
             self.close()
-            self._connection = self._open()
+            self._connection = self._open_connection()
         changed = super().change(statements)
-        self._checkpoints.committed(sum(changed))
+        self._checkpoints.count_rows(sum(changed))
         return changed
 
     def close(self) -> None:
@@ -283,10 +287,10 @@ class ServedSqliteDatabase(SqliteDatabase):
         self._checkpoints.close()
         super().close()
 
-    def _open(self) -> sqlite3.Connection:
+    def _open_connection(self) -> sqlite3.Connection:
         _make_private(self.path)
-        connection = super()._open()
-        self._checkpoints, self._file = Checkpoints(self.path), _identity(self.path)
+        connection = super()._open_connection()
+        self._checkpoints, self._file = Checkpoints(self.path), _read_identity(self.path)
         return connection
 
 
@@ -305,7 +309,7 @@ def _make_private(path: Path) -> None:
         ) from None
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def _read_identity(path: Path) -> tuple[int, int] | None:
     try:
         status = path.stat()
     except OSError:

@@ -9,7 +9,7 @@ from typing import Final, Literal
 from prefill_router.activations import Provenance
 from prefill_router.encoders.base import Address, Encoder, EncoderName, EncoderRequest, trusted
 from prefill_router.errors import ConfigError
-from prefill_router.lazy_imports import installed, optional_imports
+from prefill_router.lazy_imports import find_module, optional_imports
 from prefill_router.plugins import find_plugins, load_plugin, suggest_distribution
 from prefill_router.progress import Progress
 
@@ -288,5 +288,7 @@ def _packaged(name: str) -> Path:
     if name not in _PACKAGED:
         return Path(load_plugin(_GROUP, name))
     package, place = _PACKAGED[name]
-    found = installed(package, needed_for=f"the encoder {name}")  # loading may need the package too
+    found = find_module(
+        package, needed_for=f"the encoder {name}"
+    )  # loading may need the package too
     return Path(str(found.origin)).parent / place

@@ -39,7 +39,7 @@ from prefill_router.encoders.threads import default_threads
 from prefill_router.errors import ConfigError, CorruptError, StoreError, name_option
 from prefill_router.files import remove_stale_locks
 from prefill_router.progress import Progress, SilentProgress
-from prefill_router.remote import PathOrUrl, held_files, location
+from prefill_router.remote import PathOrUrl, find_files, location
 from prefill_router.short_repr import short_repr
 
 CHUNK_TOKENS = 32_768
@@ -203,7 +203,7 @@ def plan_encoding(
     table, texts = tokenised_table(given, encoder, cache=cache, progress=progress)
     place = location(out)
     held = np.zeros(len(table), dtype=np.bool_)
-    if held_files(place, [MANIFEST]):
+    if find_files(place, [MANIFEST]):
         held = ActivationStore.open(place).holds(table.keys)
     chunks = table.chunks(chunk_tokens, CHUNK_ROWS)[index::count]
     left = (part.start + np.flatnonzero(~held[part]) for part in chunks)

@@ -56,7 +56,7 @@ def provider_keys(
 
 
 def _serving(pool: Pool) -> set[Provider]:
-    return {pool.deployed.provider_of(name) for name in pool.deployed.names}
+    return {pool.deployment_pool.provider_of(name) for name in pool.deployment_pool.names}
 
 
 def _variable_name(variable: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, final
 from urllib.parse import quote
 
 from prefill_router.errors import ConfigError, DataError, FailureKind, FormatError, UpstreamError
-from prefill_router.importers import shown_cell
+from prefill_router.importers import show_cell
 from prefill_router.short_repr import short_repr
 from prefill_router.targets import PRICES, Pool, Target
 
@@ -365,7 +365,7 @@ def _dollars(value: object, name: str) -> Decimal | None:
     except InvalidOperation:
         price = None
     if price is None or isinstance(value, bool) or not price.is_finite():
-        raise DataError(f"its price for {name} is {shown_cell(value)}, which isn't an amount")
+        raise DataError(f"its price for {name} is {show_cell(value)}, which isn't an amount")
     if price < 0:
         raise DataError(f"its price for {name} varies (the list says {price})")
     if price > _DEAREST and name != _PER_REQUEST:

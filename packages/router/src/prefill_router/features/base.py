@@ -24,7 +24,7 @@ from prefill_router.encoders import States
 from prefill_router.errors import ConfigError, CorruptError, ProvenanceError
 from prefill_router.geometry import SiteStates
 from prefill_router.progress import Progress
-from prefill_router.serialization import Kinds, Part, StrictModel, Tensors, under, validated
+from prefill_router.serialization import Kinds, Part, StrictModel, Tensors, under, validate
 from prefill_router.short_repr import short_repr
 from prefill_router.statistics import column_spread
 
@@ -169,7 +169,7 @@ class Family(Part, ABC):
         """
         del names
 
-    def located(self, folders: Mapping[str, Path | str]) -> "Family":
+    def with_folders(self, folders: Mapping[str, Path | str]) -> "Family":
         """The same family, with its own network loaded from one of these folders, by name."""
         del folders
         return self
@@ -243,10 +243,10 @@ def find_store(stores: Sequence[Activations], provenance: Provenance) -> Activat
     for store in stores:
         if store.provenance.encoder == provenance.encoder:
             provenance.require(store.provenance, what=store.name)
-    given = ", ".join(f"{s.name} of {s.provenance.encoder!r}" for s in stores) or "none"
+    names = ", ".join(f"{s.name} of {s.provenance.encoder!r}" for s in stores) or "none"
     raise ProvenanceError(
         f"the features need states of the encoder {provenance.encoder!r} (revision "
-        f"{provenance.revision}); given: {given}; encode the queries with that encoder"
+        f"{provenance.revision}); given: {names}; encode the queries with that encoder"
     )
 
 
@@ -391,7 +391,7 @@ class FeatureSet:
             ProvenanceError: An encoder's states are missing, or were made in another way.
             StoreError: States of some prompts are missing.
         """
-        return mapped_matrix.beside([family.read(reading) for family in self.families])
+        return mapped_matrix.join_columns([family.read(reading) for family in self.families])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; the rest of the features is in `tensors`."""
@@ -412,7 +412,7 @@ class FeatureSet:
         Raises:
             CorruptError: The values are incomplete or contradict each other.
         """
-        saved = validated(_SavedFeatures, config, what="the router's features").families
+        saved = validate(_SavedFeatures, config, what="the router's features").families
         families = tuple(load_family(one, under(tensors, f"{i}.")) for i, one in enumerate(saved))
         known = {f"{i}." for i in range(len(families))}
         surplus = sorted(name for name in tensors if name.partition(".")[0] + "." not in known)

@@ -129,12 +129,12 @@ def _of_word(word: str) -> int:
 
 
 def _of_part(part: str) -> int:
-    points = _points(part) if part.isascii() and part.isalpha() else 0
+    points = _count_points(part) if part.isascii() and part.isalpha() else 0
     return max(1 + points if points else 0, _by_vowels(part))
 
 
-def _points(part: str) -> int:
-    patterns = _patterns()
+def _count_points(part: str) -> int:
+    patterns = _load_patterns()
     count = len(patterns.positions(part))
     patterns.hd.cache.clear()  # it is unbounded; the result is cached above
     return count
@@ -147,7 +147,7 @@ def _by_vowels(part: str) -> int:
 
 
 @lru_cache(maxsize=1)
-def _patterns() -> Any:
+def _load_patterns() -> Any:
     with optional_imports("counting syllables for readability"):
         import pyphen
     return pyphen.Pyphen(lang="en_US", cache=False)
@@ -247,7 +247,7 @@ _NEGATIONS = frozenset(
         *("neither", "nor", "cannot", "without", "except"),
     ]
 )
-_CONTRACTED = ("n't", "n\u2019t")
+_CONTRACTIONS = ("n't", "n\u2019t")
 _SIGNS = frozenset("∑∏∫√∞∂∇∈∉⊂⊆\u222a∩∀∃≤≥≠≈≡±\u00d7÷⁰¹²³⁴⁵⁶⁷⁸⁹₀₁₂₃₄₅₆₇₈₉")
 _COMMAND = re.compile(
     r"\\(?:frac|sqrt|sum|int|prod|lim|log|sin|cos|tan|infty|cdot|times|leq?|geq?|begin|left|math)"
@@ -268,27 +268,27 @@ _NUMBER = re.compile(r"\d++(?:[.,]\d++)*+")
 
 def negations(words: Counter[str]) -> int:
     """The number of negating words, such as not, never, without and don't."""
-    return sum(n for w, n in words.items() if w in _NEGATIONS or w.endswith(_CONTRACTED))
+    return sum(n for w, n in words.items() if w in _NEGATIONS or w.endswith(_CONTRACTIONS))
 
 
 def has_mathematics(text: Words) -> bool:
     """Whether there is a LaTeX command or formula, a mathematical sign, or a relation."""
-    held, content = text.characters.keys(), text.text
+    characters, content = text.characters.keys(), text.text
     return (
-        not held.isdisjoint(_SIGNS)
-        or ("\\" in held and _COMMAND.search(content) is not None)
-        or ("$" in held and _FORMULA.search(content) is not None)
-        or (not held.isdisjoint("=<>^") and _RELATION.search(content) is not None)
+        not characters.isdisjoint(_SIGNS)
+        or ("\\" in characters and _COMMAND.search(content) is not None)
+        or ("$" in characters and _FORMULA.search(content) is not None)
+        or (not characters.isdisjoint("=<>^") and _RELATION.search(content) is not None)
     )
 
 
 def has_code(text: Words) -> bool:
     """Whether there is a code fence, or a definition, call or operator of a program."""
-    held, content = text.characters.keys(), text.text
+    characters, content = text.characters.keys(), text.text
     return (
         any(mark in content for mark in _MARKS)
         or (any(w in content for w in _KEYWORDS) and _DEFINITION.search(content) is not None)
-        or (not held.isdisjoint(";{}") and _LINE.search(content) is not None)
+        or (not characters.isdisjoint(";{}") and _LINE.search(content) is not None)
     )
 
 

@@ -52,7 +52,7 @@ from prefill_router.serialization import (
     Tensors,
     check_names,
     under,
-    validated,
+    validate,
 )
 from prefill_router.short_repr import short_repr
 
@@ -112,16 +112,16 @@ def assign(
     if assignments is not None:
         provenances = [store.provenance for store in stores]
         of = [provenances.index(assignments[name].provenance) for name in train.pool.names]
-        return _gather(mode, stores, selections, of, None)
+        return _gather_assignment(mode, stores, selections, of, None)
     if len(stores) == 1:
-        return _gather(mode, stores, selections, [0] * len(train.pool), None)
+        return _gather_assignment(mode, stores, selections, [0] * len(train.pool), None)
     auc = np.stack(
         [
             auc_of_selection(store, train, selection, seed=seed)
             for store, selection in zip(stores, selections, strict=True)
         ]
     )
-    return _gather(mode, stores, selections, _best_encoders(auc, train, mode), auc)
+    return _gather_assignment(mode, stores, selections, _best_encoders(auc, train, mode), auc)
 
 
 def _best_encoders(
@@ -172,11 +172,11 @@ def _check_assignments(
             raise ConfigError(f"{name!r} is assigned {store.name}, which isn't among the stores")
 
 
-def _gather(
+def _gather_assignment(
     mode: Mode,
     stores: Sequence[Activations],
     selections: Sequence[Selection],
-    of: Sequence[int],
+    store_of_target: Sequence[int],
     auc: Float64[NDArray[np.float64], "encoder target"] | None,
 ) -> Assignment:
     targets = selections[0].targets
@@ -187,7 +187,7 @@ def _gather(
     report: dict[str, Any] = {
         "mode": mode,
         "encoders": encoders,
-        "encoder_of": dict(zip(targets, of, strict=True)),
+        "encoder_of": dict(zip(targets, store_of_target, strict=True)),
     }
     if auc is not None:
         report["auc"] = [
@@ -195,8 +195,8 @@ def _gather(
             for row in auc.tolist()
         ]
     return Assignment(
-        tuple(stores[i] for i in of),
-        tuple(selections[i].choices[k] for k, i in enumerate(of)),
+        tuple(stores[i] for i in store_of_target),
+        tuple(selections[i].choices[k] for k, i in enumerate(store_of_target)),
         report,
     )
 
@@ -315,7 +315,7 @@ class FeatureExtractor(Family):
             FitError: No target can be judged.
             StoreError: States are missing.
         """
-        found = assign(
+        assignment = assign(
             stores,
             train,
             mode=mode,
@@ -329,7 +329,7 @@ class FeatureExtractor(Family):
             seed=seed,
             progress=progress,
         )
-        return cls(train.pool.names, *_distinct_blocks(found, train), found.report)
+        return cls(train.pool.names, *_distinct_blocks(assignment, train), assignment.report)
 
     @property
     def width(self) -> int:
@@ -374,7 +374,7 @@ class FeatureExtractor(Family):
         parts = [
             block.transform(find_store(stores, block.provenance), keys) for block in self.blocks
         ]
-        return mapped_matrix.beside(parts)
+        return mapped_matrix.join_columns(parts)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; the rest of the extractor is in `tensors`."""
@@ -402,33 +402,33 @@ class FeatureExtractor(Family):
     @classmethod
     def parse(cls, config: Mapping[str, Any], tensors: Tensors = NO_TENSORS) -> "FeatureExtractor":
         """Like `Part.parse`, for blocks that share encoders."""
-        saved = validated(_SavedExtractor, config, what=cls.called())
+        saved = validate(_SavedExtractor, config, what=cls.display_name())
         sources = [encoder.source() for encoder in saved.encoders]
         blocks = tuple(
-            _block(sources, block, under(tensors, f"block{i}."))
+            _read_block(sources, block, under(tensors, f"block{i}."))
             for i, block in enumerate(saved.blocks)
         )
         extractor = cls(tuple(saved.targets), blocks, tuple(saved.block_of), saved.selection)
-        check_names(tensors, extractor.tensors(), cls.called())
+        check_names(tensors, extractor.tensors(), cls.display_name())
         return extractor
 
 
 def _distinct_blocks(
-    found: Assignment, train: RoutingDataset
+    assignment: Assignment, train: RoutingDataset
 ) -> tuple[tuple[Block, ...], tuple[int, ...]]:
     """The distinct blocks, and the position of each target's block."""
-    wanted = list(zip(found.stores, found.choices, strict=True))
-    fitted = {}
-    for store, choice in wanted:
+    pairs = list(zip(assignment.stores, assignment.choices, strict=True))
+    places = {}
+    for store, choice in pairs:
         key = (store.provenance, choice.site, choice.dim)
-        if key not in fitted:
+        if key not in places:
             reducer = fit_reducer(store, train, site=choice.site, dim=choice.dim)
-            fitted[key] = Block(EncoderStates.of(store), choice.site, reducer)
+            places[key] = Block(EncoderStates.of(store), choice.site, reducer)
     blocks: dict[tuple[Provenance, Site, int], Block] = {}
-    for block in fitted.values():  # different `dim` beyond the rank give equal blocks
+    for block in places.values():  # different `dim` beyond the rank give equal blocks
         blocks.setdefault((block.provenance, block.site, block.dim), block)
     order = list(blocks)
-    mine = [fitted[store.provenance, choice.site, choice.dim] for store, choice in wanted]
+    mine = [places[store.provenance, choice.site, choice.dim] for store, choice in pairs]
     return tuple(blocks.values()), tuple(order.index((b.provenance, b.site, b.dim)) for b in mine)
 
 
@@ -447,7 +447,7 @@ class _SavedExtractor(StrictModel):
     selection: dict[str, Any]
 
 
-def _block(
+def _read_block(
     sources: list[EncoderStates], block: _SavedBlock, tensors: dict[str, NDArray[Any]]
 ) -> Block:
     if block.encoder >= len(sources):

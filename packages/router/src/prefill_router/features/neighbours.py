@@ -71,6 +71,21 @@ def check_options(
         raise ConfigError(f"smoothing is {smoothing}; it is a number of neighbours, 0 or more")
 
 
+def _select_searched(train: RoutingDataset) -> RoutingDataset:
+    """The train rows that are searched: all, or those with the smallest content keys."""
+    prompts = len(set(train.prompt_keys))
+    if prompts < 2 or np.isnan(train.correct).all():
+        raise FitError(
+            f"neighbours of {prompts} different prompts with "
+            f"{int((~np.isnan(train.correct)).sum())} labels aren't enough; give at least two "
+            "prompts with a label"
+        )
+    if len(train) <= MOST_SEARCHED:
+        return train
+    smallest = np.argsort(np.array(train.prompt_keys), kind="stable")[:MOST_SEARCHED]
+    return train.select([train.query_ids[row] for row in np.sort(smallest).tolist()])
+
+
 def neighbour_statistics(
     index: NeighbourIndex,
     correct: Labels,
@@ -104,18 +119,23 @@ def neighbour_statistics(
     """
     prior = _base_rates(correct)
     present = ~np.isnan(correct)
-    known = np.concatenate([np.where(present, correct, 0), present], axis=1).astype(np.float64)
+    labels_and_mask = np.concatenate([np.where(present, correct, 0), present], axis=1).astype(
+        np.float64
+    )
     parts = [np.empty((0, len(ks) * len(names) * len(prior)))]
     for start in range(0, len(vectors), _COUNTED_AT_ONCE):
         some = slice(start, start + _COUNTED_AT_ONCE)
         distances, rows = index.search(vectors[some], ks[-1], keys[some])
-        labels = np.where(rows[:, :, None] < 0, 0, known[rows])
-        for_k = [_of(distances[:, :k], labels[:, :k], prior, kernel, smoothing) for k in ks]
+        labels = np.where(rows[:, :, None] < 0, 0, labels_and_mask[rows])
+        for_k = [
+            _compute_statistics(distances[:, :k], labels[:, :k], prior, kernel, smoothing)
+            for k in ks
+        ]
         parts.append(np.concatenate([block[name] for block in for_k for name in names], axis=1))
     return np.concatenate(parts)
 
 
-def _of(
+def _compute_statistics(
     distances: Among,
     labels: Float64[NDArray[np.float64], "query k twice"],
     prior: Float64[NDArray[np.float64], " target"],
@@ -123,18 +143,18 @@ def _of(
     smoothing: float,
 ) -> dict[Statistic, PerQueryAndTarget]:
     """The statistics for one K; `labels` are y and whether it is known, 0 without a neighbour."""
-    known = np.where(np.isinf(distances), 0, distances)
-    farthest = known.max(axis=1, keepdims=True)
-    by = np.stack([np.ones_like(known), weights(known, farthest, kernel), known], axis=1)
+    finite = np.where(np.isinf(distances), 0, distances)
+    farthest = finite.max(axis=1, keepdims=True)
+    by = np.stack([np.ones_like(finite), weights(finite, farthest, kernel), finite], axis=1)
     sums = by @ labels
     right, measured = np.split(sums, 2, axis=2)
     wrong = measured - right
     added = smoothing * prior
     return {
-        "share": _ratio(right[:, 0] + added, measured[:, 0] + smoothing, prior),
-        "weighted share": _ratio(right[:, 1] + added, measured[:, 1] + smoothing, prior),
-        "distance where right": _ratio(right[:, 2], right[:, 0], farthest),
-        "distance where wrong": _ratio(wrong[:, 2], wrong[:, 0], farthest),
+        "share": _divide_or(right[:, 0] + added, measured[:, 0] + smoothing, prior),
+        "weighted share": _divide_or(right[:, 1] + added, measured[:, 1] + smoothing, prior),
+        "distance where right": _divide_or(right[:, 2], right[:, 0], farthest),
+        "distance where wrong": _divide_or(wrong[:, 2], wrong[:, 0], farthest),
     }
 
 
@@ -158,7 +178,7 @@ def weights(
     return np.asarray(1 / np.maximum(relative, _NEAREST))
 
 
-def _ratio(
+def _divide_or(
     above: PerQueryAndTarget, below: PerQueryAndTarget, otherwise: NDArray[np.float64]
 ) -> PerQueryAndTarget:
     some = below > 0
@@ -192,7 +212,7 @@ class VectorSpace:
         """The rows that are compared."""
         if self.centre is not None and self.spread is not None:
             states = (states - self.centre) / self.spread
-        return _unit(states) if self.normalise else states
+        return _scale_to_unit(states) if self.normalise else states
 
 
 @final
@@ -240,18 +260,10 @@ class NeighboursConfig(VectorsConfig):
             FitError: There are fewer than two different prompts, or no label.
         """
         del seed, progress
-        if len(set(train.prompt_keys)) < 2 or np.isnan(train.correct).all():
-            raise FitError(
-                f"neighbours of {len(set(train.prompt_keys))} different prompts with "
-                f"{int((~np.isnan(train.correct)).sum())} labels aren't enough; give at least two "
-                "prompts with a label"
-            )
-        if len(train) > MOST_SEARCHED:
-            smallest = np.argsort(np.array(train.prompt_keys), kind="stable")[:MOST_SEARCHED]
-            train = train.select([train.query_ids[row] for row in np.sort(smallest).tolist()])
+        train = _select_searched(train)
         store, where = self.where_of(states)
         reading = PromptStates.of_dataset(train, [store])
-        space = self._space(where, store, train)
+        space = self._fit_space(where, store, train)
         parts = [vectors for _, vectors in vectors_of(where, reading, space)]
         vectors = np.concatenate(parts)
         index = NeighbourIndex.of(vectors, train.prompt_keys)
@@ -285,7 +297,9 @@ class NeighboursConfig(VectorsConfig):
             spread=space.spread,
         )
 
-    def _space(self, where: SingleSite, store: Activations, train: RoutingDataset) -> VectorSpace:
+    def _fit_space(
+        self, where: SingleSite, store: Activations, train: RoutingDataset
+    ) -> VectorSpace:
         if not self.standardise:
             return VectorSpace(self.normalise, None, None)
         moments = where.moments(store, train.prompt_keys, lambda rows: rows.astype(np.float64))
@@ -400,7 +414,7 @@ def vectors_of(
             yield slice(first, first + len(some)), space.vectors(some)
 
 
-def _unit(vectors: Vectors) -> Vectors:
+def _scale_to_unit(vectors: Vectors) -> Vectors:
     """Vectors scaled to unit length; zero vectors stay zero."""
     wide = vectors.astype(np.float64)
     length = np.linalg.norm(wide, axis=1, keepdims=True)

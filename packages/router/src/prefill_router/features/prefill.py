@@ -73,7 +73,7 @@ class PrefillConfig(FamilyConfig):
     assignments: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _ = self._pinned  # an invalid site is refused at once
+        _ = self._pinned_sites  # an invalid site is refused at once
 
     @property
     def needs(self) -> tuple[Need, ...]:
@@ -89,56 +89,56 @@ class PrefillConfig(FamilyConfig):
         progress: Progress | None = None,
     ) -> FeatureExtractor:
         """Select sites and fit their reducers on the train rows."""
-        used = self._used(states)
-        pinned = self._pinned
+        used = self._select_states(states)
+        pinned = self._pinned_sites
         return FeatureExtractor.fit(
             used,
             train,
             mode=self.mode,
-            method=_method(self.select) if pinned is None else "pinned",
+            method=_selection_method(self.select) if pinned is None else "pinned",
             scope=self.scope,
             dim=self.dim,
             poolings=self.poolings,
             all_layers=self.all_layers,
             pinned=pinned,
-            assignments=_assigned(used, self.assignments) if self.assignments else None,
+            assignments=_assign_stores(used, self.assignments) if self.assignments else None,
             seed=seed,
             progress=progress,
         )
 
     @property
-    def _pinned(self) -> Pinned | None:
+    def _pinned_sites(self) -> Pinned | None:
         if isinstance(self.select, str):
             return None if self.select in SELECTIONS else Site.parse(self.select)
         return {target: Site.parse(site) for target, site in self.select.items()}
 
-    def _used(self, states: Sequence[Activations]) -> list[Activations]:
+    def _select_states(self, states: Sequence[Activations]) -> list[Activations]:
         """The states that are read: those of the named encoders, or all that have candidates."""
         if self.encoders:
-            held = [store.provenance.encoder for store in states]
-            wanted = {_recorded(name, held): name for name in self.encoders}
+            names = [store.provenance.encoder for store in states]
+            wanted = {_find_recorded(name, names): name for name in self.encoders}
             named = [store for store in states if store.provenance.encoder in wanted]
-            lacking = {name for recorded, name in wanted.items() if recorded not in held}
+            lacking = {name for recorded, name in wanted.items() if recorded not in names}
             if lacking:
                 raise ConfigError(f"no states of the encoders {sorted(lacking)} are given")
             return named
         return [s for s in states if any(site.pooling in POOLINGS for site in s.sites)]
 
 
-def _method(select: str | Mapping[str, str]) -> Method:
+def _selection_method(select: str | Mapping[str, str]) -> Method:
     return "grid" if select == "grid" else "fisher"
 
 
-def _recorded(name: str, held: Sequence[str]) -> str:
+def _find_recorded(name: str, names: Sequence[str]) -> str:
     """The name that an encoder's states have, given that name or the path of its folder."""
-    return name if name in held else recorded_name(name)
+    return name if name in names else recorded_name(name)
 
 
-def _assigned(
+def _assign_stores(
     stores: Sequence[Activations], assignments: Mapping[str, str]
 ) -> dict[str, Activations]:
     names = [store.provenance.encoder for store in stores]
-    assignments = {target: _recorded(name, names) for target, name in assignments.items()}
+    assignments = {target: _find_recorded(name, names) for target, name in assignments.items()}
     shared = sorted({n for n in assignments.values() if names.count(n) > 1})
     if shared:
         raise ConfigError(
@@ -260,9 +260,9 @@ class JointConfig(FamilyConfig):
     @property
     def needs(self) -> tuple[Need, ...]:
         """The states of the encoders that are named."""
-        return tuple(Need(name, self._named(name)) for name in self.encoders)
+        return tuple(Need(name, self._sites_of(name)) for name in self.encoders)
 
-    def _named(self, encoder: str) -> tuple[Site, ...] | None:
+    def _sites_of(self, encoder: str) -> tuple[Site, ...] | None:
         return tuple(map(Site.parse, self.sites[encoder])) if encoder in self.sites else None
 
     def fit(
@@ -275,29 +275,29 @@ class JointConfig(FamilyConfig):
     ) -> Joint:
         """Take the moments of the train rows; labels aren't looked at."""
         del seed, progress
-        read = tuple(self._places(states))
+        read = tuple(self._list_places(states))
         widths = [store.provenance.hidden_size for store, _ in read]
         if not read or (self.combine == "averaged" and len(set(widths)) > 1):
             raise ConfigError(
                 f"the sites to be {self.combine} are {widths} wide; give one at least, and average "
                 "only sites of one width"
             )
-        moments = Moments.total(_moments(read, train.prompt_keys), hidden=sum(widths))
+        moments = Moments.total(_read_moments(read, train.prompt_keys), hidden=sum(widths))
         places = tuple(SingleSite(EncoderStates.of(store), site) for store, site in read)
-        return Joint(places, *_fitted(moments, self.combine, len(read), self.dim))
+        return Joint(places, *_fit_reduction(moments, self.combine, len(read), self.dim))
 
-    def _places(self, states: Sequence[Activations]) -> Iterator[Place]:
-        wanted = [(name, self._named(name)) for name in self.encoders]
+    def _list_places(self, states: Sequence[Activations]) -> Iterator[Place]:
+        wanted = [(name, self._sites_of(name)) for name in self.encoders]
         named = [
             (store_of(states, name, sites[0] if sites else None), sites) for name, sites in wanted
         ]
         layered = [s for s in states if any(site.pooling in POOLINGS for site in s.sites)]
         for store, sites in named or [(store, None) for store in layered]:
-            found = candidate_sites(store, poolings=self.poolings) if sites is None else sites
-            yield from ((store, site) for site in found)
+            sites_read = candidate_sites(store, poolings=self.poolings) if sites is None else sites
+            yield from ((store, site) for site in sites_read)
 
 
-def _moments(read: Sequence[Place], keys: Sequence[str]) -> Iterator[Moments]:
+def _read_moments(read: Sequence[Place], keys: Sequence[str]) -> Iterator[Moments]:
     """The moments of the sites side by side, a chunk of rows at a time."""
     at_once = max(1, CHUNK_BYTES // (4 * sum(s.provenance.hidden_size for s, _ in read)))
     for start in range(0, len(keys), at_once):
@@ -309,7 +309,7 @@ def _moments(read: Sequence[Place], keys: Sequence[str]) -> Iterator[Moments]:
         yield Moments.of(np.concatenate(sites, axis=1))
 
 
-def _fitted(
+def _fit_reduction(
     moments: Moments, combine: Combination, count: int, dim: int
 ) -> tuple[PerColumn, PerColumn, Float32[NDArray[np.float32], "dim hidden"]]:
     """Mean, scale and components of some sites side by side."""

@@ -131,15 +131,15 @@ class VectorsConfig(FamilyConfig):
     normalise: bool = True
 
     def __post_init__(self) -> None:
-        _ = self._site  # an invalid site is refused at once
+        _ = self._wanted_site  # an invalid site is refused at once
 
     @property
     def needs(self) -> tuple[Need, ...]:
         """The states of the encoder, at the site if that is known before the encoder is loaded."""
-        return (Need(self.encoder, None if self._site is None else (self._site,)),)
+        return (Need(self.encoder, None if self._wanted_site is None else (self._wanted_site,)),)
 
     @property
-    def _site(self) -> Site | None:
+    def _wanted_site(self) -> Site | None:
         if self.site is not None:
             return Site.parse(self.site)
         return OWN if gives_own_vectors(self.encoder) else None
@@ -150,8 +150,8 @@ class VectorsConfig(FamilyConfig):
         Raises:
             ConfigError: No states of the encoder are given.
         """
-        store = store_of(states, self.encoder, self._site)
-        site = self._site or Site(store.provenance.num_layers, "mean")
+        store = store_of(states, self.encoder, self._wanted_site)
+        site = self._wanted_site or Site(store.provenance.num_layers, "mean")
         return store, SingleSite(EncoderStates.of(store), site)
 
 
@@ -244,9 +244,9 @@ class EmbeddingConfig(VectorsConfig):
         moments = where.moments(
             store, train.prompt_keys, lambda s: _embedding_vectors(s, self.normalise)
         )
-        return Embedding(where, self.normalise, *self._fitted(moments))
+        return Embedding(where, self.normalise, *self._fit_reduction(moments))
 
-    def _fitted(self, moments: Moments) -> tuple[PerDimension, PerDimension, Any]:
+    def _fit_reduction(self, moments: Moments) -> tuple[PerDimension, PerDimension, Any]:
         if self.dim is not None:
             reducer = Reducer.fit(moments, self.dim, standardise=self.standardise)
             return reducer.mean, reducer.scale, reducer.components
@@ -302,7 +302,7 @@ class Signals(SingleSiteFamily):
 
     def verify(self) -> None:
         """Check that the states are signals."""
-        _check(self.where.source.provenance)
+        _check_width(self.where.source.provenance)
 
 
 @final
@@ -339,14 +339,14 @@ class SignalsConfig(FamilyConfig):
         """Compute the moments of the train rows; labels aren't used."""
         del seed, progress
         store = store_of(states, self.encoder, OWN)
-        _check(store.provenance)
+        _check_width(store.provenance)
         where = SingleSite(EncoderStates.of(store), OWN)
         moments = where.moments(store, train.prompt_keys, _signal_vectors)
         scale, _ = standard_scale(moments)
         return Signals(where, moments.mean.astype(np.float32), scale.astype(np.float32))
 
 
-def _check(provenance: Provenance) -> None:
+def _check_width(provenance: Provenance) -> None:
     if provenance.hidden_size != _COLUMNS:
         raise ConfigError(
             f"the states of {provenance.encoder!r} are {provenance.hidden_size} wide; signals are "

@@ -88,16 +88,16 @@ class HeadPrior:
             correct: Their labels; NaN where missing.
             siblings: The columns of the other efforts of the new target's model.
         """
-        inputs, known = head_inputs(correctness), ~np.isnan(correct)
-        residual = np.where(known, correct - correctness, 0)
+        inputs, is_labelled = head_inputs(correctness), ~np.isnan(correct)
+        residual = np.where(is_labelled, correct - correctness, 0)
         count = correctness.shape[1]
         near = list(siblings) or list(range(count))
         others = _mean_of_others(residual, near)
         odds = inputs[:, 2:] + inputs[:, 1:2]
-        usable = known.copy()
+        usable = is_labelled.copy()
         if len(near) > 1:
             usable[:, np.setdiff1d(np.arange(count), near)] = False
-        slope, surprise = _logistic(
+        slope, surprise = _fit_logistic(
             np.column_stack([odds[usable], others[usable]]),
             correct[usable],
             offset=0.0,
@@ -117,7 +117,7 @@ class HeadPrior:
     def posterior(self, rows: Rows, labels: Column) -> tuple[Weights, Matrix]:
         """The mean and covariance of the weights after these labels; NaN is left out."""
         there = ~np.isnan(labels)
-        weights, precision = _logistic(
+        weights, precision = _fit_logistic(
             self.slope * self.inputs[rows[there]],
             labels[there],
             offset=self.surprise[rows[there]],
@@ -137,11 +137,11 @@ class HeadPrior:
         chances = sigmoid(self.inputs @ weights)
         matters = (self.inputs.T * (chances * (1 - chances))) @ self.inputs / len(self.inputs)
         rows = self.slope * self.inputs[open_rows]
-        told = sigmoid(
+        mean_chances = sigmoid(
             (rows @ weights + self.surprise[open_rows])
             / np.sqrt(1 + np.pi / 8 * ((rows @ covariance) * rows).sum(axis=1))
         )
-        noise = 1 / np.maximum(told * (1 - told), _FLAT)
+        noise = 1 / np.maximum(mean_chances * (1 - mean_chances), _FLAT)
         left, chosen = np.ones(len(rows), dtype=np.bool_), []
         for _ in range(count):
             reach = rows @ covariance
@@ -173,7 +173,7 @@ def _prior_mean(count: int, siblings: Sequence[int]) -> Weights:
     return mean
 
 
-def _logistic(
+def _fit_logistic(
     rows: Inputs,
     labels: Column,
     *,
@@ -184,7 +184,7 @@ def _logistic(
     """The weights with the greatest posterior probability, and the precision there."""
 
     def loss(weights: Weights) -> float:
-        """The negative logarithm of the posterior probability, but for a constant."""
+        """The negative logarithm of the posterior probability, without a constant."""
         odds, away = rows @ weights + offset, weights - prior
         return float((np.logaddexp(0, odds) - labels * odds).sum() + precision @ away**2 / 2)
 
@@ -234,12 +234,12 @@ class AddedTarget:
 
     Attributes:
         router: The router.
-        asked: The ids of the questions that were chosen, in order.
+        questions: The ids of the questions that were chosen, in order.
         answered: How many of them have a label.
     """
 
     router: Router
-    asked: tuple[str, ...]
+    questions: tuple[str, ...]
     answered: int
 
 
@@ -276,7 +276,7 @@ class TargetAddition:
         """Predict the train rows; the arguments are those of `add_target`."""
         train = _train_rows(router, dataset)
         features, tokens = router.read(train, stores=stores, cache=cache, progress=progress)
-        fitted = router.mapped_as_fitted(router.predictor.correctness(features))
+        fitted = router.calibrate_fitted(router.predictor.correctness(features))
         head, nothing = router.output, np.full(len(train), np.nan)
         output = nothing if head is None else shared_output(head.expect(features, tokens).mean)
         return cls(router, train, fitted, tokens, output)
@@ -287,21 +287,26 @@ class TargetAddition:
         ask: Ask,
         *,
         labels: int,
-        among: Collection[str] | None = None,
+        candidates: Collection[str] | None = None,
         caution: float = CAUTION,
         progress: Progress | None = None,
     ) -> AddedTarget:
         """The router with one more target; the arguments are those of `add_target`."""
-        _check(self.router, new, labels, caution)
+        _check_addition(self.router, new, labels, caution)
         siblings = _find_siblings(self.router, new)
-        known = HeadPrior.of(self.correctness, self.train.correct, siblings=siblings)
-        open_rows, shown = _open_rows(self.train, among, labels), progress or SilentProgress()
-        answers, asked = _asked(known, open_rows, self.train, new.names[0], ask, labels, shown)
-        weights, covariance = known.posterior(answers.rows, answers.correct)
+        prior = HeadPrior.of(self.correctness, self.train.correct, siblings=siblings)
+        open_rows, progress = (
+            _open_rows(self.train, candidates, labels),
+            progress or SilentProgress(),
+        )
+        answers, questions = _ask_in_rounds(
+            prior, open_rows, self.train, new.names[0], ask, labels, progress
+        )
+        weights, covariance = prior.posterior(answers.rows, answers.correct)
         count = int((~np.isnan(answers.correct)).sum())
         head = TargetHead(weights, covariance, caution, count, answers.ratio(self.output))
-        rate = float(sigmoid(known.inputs @ weights).mean())
-        return AddedTarget(_joined(self, new, head, answers, rate), asked, count)
+        rate = float(sigmoid(prior.inputs @ weights).mean())
+        return AddedTarget(_join_target(self, new, head, answers, rate), questions, count)
 
 
 def add_target(
@@ -312,7 +317,7 @@ def add_target(
     *,
     labels: int,
     stores: Sequence[Activations] = (),
-    among: Collection[str] | None = None,
+    candidates: Collection[str] | None = None,
     caution: float = CAUTION,
     cache: Path | None = None,
     progress: Progress | None = None,
@@ -329,7 +334,7 @@ def add_target(
         ask: Returns the new target's answers to questions; called with more of them each round.
         labels: The number of questions to choose.
         stores: Stores of states of these queries; what is missing is encoded.
-        among: The ids to choose from; all train rows if not given.
+        candidates: The ids to choose from; all train rows if not given.
         caution: The standard deviations by which the log-odds are lowered.
         cache: The folder for states that are encoded now; in memory if not given.
         progress: Shows the progress.
@@ -338,9 +343,11 @@ def add_target(
         ConfigError: The name is taken, an option is out of range, or costs can't be estimated.
         DataError: The dataset lacks train rows or targets of the router, or too few questions.
     """
-    _check(router, new, labels, caution)
+    _check_addition(router, new, labels, caution)
     rows = TargetAddition.of(router, dataset, stores=stores, cache=cache, progress=progress)
-    return rows.add(new, ask, labels=labels, among=among, caution=caution, progress=progress)
+    return rows.add(
+        new, ask, labels=labels, candidates=candidates, caution=caution, progress=progress
+    )
 
 
 def known_answers(dataset: RoutingDataset, name: str) -> Ask:
@@ -357,25 +364,25 @@ def known_answers(dataset: RoutingDataset, name: str) -> Ask:
 def remove_target(router: Router, name: str) -> Router:
     """The router without one of its targets; the numbers of the others don't change.
 
-    Where it was the cheapest or the dearest, the scale of costs, and with it the meaning of lam,
-    changes.
+    Where it was the cheapest or the most expensive, the scale of costs changes, and with it the
+    meaning of lam.
 
     Raises:
         ConfigError: The router has no such target, or would have none that it was fitted for.
     """
     place = router.pool.indices([name])[0]
-    now = _changes(router).without(name)
-    if not now.stayed or len(now.targets) < 2:
+    changes = _pool_changes(router).without(name)
+    if not changes.remaining_places or len(changes.targets) < 2:
         raise ConfigError(f"{name!r} can't leave: a router needs two targets, one of them fitted")
     reference = router.reference
     if reference is not None:
         reference = replace(reference, accuracy=np.delete(reference.accuracy, place))
     return replace(
         router,
-        changes=now,
-        costs=router.costs.select(now.targets),
+        changes=changes,
+        costs=router.costs.select(changes.targets),
         reference=reference,
-        record=router.record.changed(f"{name} was removed"),
+        record=router.record.drop_measurements(f"{name} was removed"),
         cross_fit=None,
     )
 
@@ -397,8 +404,8 @@ class _Answers(NamedTuple):
         return own / total if total > 0 and own > 0 else None
 
 
-def _asked(
-    known: HeadPrior,
+def _ask_in_rounds(
+    prior: HeadPrior,
     open_rows: Rows,
     train: RoutingDataset,
     name: str,
@@ -416,26 +423,31 @@ def _asked(
     with progress.task("questions", total=float(labels)) as advance:
         for end in ends[ends > 0]:
             before = len(chosen)
-            posterior = known.posterior(answers.rows, answers.correct)
-            rows = known.choose(np.setdiff1d(open_rows, chosen), int(end) - before, posterior)
+            posterior = prior.posterior(answers.rows, answers.correct)
+            rows = prior.choose(np.setdiff1d(open_rows, chosen), int(end) - before, posterior)
             chosen, answered = np.concatenate([chosen, rows]), len(answers.rows)
-            found = ask([train.query_ids[row] for row in chosen.tolist()])
-            answers = _answers(found, train, name)
+            labelled = ask([train.query_ids[row] for row in chosen.tolist()])
+            answers = _select_answers(labelled, train, name)
             advance(float(len(chosen) - before))
-            if len(answers.rows) == answered:  # the budget is empty, or the target doesn't answer
+            if len(answers.rows) == answered:  # the budget is spent, or the target doesn't answer
                 break
     return answers, tuple(train.query_ids[row] for row in chosen.tolist())
 
 
-def _answers(found: RoutingDataset, train: RoutingDataset, name: str) -> _Answers:
-    found = found.select(targets=[name])
-    tables = (found.correct, found.output_tokens, found.input_tokens, found.recorded_cost)
+def _select_answers(labelled: RoutingDataset, train: RoutingDataset, name: str) -> _Answers:
+    labelled = labelled.select(targets=[name])
+    tables = (
+        labelled.correct,
+        labelled.output_tokens,
+        labelled.input_tokens,
+        labelled.recorded_cost,
+    )
     return _Answers(
-        np.array(train.rows(found.query_ids), dtype=np.int64), *(t[:, 0] for t in tables)
+        np.array(train.rows(labelled.query_ids), dtype=np.int64), *(t[:, 0] for t in tables)
     )
 
 
-def _check(router: Router, new: Pool, labels: int, caution: float) -> None:
+def _check_addition(router: Router, new: Pool, labels: int, caution: float) -> None:
     if router.is_voted:
         raise ConfigError(
             "the router learned from votes, and a target joins by labels that say how good each "
@@ -443,8 +455,8 @@ def _check(router: Router, new: Pool, labels: int, caution: float) -> None:
         )
     if len(new) != 1:
         raise ConfigError(f"one target is added at a time; the pool has {new.names}")
-    taken = {*router.pool.names, *router.fitted_targets}
-    if new.names[0] in taken:
+    names = {*router.pool.names, *router.fitted_targets}
+    if new.names[0] in names:
         raise ConfigError(
             f"the router knows {new.names[0]!r} already; give the target another name"
         )
@@ -484,39 +496,41 @@ def _open_rows(train: RoutingDataset, among: Collection[str] | None, labels: int
     return np.array(rows, dtype=np.int64)
 
 
-def _changes(router: Router) -> PoolChanges:
+def _pool_changes(router: Router) -> PoolChanges:
     return router.changes or PoolChanges.none(router.pool.names)
 
 
-def _joined(
+def _join_target(
     before: TargetAddition, new: Pool, head: TargetHead, answers: _Answers, rate: float
 ) -> Router:
     """The router with the new target's head, costs and rate."""
     router = before.router
     old, reference = router.pool, router.reference
-    providers = {one.name: one for one in (*new.providers, *old.providers)}
+    providers = {provider.name: provider for provider in (*new.providers, *old.providers)}
     pool = Pool((*old.targets, *new.targets), old.prices_date, tuple(providers.values()))
-    ratio = _median(answers.input_tokens / np.maximum(before.tokens[answers.rows], 1))
-    median = _median(answers.output_tokens)
+    ratio = _known_median(answers.input_tokens / np.maximum(before.tokens[answers.rows], 1))
+    median = _known_median(answers.output_tokens)
     if math.isnan(median):
-        median = _median(router.costs.median_output)
+        median = _known_median(router.costs.median_output)
     if reference is not None:
         reference = replace(reference, accuracy=np.append(reference.accuracy, rate))
     return replace(
         router,
-        changes=_changes(router).with_head(new.names[0], head),
+        changes=_pool_changes(router).with_head(new.names[0], head),
         costs=router.costs.with_target(
             pool,
             median_output=median,
             token_ratio=1.0 if math.isnan(ratio) else ratio,
-            fixed=_median(answers.recorded_cost),
+            fixed=_known_median(answers.recorded_cost),
         ),
         reference=reference,
-        record=router.record.changed(f"{new.names[0]} was added with {head.labels} labels"),
+        record=router.record.drop_measurements(
+            f"{new.names[0]} was added with {head.labels} labels"
+        ),
         cross_fit=None,
     )
 
 
-def _median(values: Column) -> float:
-    known = values[~np.isnan(values)]
-    return float(np.median(known)) if len(known) else math.nan
+def _known_median(values: Column) -> float:
+    values = values[~np.isnan(values)]
+    return float(np.median(values)) if len(values) else math.nan

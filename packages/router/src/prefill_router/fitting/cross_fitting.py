@@ -1,7 +1,7 @@
 """Judges a fitted router on all rows that it learned from, by fitting it again without them.
 
-Each fold is fitted as the router was: with its recipe chosen anew where it was chosen, its
-calibration part drawn anew, its neighbours searched among the other rows. A finished fold is kept
+Each fold is fitted as the router was: with its recipe chosen again where it was chosen, its
+calibration part drawn again, its neighbours searched among the other rows. A finished fold is kept
 until all are done, so that interrupted work goes on where it stopped.
 """
 
@@ -40,14 +40,14 @@ class CrossFitter:
     Attributes:
         dataset: The scored answers.
         states: The states of its queries.
-        drawn: The router's split; its test part takes no part.
+        split: The router's split; its test part takes no part.
         config: The options of the fit.
         folder: Where finished folds are kept until all are; None keeps them in memory.
     """
 
     dataset: RoutingDataset
     states: Sequence[Activations]
-    drawn: Split
+    split: Split
     config: FitConfig
     folder: Path | None = None
 
@@ -61,25 +61,25 @@ class CrossFitter:
         Raises:
             FitError: There are too few distinct queries, or a fold can't be fitted.
         """
-        rows = self.dataset.select(_learned_ids(self.drawn))
+        rows = self.dataset.select(_list_learned_ids(self.split))
         try:
             fold = stratified_folds(rows, count=FOLDS, seed=self.config.seed)
         except DataError as error:
             raise FitError(f"a verdict by cross-fitting needs more queries: {error}") from None
-        cache = None if self.folder is None else self.folder / self._name()
+        cache = None if self.folder is None else self.folder / self._hash_inputs()
         parts = []
         with (progress or SilentProgress()).task("verdict", total=float(FOLDS)) as advance:
             for number in range(FOLDS):
-                parts.append(self._fold(rows, fold, number, learn, cache))
+                parts.append(self._load_or_fit(rows, fold, number, learn, cache))
                 advance(note=f"fold {number + 1} of {FOLDS}")
         return CrossFit.join(parts)
 
     def forget(self) -> None:
         """Remove the finished folds, once what they are for is done."""
         if self.folder is not None:
-            shutil.rmtree(self.folder / self._name(), ignore_errors=True)
+            shutil.rmtree(self.folder / self._hash_inputs(), ignore_errors=True)
 
-    def _fold(
+    def _load_or_fit(
         self,
         rows: RoutingDataset,
         fold: Int64[NDArray[np.int64], " query"],
@@ -91,7 +91,7 @@ class CrossFitter:
         folder = None if cache is None else cache / str(number)
         ids = np.array(rows.query_ids, dtype=object)
         judged = rows.select(ids[fold == number].tolist())
-        entry = None if folder is None else _load(folder, judged.query_ids)
+        entry = None if folder is None else _load_fold(folder, judged.query_ids)
         if entry is not None:
             return entry
         router = learn(rows.select(ids[fold != number].tolist()))
@@ -106,11 +106,11 @@ class CrossFitter:
                 result.save(temporary)
         return result
 
-    def _name(self) -> str:
+    def _hash_inputs(self) -> str:
         """A hash of everything that the folds depend on."""
-        what = {
+        inputs = {
             "dataset": self.dataset.fingerprint,
-            "split": self.drawn.to_dict(),
+            "split": self.split.to_dict(),
             "config": to_jsonable_python(self.config.to_dict()),
             "pool": self.dataset.pool.public().to_dict(),
             "tables": _hash_tables(self.dataset),
@@ -118,11 +118,11 @@ class CrossFitter:
             "states": sorted(f"{store.provenance} {store.sites}" for store in self.states),
             "package": __version__,
         }
-        text = json.dumps(what, sort_keys=True)
+        text = json.dumps(inputs, sort_keys=True)
         return "cross-fit-" + hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _load(folder: Path, ids: Sequence[str]) -> CrossFit | None:
+def _load_fold(folder: Path, ids: Sequence[str]) -> CrossFit | None:
     """A fold that was kept; None where there is none of these queries that can be read."""
     try:
         entry = CrossFit.load(folder)
@@ -147,5 +147,5 @@ def _hash_soft_labels(config: FitConfig) -> str:
     return "" if soft is None else files.file_digest(soft.file)
 
 
-def _learned_ids(drawn: Split) -> list[str]:
-    return [name for part, ids in drawn.parts.items() if part != "test" for name in ids]
+def _list_learned_ids(split: Split) -> list[str]:
+    return [name for part, ids in split.parts.items() if part != "test" for name in ids]

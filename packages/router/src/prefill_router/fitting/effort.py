@@ -67,8 +67,8 @@ class EffortTrial:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for the router's record."""
-        known: tuple[Objective, ...] = ("choice", "auc", "brier") if self.scores else ()
-        means: dict[str, Any] = {name: round(self.mean(name), 4) for name in known}
+        objectives: tuple[Objective, ...] = ("choice", "auc", "brier") if self.scores else ()
+        means: dict[str, Any] = {name: round(self.mean(name), 4) for name in objectives}
         return {"recipe": self.name, **means, "why": self.why}
 
 
@@ -92,11 +92,11 @@ class EffortChoice:
         """What was tried and taken, for people."""
         if not self.trials:
             return f"the recipe {self.name!r} was taken without a trial"
-        tried = ", ".join(_words(one) for one in self.trials)
+        tried = ", ".join(_describe_trial(one) for one in self.trials)
         return f"the recipe {self.name!r} has the best choice AUC out of fold: {tried}"
 
 
-def _words(trial: EffortTrial) -> str:
+def _describe_trial(trial: EffortTrial) -> str:
     if trial.why:
         return f"{trial.name} ({trial.why})"
     return f"{trial.name} {trial.mean('choice'):.4f}"
@@ -105,7 +105,7 @@ def _words(trial: EffortTrial) -> str:
 def choose_recipe(
     dataset: RoutingDataset,
     states: Sequence[Activations],
-    drawn: Split,
+    split: Split,
     *,
     effort: Effort = "normal",
     minutes: float | None = None,
@@ -118,7 +118,7 @@ def choose_recipe(
     Args:
         dataset: The scored answers; only its train part is looked at.
         states: The states of its queries.
-        drawn: The split.
+        split: The split.
         effort: `quick` tries nothing, `normal` three recipes, `best` larger ones.
         minutes: The time after which no other fold is started, by default that of the effort; where
             it is over, the choice depends on how fast the machine is.
@@ -133,23 +133,23 @@ def choose_recipe(
     recipes = recipes_for(states, effort)
     if dataset.meaning.is_vote:
         return EffortChoice(VOTES, _recipe_for_votes(states))
-    train = dataset.select(drawn["train"])
+    train = dataset.select(split["train"])
     if len(train) < (ENOUGH if enough is None else enough):
         recipes = {PAPER: Recipe()}
     if len(recipes) == 1:
         return EffortChoice(*next(iter(recipes.items())))
-    rows = TrainOnly(train, frozenset(drawn.parts.get("test", ())))
+    rows = TrainOnly(train, frozenset(split.parts.get("test", ())))
     scorer = FoldScorer(rows, tuple(states), _FOLDS, seed, "choice")
-    given = MINUTES[effort] if minutes is None else minutes
-    until, trials = time.monotonic() + 60 * given, list[EffortTrial]()
+    limit = MINUTES[effort] if minutes is None else minutes
+    until, trials = time.monotonic() + 60 * limit, list[EffortTrial]()
     with (progress or SilentProgress()).task("recipes", total=float(len(recipes))) as advance:
         for name, recipe in recipes.items():
-            trials.append(_tried(name, recipe, scorer, trials, until))
+            trials.append(_try_recipe(name, recipe, scorer, trials, until))
             advance(note=name)
-    finished = [one for one in trials if len(one.scores) == _FOLDS]
-    if not finished and all(one.why for one in trials):
+    finished = [trial for trial in trials if len(trial.scores) == _FOLDS]
+    if not finished and all(trial.why for trial in trials):
         raise FitError(f"no recipe could be fitted: {trials[0].why}")
-    best = max(finished or trials, key=lambda one: one.mean("choice") if one.scores else -1.0)
+    best = max(finished or trials, key=lambda trial: trial.mean("choice") if trial.scores else -1.0)
     return EffortChoice(best.name, recipes[best.name], tuple(trials))
 
 
@@ -159,7 +159,7 @@ def fit_chosen(
     *,
     effort: Effort = "normal",
     config: FitConfig | None = None,
-    drawn: Split | None = None,
+    split: Split | None = None,
     sources: EncoderSources | None = None,
     cache: Path | None = None,
     verdict: bool | None = None,
@@ -173,7 +173,7 @@ def fit_chosen(
         stores: The states of its queries.
         effort: As for `choose_recipe`.
         config: The other options; the policy of its recipe is kept.
-        drawn: As for `fitting.fit_router`; so are the others.
+        split: As for `fitting.fit_router`; so are the others.
         sources: The paths of encoders, by name.
         cache: The folder where finished folds of the verdict are kept; in memory if not given.
         verdict: Whether it is judged by cross-fitting.
@@ -183,24 +183,24 @@ def fit_chosen(
     Raises:
         DataError: As for `fitting.fit_router`; so are the others.
     """
-    config, shown = replace(config or FitConfig(), effort=effort), progress or SilentProgress()
+    config, progress = replace(config or FitConfig(), effort=effort), progress or SilentProgress()
     adapt_to_votes(dataset, config)  # says what votes don't allow, before anything is fitted
-    drawn = drawn or draw(dataset, config)
-    router, found = learn_chosen(dataset, stores, drawn, config=config, progress=shown)
+    split = split or draw(dataset, config)
+    router, choice = learn_chosen(dataset, stores, split, config=config, progress=progress)
     again = replace(config, test=0.0)
 
     def learn_fold(part: RoutingDataset) -> Router:
-        enough = 0 if found.trials else len(dataset) + 1  # as it was for all rows
+        enough = 0 if choice.trials else len(dataset) + 1  # as it was for all rows
         return learn_chosen(part, stores, draw(part, again), config=again, enough=enough)[0]
 
     judging = FitJudge(dataset, stores, config, learn_fold, cache, verdict)
-    return judging.judge(router.with_sources(sources or EncoderSources()), save, shown), found
+    return judging.judge(router.with_sources(sources or EncoderSources()), save, progress), choice
 
 
 def learn_chosen(
     dataset: RoutingDataset,
     states: Sequence[Activations],
-    drawn: Split,
+    split: Split,
     *,
     config: FitConfig,
     enough: int | None = None,
@@ -210,25 +210,25 @@ def learn_chosen(
 
     The arguments and errors are those of `fit_chosen` and `choose_recipe`.
     """
-    effort = one_effort(config.effort)
-    found = choose_recipe(
-        *(dataset, states, drawn),
+    effort = parse_effort(config.effort)
+    choice = choose_recipe(
+        *(dataset, states, split),
         effort=effort,
         enough=enough,
         seed=config.seed,
         progress=progress,
     )
-    config = replace(config, recipe=replace(found.recipe, policy=config.recipe.policy))
-    router = learn(dataset, states, drawn, config=config, progress=progress)
+    config = replace(config, recipe=replace(choice.recipe, policy=config.recipe.policy))
+    router = learn(dataset, states, split, config=config, progress=progress)
     record = router.record
     added = {
-        "notes": (found.words, *record.notes),
-        "training": {**record.training, "recipes": [one.to_dict() for one in found.trials]},
+        "notes": (choice.words, *record.notes),
+        "training": {**record.training, "recipes": [trial.to_dict() for trial in choice.trials]},
     }
-    return router.with_record(record.model_copy(update=added)), found
+    return router.with_record(record.model_copy(update=added)), choice
 
 
-def one_effort(name: str | None) -> Effort:
+def parse_effort(name: str | None) -> Effort:
     """The effort of a name; `normal` if none is given.
 
     Raises:
@@ -240,22 +240,22 @@ def one_effort(name: str | None) -> Effort:
     raise ConfigError(f"the effort is {name!r}; it must be one of {list(EFFORTS)}")
 
 
-def _tried(
+def _try_recipe(
     name: str, recipe: Recipe, scorer: FoldScorer, before: Sequence[EffortTrial], until: float
 ) -> EffortTrial:
     """Score a recipe fold by fold, until it fails, is far behind, or the time is over."""
     trial, light = EffortTrial(name), replace(recipe, predictor=recipe.predictor.lighter())
-    finished = [one for one in before if len(one.scores) == _FOLDS]
+    finished = [other for other in before if len(other.scores) == _FOLDS]
     for fold in range(_FOLDS):
         if finished and time.monotonic() > until:
             return replace(trial, why="the time was over")
-        found, _, why = answer(scorer, light, ("none",), fold)
+        score, _, why = answer(scorer, light, ("none",), fold)
         trial = replace(
             trial,
-            scores=(*trial.scores, *found.values()),
+            scores=(*trial.scores, *score.values()),
             why=why,
         )
-        leads = [one.mean("choice", fold + 1) for one in finished]
+        leads = [other.mean("choice", fold + 1) for other in finished]
         if why or (leads and max(leads) - trial.mean("choice") > MARGINS["choice"]):
             return replace(trial, why=why or "it was far behind")
     return trial
@@ -269,10 +269,10 @@ def recipes_for(states: Sequence[Activations], effort: Effort) -> dict[str, Reci
     """
     if effort not in EFFORTS:
         raise ConfigError(f"the effort is {effort!r}; it must be one of {list(EFFORTS)}")
-    layered = [one for one in states if any(site.pooling == "mean" for site in one.sites)]
+    layered = [store for store in states if any(site.pooling == "mean" for site in store.sites)]
     if not layered:
         return {PAPER: Recipe()}
-    neighbours = [one for store in layered for one in _neighbours(store)]
+    neighbours = [block for store in layered for block in _list_neighbours(store)]
     layers, layer = (
         [*(block for store in layered for block in blocks(store)), *neighbours]
         for blocks in (_all_layers, _one_layer)
@@ -285,7 +285,7 @@ def recipes_for(states: Sequence[Activations], effort: Effort) -> dict[str, Reci
     }
     if effort == "quick":
         plain = {"layers": {"features": layers, "predictor": predictor}}
-    return {name: recipe_from_dict(one) for name, one in plain.items()}
+    return {name: recipe_from_dict(values) for name, values in plain.items()}
 
 
 def _recipe_for_votes(states: Sequence[Activations]) -> Recipe:
@@ -302,33 +302,35 @@ def _all_layers(store: Activations) -> list[dict[str, Any]]:
     sites = candidate_sites(store, poolings=("mean",))
     count = min(len(sites), max(1, _WIDEST // store.provenance.hidden_size))
     middles = [round((part + 0.5) * len(sites) / count - 0.5) for part in range(count)]
-    return [_block(store, [sites[place] for place in middles], 200)]
+    return [_describe_block(store, [sites[place] for place in middles], 200)]
 
 
 def _one_layer(store: Activations) -> list[dict[str, Any]]:
     """The mean and the last token of one layer, a block each."""
-    layer = _middle(store)
+    layer = _find_middle_layer(store)
     wanted = (Site(layer, "mean"), 200), (Site(layer, "last"), 100)
-    return [_block(store, [site], dim) for site, dim in wanted if site in store.sites]
+    return [_describe_block(store, [site], dim) for site, dim in wanted if site in store.sites]
 
 
-def _block(store: Activations, sites: Sequence[Site], dim: int) -> dict[str, Any]:
+def _describe_block(store: Activations, sites: Sequence[Site], dim: int) -> dict[str, Any]:
     name = store.provenance.encoder
     named = {name: [site.name for site in sites]}
     return {"kind": "joint", "encoders": [name], "sites": named, "dim": dim}
 
 
-def _middle(store: Activations) -> int:
+def _find_middle_layer(store: Activations) -> int:
     """The candidate layer nearest to a relative depth where little depends on the exact layer."""
     depth = _DEPTH * store.provenance.num_layers
     sites = candidate_sites(store, poolings=("mean",))
-    return min(sites, key=lambda one: abs(one.layer - depth)).layer
+    return min(sites, key=lambda site: abs(site.layer - depth)).layer
 
 
-def _neighbours(store: Activations) -> list[dict[str, Any]]:
+def _list_neighbours(store: Activations) -> list[dict[str, Any]]:
     """The labels of neighbours in the spaces of a middle layer and of the last candidate."""
     last = candidate_sites(store, poolings=("mean",))[-1]
-    sites = dict.fromkeys([Site(_middle(store), "mean"), Site(_middle(store), "last"), last])
+    sites = dict.fromkeys(
+        [Site(_find_middle_layer(store), "mean"), Site(_find_middle_layer(store), "last"), last]
+    )
     options = {"standardise": True, "kernel": "exponential", "smoothing": 3.0}
     return [
         {"kind": "neighbours", "encoder": store.provenance.encoder, "site": site.name}

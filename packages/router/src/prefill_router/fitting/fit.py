@@ -42,12 +42,12 @@ from prefill_router.fitting.inputs import (
     FOLDS,
     OutOfFold,
     calibrate,
-    corrected,
+    correct_labels,
     describe,
     error_notes,
     folds_of,
     gather,
-    learned_cascade,
+    learn_cascade,
     mix_soft_labels,
     posterior_labels,
 )
@@ -104,7 +104,7 @@ def fit_router(
     stores: Sequence[Activations] = (),
     *,
     config: FitConfig | None = None,
-    drawn: Split | None = None,
+    split: Split | None = None,
     sources: EncoderSources | None = None,
     cache: Path | None = None,
     verdict: bool | None = None,
@@ -120,7 +120,7 @@ def fit_router(
         dataset: The scored answers.
         stores: The states of its queries, one store per encoder; missing states are encoded now.
         config: The options; the paper's defaults if not given.
-        drawn: The split; without it every query is learned from, but for the part `config.test`.
+        split: The split; without it every query but the share `config.test` is learned from.
         sources: The paths of encoders, by name.
         cache: The folder for states that are encoded now; the user's cache if not given.
         verdict: Whether it is judged by cross-fitting on the rows that it learned from, which takes
@@ -134,21 +134,21 @@ def fit_router(
         ConfigError: The options contradict each other, or costs can't be estimated.
         FitError: There is nothing to learn from.
     """
-    config, shown = config or FitConfig(), progress or SilentProgress()
+    config, progress = config or FitConfig(), progress or SilentProgress()
     _check_routable(dataset)
     config = adapt_to_votes(dataset, config)
-    drawn = drawn or draw(dataset, config)
+    split = split or draw(dataset, config)
     states = gather(
-        config.recipe.needs, dataset, stores, sources=sources, cache=cache, progress=shown
+        config.recipe.needs, dataset, stores, sources=sources, cache=cache, progress=progress
     )
-    router = learn(dataset, states, drawn, config=config, progress=shown)
+    router = learn(dataset, states, split, config=config, progress=progress)
     again = replace(config, test=0.0)
 
     def learn_fold(part: RoutingDataset) -> Router:
         return learn(part, states, draw(part, again), config=again)
 
     judging = FitJudge(dataset, states, config, learn_fold, cache, verdict)
-    return judging.judge(router.with_sources(sources or EncoderSources()), save, shown)
+    return judging.judge(router.with_sources(sources or EncoderSources()), save, progress)
 
 
 @final
@@ -191,22 +191,24 @@ class FitJudge:
             return RouterFit(_with_note(router, error), sealed)
         parts = crossed.judged_parts(self.dataset, policy=router.policy)
         router = replace(router, cross_fit=crossed)
-        self._fitter(router).forget()
+        self._cross_fitter(router).forget()
         if sealed is not None:
             verdict = judge(parts, lam=router.setting, resamples=self.config.resamples)
             record = router.record.model_copy(
                 update={"verdict": verdict.to_dict(), "test_verdict": router.record.verdict}
             )
             return RouterFit(router.with_record(record), replace(sealed, verdict=verdict))
-        judged = evaluate(
-            crossed.pooled,
+        evaluation = evaluate(
+            crossed.comparable_predictions,
             self.dataset,
             policy=router.policy,
             resamples=self.config.resamples,
             progress=progress,
         )
-        judged = judged.with_parts(parts, lam=router.setting, resamples=self.config.resamples)
-        return RouterFit(_with_metrics(router, judged), judged)
+        evaluation = evaluation.with_parts(
+            parts, lam=router.setting, resamples=self.config.resamples
+        )
+        return RouterFit(_with_metrics(router, evaluation), evaluation)
 
     def _judge_votes(
         self, router: Router, save: Callable[[Router], None] | None, progress: Progress
@@ -226,7 +228,7 @@ class FitJudge:
         except (FitError, DataError) as error:
             return RouterFit(_with_note(router, error), None, sealed)
         verdict = judge_votes(parts_out_of_fold(crossed, self.dataset))
-        self._fitter(router).forget()
+        self._cross_fitter(router).forget()
         router = _with_win_verdict(replace(router, cross_fit=crossed), verdict)
         if sealed is not None:
             update = {"test_verdict": sealed.to_dict()}
@@ -252,16 +254,16 @@ class FitJudge:
             raise FitError(
                 "each fold would learn another cascade; seal a part to judge it on, with --test"
             )
-        return self._fitter(router).fit(self.learn, progress=progress)
+        return self._cross_fitter(router).fit(self.learn, progress=progress)
 
-    def _fitter(self, router: Router) -> CrossFitter:
+    def _cross_fitter(self, router: Router) -> CrossFitter:
         return CrossFitter(self.dataset, self.states, router.split, self.config, self.cache)
 
 
 def draw(dataset: RoutingDataset, config: FitConfig) -> Split:
-    """The split of a fit that is given none.
+    """The split of a fit without one of its own.
 
-    Every query is learned from, but for the share `config.test`; a recipe with a calibration has a
+    The fit learns from all queries but the share `config.test`; a recipe with a calibration keeps a
     tenth of them for it.
     """
     calibrated = config.recipe.calibration != "none"
@@ -278,7 +280,7 @@ def draw(dataset: RoutingDataset, config: FitConfig) -> Split:
 def learn(
     dataset: RoutingDataset,
     states: Sequence[Activations],
-    drawn: Split,
+    split: Split,
     *,
     config: FitConfig,
     progress: Progress | None = None,
@@ -288,7 +290,7 @@ def learn(
     Args:
         dataset: The scored answers.
         states: The states that the recipe's features read, see `fitting.inputs.gather`.
-        drawn: The split.
+        split: The split.
         config: The options.
         progress: Shows the progress.
 
@@ -299,30 +301,34 @@ def learn(
         FitError: There is nothing to learn from.
     """
     config = adapt_to_votes(dataset, config)
-    shown, recipe = progress or SilentProgress(), config.recipe
+    progress, recipe = progress or SilentProgress(), config.recipe
     _check_routable(dataset)
-    _check_calibration(drawn, recipe.calibration)
-    train = dataset.select(drawn["train"])
+    _check_calibration(split, recipe.calibration)
+    train = dataset.select(split["train"])
     if np.isnan(train.correct).all():
         raise FitError("no training query has a label; check the outcomes and the split")
-    families = [one.fit(train, states, seed=config.seed, progress=shown) for one in recipe.features]
+    families = [
+        family.fit(train, states, seed=config.seed, progress=progress) for family in recipe.features
+    ]
     features = FeatureSet(tuple(families))
     columns = features.read(PromptStates.of_dataset(train, states))
     reference = TrainReference.fit(columns, train.correct)
-    examples, happened = _examples(config, columns, train, shown)
-    fitted = recipe.predictor.fit(examples, seed=config.seed, progress=shown)
-    unseen, shrinkage = _shrunk(recipe, fitted, examples, happened, config.seed, shown)
-    calibrator, said = _calibrated(
-        dataset, states, drawn, features, fitted, shrinkage, recipe.calibration
+    examples, unbiased_labels = _make_examples(config, columns, train, progress)
+    fitted = recipe.predictor.fit(examples, seed=config.seed, progress=progress)
+    unseen, shrinkage = _fit_shrinkage(
+        recipe, fitted, examples, unbiased_labels, config.seed, progress
+    )
+    calibrator, calibrator_notes = _fit_calibrator(
+        dataset, states, split, features, fitted, shrinkage, recipe.calibration
     )
     tokens = count_tokens(features, PromptStates.of_dataset(train, states))
-    costs, output = _costs(columns, train, tokens, config)
+    costs, output = _fit_costs(columns, train, tokens, config)
     notes = (
-        *_notes(costs, features, len(train)),
+        *_list_notes(costs, features, len(train)),
         *fitted.notes,
         *error_notes(train),
         *_shrinkage_notes(shrinkage),
-        *said,
+        *calibrator_notes,
     )
     router = Router(
         features=features,
@@ -333,8 +339,8 @@ def learn(
         reference=reference,
         costs=costs,
         output=None if output is None else output.head,
-        split=drawn,
-        record=_record(dataset, drawn, config, fitted.training, notes),
+        split=split,
+        record=_make_record(dataset, split, config, fitted.training, notes),
     )
     if router.is_voted:
         return settle_votes(router, train)
@@ -347,7 +353,7 @@ def learn(
     return _with_choices(router, config, unseen, train, expected)
 
 
-def _examples(
+def _make_examples(
     config: FitConfig, columns: NDArray[np.float32], train: RoutingDataset, progress: Progress
 ) -> tuple[Examples, NDArray[np.float64]]:
     """The training data of the predictor, and labels that are right on average."""
@@ -365,10 +371,10 @@ def _examples(
     )
     error = train.label_error
     labels = posterior_labels(recipe.predictor, examples, error, seed=seed, progress=progress)
-    return replace(examples, correct=labels), corrected(examples.correct, error)
+    return replace(examples, correct=labels), correct_labels(examples.correct, error)
 
 
-def _costs(
+def _fit_costs(
     columns: NDArray[np.float32],
     train: RoutingDataset,
     tokens: NDArray[np.int64],
@@ -381,11 +387,11 @@ def _costs(
     return costs, fit_output(columns, train, tokens, folds_of(train, seed=config.seed), costs)
 
 
-def _shrunk(
+def _fit_shrinkage(
     recipe: Recipe,
     fitted: PredictorFit,
     examples: Examples,
-    happened: NDArray[np.float64],
+    unbiased_labels: NDArray[np.float64],
     seed: int,
     progress: Progress,
 ) -> tuple[OutOfFold | None, Shrinkage | None]:
@@ -396,14 +402,14 @@ def _shrunk(
     cascade = isinstance(recipe.policy, FrugalCascade)
     if not (recipe.shrinkage or recipe.operating_points or cascade) or examples.folds is None:
         return None, None
-    found = fitted.unseen
-    if found is None:
-        found = out_of_fold(recipe.predictor, examples, seed=seed, progress=progress)
-    unseen = OutOfFold(found, examples.folds)
+    predictions = fitted.unseen
+    if predictions is None:
+        predictions = out_of_fold(recipe.predictor, examples, seed=seed, progress=progress)
+    unseen = OutOfFold(predictions, examples.folds)
     if not recipe.shrinkage:
         return unseen, None
     folds = unseen.folds
-    return unseen, Shrinkage.fit(unseen.correctness, happened, folds, examples.targets)
+    return unseen, Shrinkage.fit(unseen.correctness, unbiased_labels, folds, examples.targets)
 
 
 def _costs_out_of_fold(
@@ -427,15 +433,15 @@ def _with_choices(
     """The router with what is learned from its out-of-fold predictions for train rows."""
     record, recipe = router.record, config.recipe
     if isinstance(recipe.policy, FrugalCascade):
-        policy, learned = learned_cascade(
+        policy, cascade_notes = learn_cascade(
             recipe.policy,
-            router.mapped(unseen.correctness),
+            router.calibrate(unseen.correctness),
             unseen,
             train=train,
             estimated_cost=cost,
         )
         router = replace(router, policy=policy)
-        record = record.model_copy(update={"notes": (*record.notes, *learned)})
+        record = record.model_copy(update={"notes": (*record.notes, *cascade_notes)})
     if not recipe.operating_points:
         return router.with_record(record)
     chosen = _operating_points(router, unseen, train, cost, config.setting)
@@ -450,14 +456,14 @@ def _operating_points(
     rule: SettingRule,
 ) -> OperatingPoints | None:
     """The settings that are best on train rows, by out-of-fold predictions."""
-    kept = ~np.isnan(unseen.correctness).any(axis=1)
-    if not kept.any() or np.isnan(train.correct[kept]).all():
+    is_predicted = ~np.isnan(unseen.correctness).any(axis=1)
+    if not is_predicted.any() or np.isnan(train.correct[is_predicted]).all():
         return None
     predictions = Predictions(
-        query_ids=tuple(np.array(train.query_ids, dtype=object)[kept].tolist()),
+        query_ids=tuple(np.array(train.query_ids, dtype=object)[is_predicted].tolist()),
         targets=router.pool.names,
-        correctness=router.mapped(unseen.correctness[kept]),
-        estimated_cost=cost[kept],
+        correctness=router.calibrate(unseen.correctness[is_predicted]),
+        estimated_cost=cost[is_predicted],
         scale=router.costs.scale,
     )
     trial = Trial.join(predictions, train, policy=router.policy)
@@ -489,10 +495,10 @@ def _shrinkage_notes(shrinkage: Shrinkage | None) -> tuple[str, ...]:
     )
 
 
-def _calibrated(
+def _fit_calibrator(
     dataset: RoutingDataset,
     states: Sequence[Activations],
-    drawn: Split,
+    split: Split,
     features: FeatureSet,
     fitted: PredictorFit,
     shrinkage: Shrinkage | None,
@@ -500,21 +506,21 @@ def _calibrated(
 ) -> tuple[Calibrator | None, tuple[str, ...]]:
     if kind == "none":
         return None, ()
-    part = dataset.select(drawn["calibration"])
+    part = dataset.select(split["calibration"])
     predicted = fitted.predictor.correctness(features.read(PromptStates.of_dataset(part, states)))
     if shrinkage is not None:
         predicted = shrinkage.shrink(predicted)
-    found = calibrate(kind, predicted, part)
-    return found.calibrator, found.notes
+    calibration = calibrate(kind, predicted, part)
+    return calibration.calibrator, calibration.notes
 
 
-def _notes(costs: CostEstimator, features: FeatureSet, rows: int) -> tuple[str, ...]:
+def _list_notes(costs: CostEstimator, features: FeatureSet, rows: int) -> tuple[str, ...]:
     free = ("no costs are known, so every lam but 0 chooses the most probable target",)
     estimated = [
         f"{name} lacks prices or output token counts; its cost is learned from the recorded ones"
-        for name in costs.recorded
+        for name in costs.recorded_targets
     ]
-    judged = [
+    site_notes = [
         f"{target}: {choice['note']}"
         for family in features.families
         if isinstance(family, FeatureExtractor)
@@ -522,14 +528,21 @@ def _notes(costs: CostEstimator, features: FeatureSet, rows: int) -> tuple[str, 
         for target, choice in encoder.get("targets", {}).items()
         if choice["note"].startswith("too few")
     ]
-    searching = rows > MOST_SEARCHED and any(one.kind == "neighbours" for one in features.families)
+    searching = rows > MOST_SEARCHED and any(
+        family.kind == "neighbours" for family in features.families
+    )
     sampled = (f"neighbours are searched among {MOST_SEARCHED:,} of the {rows:,} train rows",)
-    return (*(free if costs.is_free else ()), *estimated, *judged, *(sampled if searching else ()))
+    return (
+        *(free if costs.is_free else ()),
+        *estimated,
+        *site_notes,
+        *(sampled if searching else ()),
+    )
 
 
-def _record(
+def _make_record(
     dataset: RoutingDataset,
-    drawn: Split,
+    split: Split,
     config: FitConfig,
     training: Any,
     notes: tuple[str, ...],
@@ -539,7 +552,7 @@ def _record(
         package=__version__,
         trained_on=TrainedOn(
             fingerprint=dataset.fingerprint,
-            queries={part: len(ids) for part, ids in drawn.parts.items()},
+            queries={part: len(ids) for part, ids in split.parts.items()},
             benchmarks=dict(sorted(Counter(q.benchmark for q in dataset.queries).items())),
             missing_labels=int(np.isnan(dataset.correct).sum()),
         ),
@@ -556,8 +569,8 @@ def _with_metrics(router: Router, judged: Evaluation) -> Router:
         for name, estimate in judged.headline.items()
     }
     verdict = None if judged.verdict is None else judged.verdict.to_dict()
-    told = {"metrics": metrics, "verdict": verdict}
-    return router.with_record(router.record.model_copy(update=told))
+    outcome = {"metrics": metrics, "verdict": verdict}
+    return router.with_record(router.record.model_copy(update=outcome))
 
 
 def _with_win_verdict(router: Router, verdict: WinVerdict) -> Router:
@@ -580,7 +593,7 @@ def check_same_fit(
     stores: Sequence[Activations],
     *,
     config: FitConfig,
-    drawn: Split | None,
+    split: Split | None,
 ) -> None:
     """Check that a folder holds no router, or the result of the same fit.
 
@@ -589,7 +602,7 @@ def check_same_fit(
         dataset: The scored answers, as for `fit_router`.
         stores: The states.
         config: The options.
-        drawn: The split; None where it is drawn.
+        split: The split; None where it is drawn.
 
     Raises:
         ConfigError: The folder holds another router, or one whose prices were changed since.
@@ -598,29 +611,32 @@ def check_same_fit(
         return
     config = adapt_to_votes(dataset, config)
     try:
-        there = Router.load(folder)
+        earlier = Router.load(folder)
     except PrefillRouterError:
-        raise ConfigError(f"{folder} is a router that can't be read; {_MEND}") from None
+        raise ConfigError(f"{folder} is a router that can't be read; {_FIX}") from None
     needed = {recorded_name(need.encoder) for need in config.recipe.needs}
     encoders = {store.provenance.encoder for store in stores} | needed
     if (
-        there.record.trained_on.fingerprint != dataset.fingerprint
-        or _compared(there.record.options) != _compared(to_jsonable_python(config.to_dict()))
-        or there.split != (drawn or draw(dataset, config))
-        or there.is_repriced
-        or not {one.encoder for one in there.features.provenances} <= encoders
+        earlier.record.trained_on.fingerprint != dataset.fingerprint
+        or _drop_chosen_recipe(earlier.record.options)
+        != _drop_chosen_recipe(to_jsonable_python(config.to_dict()))
+        or earlier.split != (split or draw(dataset, config))
+        or earlier.is_repriced
+        or not {provenance.encoder for provenance in earlier.features.provenances} <= encoders
     ):
         raise ConfigError(
-            f"{folder} is another router, fitted on {there.record.created} on other data or with "
-            f"other options, or repriced since; {_MEND}"
+            f"{folder} is another router, fitted on {earlier.record.created} on other data or with "
+            f"other options, or repriced since; {_FIX}"
         )
 
 
-def _compared(options: dict[str, Any]) -> dict[str, Any]:
+def _drop_chosen_recipe(options: dict[str, Any]) -> dict[str, Any]:
     """The options that were given; a recipe that was chosen isn't one of them."""
     return {
-        name: one for name, one in options.items() if name != "recipe" or "effort" not in options
+        name: value
+        for name, value in options.items()
+        if name != "recipe" or "effort" not in options
     }
 
 
-_MEND = "name another folder, or pass --overwrite"
+_FIX = "name another folder, or pass --overwrite"

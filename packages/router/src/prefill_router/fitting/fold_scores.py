@@ -98,15 +98,15 @@ class FoldScore:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; null where a number isn't defined."""
-        one: dict[str, Any] = {name: plain(getattr(self, name)) for name in OBJECTIVES}
-        return {**one, "aucs": [plain(value) for value in self.aucs]}
+        objectives: dict[str, Any] = {name: plain(getattr(self, name)) for name in OBJECTIVES}
+        return {**objectives, "aucs": [plain(value) for value in self.aucs]}
 
     @classmethod
     def from_dict(cls, value: Any) -> "FoldScore":
         """The score of `to_dict`; raises KeyError, TypeError or ValueError where it isn't one."""
-        auc, brier, headroom = (_number(value[n]) for n in ("auc", "brier", "headroom"))
-        aucs = tuple(_number(one) for one in value["aucs"])
-        return cls(auc, brier, headroom, aucs, _number(value.get("choice")))
+        auc, brier, headroom = (_read_number(value[n]) for n in ("auc", "brier", "headroom"))
+        aucs = tuple(_read_number(auc) for auc in value["aucs"])
+        return cls(auc, brier, headroom, aucs, _read_number(value.get("choice")))
 
 
 @final
@@ -116,12 +116,12 @@ class FoldRows:
 
     Attributes:
         fit: Rows that everything but the calibrator is fitted on.
-        held: Rows that the calibrator is fitted on; empty without a calibrator.
+        calibration: Rows that the calibrator is fitted on; empty without a calibrator.
         judged: The fold's validation rows, which no fit sees.
     """
 
     fit: RoutingDataset
-    held: RoutingDataset
+    calibration: RoutingDataset
     judged: RoutingDataset
 
 
@@ -163,30 +163,30 @@ class FoldScorer:
         """
         began = time.monotonic()
         rows = self.rows(fold, calibrated=any(kind != "none" for kind in kinds))
-        fit, held, judged = self._features(recipe, rows, fold)
+        fit, calibration, judged = self._read_features(recipe, rows, fold)
         names = rows.fit.pool.names
         fitted = recipe.predictor.fit(
-            Examples(fit, rows.fit.correct, names, _groups(rows.fit)), seed=self.seed
+            Examples(fit, rows.fit.correct, names, _list_groups(rows.fit)), seed=self.seed
         )
         raw = fitted.predictor.correctness(judged)
         scores = {}
         for kind in kinds:
             after = raw
             if kind != "none":
-                found = fit_calibrator(
-                    kind, fitted.predictor.correctness(held), rows.held.correct, names
+                calibration_fit = fit_calibrator(
+                    kind, fitted.predictor.correctness(calibration), rows.calibration.correct, names
                 )
-                after = found.calibrator.calibrate(raw)
-            scores[str(kind)] = self._judged(rows, after, recipe, fit, judged)
+                after = calibration_fit.calibrator.calibrate(raw)
+            scores[str(kind)] = self._score_predictions(rows, after, recipe, fit, judged)
         return scores, time.monotonic() - began
 
     def rows(self, fold: int, *, calibrated: bool) -> FoldRows:
         """The rows of a fold."""
         if (fold, calibrated) not in self._rows:
-            self._rows[fold, calibrated] = self._drawn(fold, calibrated)
+            self._rows[fold, calibrated] = self._draw_rows(fold, calibrated)
         return self._rows[fold, calibrated]
 
-    def _drawn(self, fold: int, calibrated: bool) -> FoldRows:
+    def _draw_rows(self, fold: int, calibrated: bool) -> FoldRows:
         dataset = self.train.dataset
         place = stratified_folds(dataset, count=self.folds, seed=self.seed)
         ids = np.array(dataset.query_ids, dtype=object)
@@ -194,39 +194,39 @@ class FoldScorer:
         judged = dataset.select(ids[place == fold].tolist())
         if not calibrated:
             return FoldRows(rest, rest.select([]), judged)
-        drawn = split(rest, seed=self.seed, fractions=CALIBRATION)
-        return FoldRows(rest.select(drawn["train"]), rest.select(drawn["calibration"]), judged)
+        parts = split(rest, seed=self.seed, fractions=CALIBRATION)
+        return FoldRows(rest.select(parts["train"]), rest.select(parts["calibration"]), judged)
 
-    def _features(self, recipe: Recipe, rows: FoldRows, fold: int) -> list[Columns]:
-        parts = [self._family(one, rows, fold) for one in recipe.features]
+    def _read_features(self, recipe: Recipe, rows: FoldRows, fold: int) -> list[Columns]:
+        parts = [self._read_family(family, rows, fold) for family in recipe.features]
         return [np.concatenate(side, axis=1) for side in zip(*parts, strict=True)]
 
-    def _family(self, config: FamilyConfig, rows: FoldRows, fold: int) -> list[Columns]:
+    def _read_family(self, config: FamilyConfig, rows: FoldRows, fold: int) -> list[Columns]:
         made_by = sorted(str(store.provenance) for store in self.states)
-        drawn = [fold, bool(len(rows.held)), self.folds, self.seed]
-        what = [FAMILIES.kind_of(config), repr(config), *drawn, made_by]
+        rows_key = [fold, bool(len(rows.calibration)), self.folds, self.seed]
+        what = [FAMILIES.kind_of(config), repr(config), *rows_key, made_by]
         name = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16] + ".safetensors"
-        kept = (
+        columns = (
             self._columns.get(name)
             if self.cache is None
             else _read_columns(self.cache / name, rows)
         )
-        if kept is not None:
-            return kept
+        if columns is not None:
+            return columns
         family = config.fit(rows.fit, self.states, seed=self.seed)
-        made = [
+        columns = [
             family.read(PromptStates.of_dataset(part, self.states))
             if len(part)
             else np.empty((0, family.width), dtype=np.float32)
-            for part in (rows.fit, rows.held, rows.judged)
+            for part in (rows.fit, rows.calibration, rows.judged)
         ]
         if self.cache is None:
-            self._columns[name] = made
+            self._columns[name] = columns
         else:
-            _keep(self.cache / name, made)
-        return made
+            _write_columns(self.cache / name, columns)
+        return columns
 
-    def _judged(
+    def _score_predictions(
         self,
         rows: FoldRows,
         correctness: NDArray[np.float64],
@@ -240,8 +240,8 @@ class FoldScorer:
         brier = macro_mean(known_mean(once, (correctness - correct) ** 2))
         headroom = np.nan
         if self.objective == "headroom":
-            found = self._predictions(rows, correctness, recipe, fit, judged)
-            trial = Trial.join(found, rows.judged)
+            predictions = self._make_predictions(rows, correctness, recipe, fit, judged)
+            trial = Trial.join(predictions, rows.judged)
             headroom = float(Scorer(trial).score(once).headline["headroom_captured"][0])
         choice = PairRankings.of(correctness, correct).scores(once)["choice_auc"]
         return FoldScore(
@@ -252,7 +252,7 @@ class FoldScorer:
             float(choice[0]),
         )
 
-    def _predictions(
+    def _make_predictions(
         self,
         rows: FoldRows,
         correctness: NDArray[np.float64],
@@ -261,33 +261,33 @@ class FoldScorer:
         judged: Columns,
     ) -> Predictions:
         """The predictions with the judged rows' estimated costs, fitted on the rows of the fit."""
-        given, asked = self._tokens(rows.fit), self._tokens(rows.judged)
-        costs, expected = CostEstimator.fit(rows.fit, given), None
+        fit_tokens, judged_tokens = self._count_tokens(rows.fit), self._count_tokens(rows.judged)
+        costs, expected = CostEstimator.fit(rows.fit, fit_tokens), None
         if recipe.cost == "predicted":
             folds = folds_of(rows.fit, seed=self.seed)
-            head = fit_output(fit, rows.fit, given, folds, costs).head
-            expected = head.expect(judged, asked).mean
+            head = fit_output(fit, rows.fit, fit_tokens, folds, costs).head
+            expected = head.expect(judged, judged_tokens).mean
         inputs = rows.judged.input_tokens
         return Predictions(
             query_ids=rows.judged.query_ids,
             targets=rows.judged.pool.names,
             correctness=correctness,
-            estimated_cost=costs.estimate(asked, input_tokens=inputs, expected=expected),
+            estimated_cost=costs.estimate(judged_tokens, input_tokens=inputs, expected=expected),
             scale=costs.scale,
         )
 
-    def _tokens(self, part: RoutingDataset) -> NDArray[np.int64]:
+    def _count_tokens(self, part: RoutingDataset) -> NDArray[np.int64]:
         """The length of each prompt; each target's own length is this times a fitted ratio."""
         if self.states:
             return self.states[0].tokens(part.prompt_keys)
         return np.array([1 + len(prompt_text(q.prompt)) for q in part.queries], dtype=np.int64)
 
 
-def _groups(part: RoutingDataset) -> tuple[str, ...]:
+def _list_groups(part: RoutingDataset) -> tuple[str, ...]:
     return tuple(" / ".join(filter(None, (q.benchmark, q.domain))) for q in part.queries)
 
 
-def _keep(place: Path, parts: list[Columns]) -> None:
+def _write_columns(place: Path, parts: list[Columns]) -> None:
     with files.replacing_file(place) as temporary:
         save_file(dict(zip(_PARTS, parts, strict=True)), temporary)
 
@@ -295,16 +295,16 @@ def _keep(place: Path, parts: list[Columns]) -> None:
 def _read_columns(place: Path, rows: FoldRows) -> list[Columns] | None:
     """The kept columns; None where there are none or their shape doesn't match."""
     try:
-        held = read_tensors(place).tensors
+        columns = read_tensors(place).tensors
     except CorruptError:
         return None
-    sizes = dict(zip(_PARTS, (len(rows.fit), len(rows.held), len(rows.judged)), strict=True))
-    if set(held) != set(_PARTS) or any(len(held[n]) != size for n, size in sizes.items()):
+    sizes = dict(zip(_PARTS, (len(rows.fit), len(rows.calibration), len(rows.judged)), strict=True))
+    if set(columns) != set(_PARTS) or any(len(columns[n]) != size for n, size in sizes.items()):
         return None
-    return [held[name] for name in _PARTS]
+    return [columns[name] for name in _PARTS]
 
 
-def _number(value: Any) -> float:
+def _read_number(value: Any) -> float:
     return float("nan") if value is None else float(value)
 
 

@@ -51,7 +51,7 @@ from prefill_router.predictors import (
     out_of_fold,
 )
 from prefill_router.progress import Progress
-from prefill_router.router import EncoderSources, cached_states
+from prefill_router.router import EncoderSources, encode_cached
 from prefill_router.targets import Pool, Target
 
 
@@ -77,14 +77,16 @@ def gather(
     Raises:
         ConfigError: An encoder isn't found.
     """
-    found = list(stores)
+    gathered = list(stores)
     for need in needs:
-        if not any(_meets(store, need, dataset) for store in found):
-            found.append(_encoded(need, dataset, sources or EncoderSources(), cache, progress))
-    return tuple(found)
+        if not any(_meets_need(store, need, dataset) for store in gathered):
+            gathered.append(
+                _encode_need(need, dataset, sources or EncoderSources(), cache, progress)
+            )
+    return tuple(gathered)
 
 
-def _meets(store: Activations, need: Need, dataset: RoutingDataset) -> bool:
+def _meets_need(store: Activations, need: Need, dataset: RoutingDataset) -> bool:
     return (
         store.provenance.encoder == recorded_name(need.encoder)
         and set(need.sites or ()) <= set(store.sites)
@@ -92,7 +94,7 @@ def _meets(store: Activations, need: Need, dataset: RoutingDataset) -> bool:
     )
 
 
-def _encoded(
+def _encode_need(
     need: Need,
     dataset: RoutingDataset,
     sources: EncoderSources,
@@ -105,7 +107,7 @@ def _encoded(
         device=sources.device,
         trust_remote_code=sources.trust_remote_code,
     )
-    return cached_states(
+    return encode_cached(
         dataset,
         encoder,
         cache or default_cache(),
@@ -135,17 +137,19 @@ def mix_soft_labels(
         FormatError: The file is missing or malformed, repeats a pair, scores none of these
             queries, or a score is outside [0, 1].
     """
-    scores = _scores(train, soft)
-    both = ~np.isnan(scores) & ~np.isnan(train.correct)
-    if not both.any():
+    scores = _tabulate_scores(train, soft)
+    has_both = ~np.isnan(scores) & ~np.isnan(train.correct)
+    if not has_both.any():
         raise FormatError(
             "it scores no answer of the train part; use the ids and targets of the dataset",
             file=soft.file,
         )
-    return np.where(both, (1 - soft.weight) * train.correct + soft.weight * scores, train.correct)
+    return np.where(
+        has_both, (1 - soft.weight) * train.correct + soft.weight * scores, train.correct
+    )
 
 
-def _scores(
+def _tabulate_scores(
     train: RoutingDataset, soft: SoftLabels
 ) -> Float64[NDArray[np.float64], "query target"]:
     frame = _read_scores(soft)
@@ -250,7 +254,7 @@ def folds_of(
         return np.zeros(len(train), dtype=np.int64)
 
 
-def learned_cascade(
+def learn_cascade(
     config: FrugalCascade,
     correctness: Correctness,
     unseen: OutOfFold,
@@ -276,7 +280,7 @@ def learned_cascade(
             "or labels; score more answers"
         )
     paid = np.where(np.isnan(train.observed_cost), estimated_cost, train.observed_cost)
-    found = config.fit(
+    cascade_fit = config.fit(
         correctness,
         train.correct,
         paid,
@@ -284,7 +288,7 @@ def learned_cascade(
         unseen.folds,
         targets=train.pool.names,
     )
-    return found.policy, found.notes
+    return cascade_fit.policy, cascade_fit.notes
 
 
 Table = Float64[NDArray[np.float64], "query target"]
@@ -305,17 +309,17 @@ def posterior(label: Table, error: Table, prior: Table) -> Table:
     """
     wrong = np.nan_to_num(error)
 
-    def given(chance: Table) -> Table:
+    def posterior_of(chance: Table) -> Table:
         right = prior * chance
         return right / (right + (1 - prior) * (1 - chance))
 
     erring = wrong > 0
     wrong = np.where(erring, wrong, 0.25)  # any error: the result is used for erring labels only
-    soft = label * given(1 - wrong) + (1 - label) * given(wrong)
+    soft = label * posterior_of(1 - wrong) + (1 - label) * posterior_of(wrong)
     return np.where(erring, soft, label)
 
 
-def corrected(label: Table, error: Table | None) -> Table:
+def correct_labels(label: Table, error: Table | None) -> Table:
     """Labels that are right on average; single ones may lie outside [0, 1]."""
     if error is None:
         return label

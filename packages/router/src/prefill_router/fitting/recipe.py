@@ -31,7 +31,7 @@ from prefill_router.plugins import names_elsewhere
 from prefill_router.policy import FrugalCascade, Lambda, Policy
 from prefill_router.predictors import PREDICTORS, PredictorConfig, TrunkConfig, predictor_config
 from prefill_router.router import unheld_encoder
-from prefill_router.serialization import AGAIN
+from prefill_router.serialization import REMEDY
 from prefill_router.yaml_files import read_yaml
 
 CostKind = Literal["predicted", "median"]
@@ -111,8 +111,10 @@ class Recipe:
         """Plain values for JSON, as `recipe_from_dict` reads them."""
         soft = self.soft_labels
         return {
-            "features": [{"kind": FAMILIES.kind_of(one), **_plain(one)} for one in self.features],
-            "predictor": {"kind": PREDICTORS.kind_of(self.predictor), **_plain(self.predictor)},
+            "features": [
+                {"kind": FAMILIES.kind_of(one), **_to_plain(one)} for one in self.features
+            ],
+            "predictor": {"kind": PREDICTORS.kind_of(self.predictor), **_to_plain(self.predictor)},
             "shrinkage": self.shrinkage,
             "operating_points": self.operating_points,
             "calibration": self.calibration,
@@ -124,15 +126,15 @@ class Recipe:
         }
 
 
-def _plain(config: Any) -> dict[str, Any]:
-    return {name: _value(value) for name, value in asdict(config).items()}
+def _to_plain(config: Any) -> dict[str, Any]:
+    return {name: _plain_value(value) for name, value in asdict(config).items()}
 
 
-def _value(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(name): _value(one) for name, one in value.items()}
+        return {str(name): _plain_value(part) for name, part in value.items()}
     if isinstance(value, tuple | list):
-        return [_value(one) for one in value]
+        return [_plain_value(part) for part in value]
     return str(value) if isinstance(value, Path) else value
 
 
@@ -195,7 +197,9 @@ def read_recipe(path: Path) -> Recipe:
     Raises:
         FormatError: The file is missing, isn't YAML, or has unknown fields.
     """
-    return _told(path, lambda: recipe_from_dict(_mapping(read_yaml(path), "a recipe"), near=path))
+    return _name_file(
+        path, lambda: recipe_from_dict(_check_mapping(read_yaml(path), "a recipe"), near=path)
+    )
 
 
 def read_recipes(path: Path) -> dict[str, Recipe]:
@@ -204,7 +208,7 @@ def read_recipes(path: Path) -> dict[str, Recipe]:
     Raises:
         FormatError: The file is missing, isn't YAML, or has unknown fields.
     """
-    return _told(path, lambda: _build_recipes(_read_list(path), path))
+    return _name_file(path, lambda: _build_recipes(_read_list(path), path))
 
 
 def read_installed_recipes(path: Path) -> tuple[dict[str, Recipe], dict[str, str]]:
@@ -227,33 +231,33 @@ def read_installed_recipes(path: Path) -> tuple[dict[str, Recipe], dict[str, str
         installed = {name: value for name, value in values.items() if name not in distributions}
         return _build_recipes(installed, path), distributions
 
-    return _told(path, read)
+    return _name_file(path, read)
 
 
 def _read_list(path: Path) -> dict[str, Mapping[str, Any]]:
     """The plain values of the recipes in a list, by name."""
-    value = _mapping(read_yaml(path), "the file")
+    value = _check_mapping(read_yaml(path), "the file")
     if "routers" not in value and set(value) <= set(_PARTS):
         raise ConfigError(
             "this is one recipe, for: prefill-router fit --recipe; a list has routers, by name"
         )
-    named = _mapping(value.get("routers"), "routers")
+    named = _check_mapping(value.get("routers"), "routers")
     unknown = set(value) - {"routers"}
     if unknown or not named:
         raise ConfigError(f"it holds {sorted(map(str, value))}; it must hold routers, by name")
-    return {str(name): _mapping(recipe) for name, recipe in named.items()}
+    return {str(name): _check_mapping(recipe) for name, recipe in named.items()}
 
 
 def _build_recipes(values: Mapping[str, Mapping[str, Any]], path: Path) -> dict[str, Recipe]:
     return {
-        name: _named(name, partial(recipe_from_dict, value, near=path))
+        name: _name_router(name, partial(recipe_from_dict, value, near=path))
         for name, value in values.items()
     }
 
 
 def _predictor_kind(value: Mapping[str, Any]) -> str:
     """The kind of a recipe's predictor; empty where it is the default."""
-    return "" if value.get("predictor") is None else _kind(value["predictor"], "predictor")[0]
+    return "" if value.get("predictor") is None else _split_kind(value["predictor"], "predictor")[0]
 
 
 def recipe_from_dict(value: Mapping[str, Any], *, near: Path | None = None) -> Recipe:
@@ -278,21 +282,23 @@ def recipe_from_dict(value: Mapping[str, Any], *, near: Path | None = None) -> R
     if value.get("features") is not None:
         given = value["features"]
         listed = given if isinstance(given, list | tuple) else [given]
-        parts["features"] = tuple(map(_family, listed))
+        parts["features"] = tuple(map(_read_family, listed))
     if value.get("predictor") is not None:
-        parts["predictor"] = _predictor(value["predictor"])
+        parts["predictor"] = _read_predictor(value["predictor"])
     for name in ("shrinkage", "operating_points"):
         if value.get(name) is not None:
-            parts[name] = _truth(value[name], name)
+            parts[name] = _check_truth(value[name], name)
     if value.get("calibration") is not None:
         parts["calibration"] = calibration.find(str(value["calibration"])).kind
     if value.get("cost") is not None:
-        parts["cost"] = _cost(value["cost"])
+        parts["cost"] = _read_cost(value["cost"])
     if value.get("policy") is not None:
-        kind, options = _kind(value["policy"], "policy")
+        kind, options = _split_kind(value["policy"], "policy")
         parts["policy"] = policy_of({"kind": kind, **options})
     if value.get("soft_labels") is not None:
-        parts["soft_labels"] = _soft_labels(_mapping(value["soft_labels"], "soft_labels"), near)
+        parts["soft_labels"] = _read_soft_labels(
+            _check_mapping(value["soft_labels"], "soft_labels"), near
+        )
     return Recipe(**parts)
 
 
@@ -318,12 +324,12 @@ def switchyard_recipe(states: Sequence[Activations]) -> Recipe:
             f"{unread}, which Switchyard needs; encode with the hub id or the folder of such a "
             "model, without --template plain"
         )
-    found = candidate_sites(store, poolings=("last",))
-    sites = tuple(site.name for site in found if site.layer < made_by.num_layers)
+    candidates = candidate_sites(store, poolings=("last",))
+    sites = tuple(site.name for site in candidates if site.layer < made_by.num_layers)
     if not sites:
         raise ConfigError(
-            f"{store.name} holds {found[0].name} alone of the upper half, which Switchyard reads "
-            "after the final norm; encode layers below it"
+            f"{store.name} holds {candidates[0].name} alone of the upper half, which Switchyard "
+            "reads after the final norm; encode layers below it"
         )
     encoder = made_by.encoder
     block = JointConfig(encoders=(encoder,), sites={encoder: sites}, combine="averaged")
@@ -344,63 +350,63 @@ def policy_of(value: Mapping[str, Any]) -> policy.Policy | policy.FrugalCascade:
             return policy.FrugalCascade.parse(value)
         return policy.from_dict(value)
     except CorruptError as error:  # these options were written by the user, not saved
-        raise ConfigError(str(error).removesuffix(f"; {AGAIN}")) from None
+        raise ConfigError(str(error).removesuffix(f"; {REMEDY}")) from None
 
 
-def _family(value: Any) -> FamilyConfig:
-    kind, options = _kind(value, "features")
+def _read_family(value: Any) -> FamilyConfig:
+    kind, options = _split_kind(value, "features")
     return build(FAMILIES.find(kind).config, options, what=f"the features {kind}")
 
 
-def _predictor(value: Any) -> PredictorConfig:
-    kind, options = _kind(value, "predictor")
+def _read_predictor(value: Any) -> PredictorConfig:
+    kind, options = _split_kind(value, "predictor")
     return predictor_config({"kind": kind, **options})
 
 
-def _soft_labels(value: Mapping[str, Any], near: Path | None) -> SoftLabels:
-    found = build(SoftLabels, value, what="soft_labels")
-    if near is None or found.file.is_absolute():
-        return found
-    return SoftLabels(file=near.parent / found.file, weight=found.weight)
+def _read_soft_labels(value: Mapping[str, Any], near: Path | None) -> SoftLabels:
+    soft_labels = build(SoftLabels, value, what="soft_labels")
+    if near is None or soft_labels.file.is_absolute():
+        return soft_labels
+    return SoftLabels(file=near.parent / soft_labels.file, weight=soft_labels.weight)
 
 
-def _kind(value: Any, what: str) -> tuple[str, dict[str, Any]]:
+def _split_kind(value: Any, what: str) -> tuple[str, dict[str, Any]]:
     if isinstance(value, str):
         return value, {}
-    options = dict(_mapping(value, what))
+    options = dict(_check_mapping(value, what))
     kind = options.pop("kind", None)
     if not isinstance(kind, str):
         raise ConfigError(f"{what} needs a kind; it holds {sorted(map(str, options))}")
     return kind, options
 
 
-def _cost(value: Any) -> CostKind:
-    found: dict[Any, CostKind] = {kind: kind for kind in get_args(CostKind)}
-    if not isinstance(value, str) or value not in found:
-        raise ConfigError(f"cost is {value!r}; it must be {' or '.join(found)}")
-    return found[value]
+def _read_cost(value: Any) -> CostKind:
+    kinds: dict[Any, CostKind] = {kind: kind for kind in get_args(CostKind)}
+    if not isinstance(value, str) or value not in kinds:
+        raise ConfigError(f"cost is {value!r}; it must be {' or '.join(kinds)}")
+    return kinds[value]
 
 
-def _truth(value: Any, what: str) -> bool:
+def _check_truth(value: Any, what: str) -> bool:
     if not isinstance(value, bool):
         raise ConfigError(f"{what} is {value!r}; it must be true or false")
     return value
 
 
-def _mapping(value: Any, what: str = "a recipe") -> Mapping[str, Any]:
+def _check_mapping(value: Any, what: str = "a recipe") -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise ConfigError(f"{what} must be a mapping of names to values, not {value!r}")
     return value
 
 
-def _named(name: str, read: Callable[[], Recipe]) -> Recipe:
+def _name_router(name: str, read: Callable[[], Recipe]) -> Recipe:
     try:
         return read()
     except PrefillRouterError as error:
         raise ConfigError(f"router {name!r}: {error}") from None
 
 
-def _told(path: Path, read: Callable[[], _Read]) -> _Read:
+def _name_file(path: Path, read: Callable[[], _Read]) -> _Read:
     try:
         return read()
     except PrefillRouterError as error:

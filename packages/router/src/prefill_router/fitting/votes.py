@@ -56,14 +56,14 @@ def adapt_to_votes(dataset: RoutingDataset, config: FitConfig) -> FitConfig:
             )
         return config
     _check_votes(dataset)
-    asked = {
+    options = {
         "a calibration": recipe.calibration != "none",
         "soft labels": recipe.soft_labels is not None,
         "a probability that labels are wrong": _has_errors(dataset),
         f"the policy {recipe.policy.kind}": isinstance(recipe.policy, Cascade | FrugalCascade),
         "a limit on cost, or a goal other than accuracy,": config.setting not in _SETTINGS,
     }
-    for what, is_asked in asked.items():
+    for what, is_asked in options.items():
         if is_asked:
             raise FitError(
                 f"{what} needs labels that say how good each answer is, and these are votes; leave "
@@ -80,11 +80,11 @@ def adapt_to_votes(dataset: RoutingDataset, config: FitConfig) -> FitConfig:
 
 def vote_recipe(recipe: Recipe) -> Recipe:
     """The recipe with a predictor that learns from votes."""
-    given = recipe.predictor
-    learns_votes = isinstance(given, LogisticConfig) and given.votes
+    predictor = recipe.predictor
+    learns_votes = isinstance(predictor, LogisticConfig) and predictor.votes
     return replace(
         recipe,
-        predictor=given if learns_votes else LogisticConfig(votes=True),
+        predictor=predictor if learns_votes else LogisticConfig(votes=True),
         shrinkage=False,
         operating_points=False,
     )
@@ -149,12 +149,12 @@ def parts_out_of_fold(crossed: CrossFit, votes: RoutingDataset) -> list[VotedPar
         crossed: Chances to win, each by a router that didn't see the vote.
         votes: The votes; those without a prediction are left out.
     """
-    held, parts = set(votes.query_ids), []
+    labelled_ids, parts = set(votes.query_ids), []
     for place, chosen in enumerate(crossed.choices):
         ids = [
             name
             for name, fold in zip(crossed.predictions.query_ids, crossed.fold, strict=True)
-            if fold == place and name in held
+            if fold == place and name in labelled_ids
         ]
         if ids:
             ranking = FixedRanking.from_dict(chosen.references)

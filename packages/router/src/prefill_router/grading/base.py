@@ -52,14 +52,14 @@ class GraderTraits:
         name: Its name in tasks.
         version: Increased with every change that may change a verdict.
         setting: What its verdicts depend on besides task and answer.
-        kept: Whether its verdicts are expensive enough to be cached.
+        is_cached: Whether its verdicts are expensive enough to be cached.
         at_once: How many answers it grades concurrently; 1 where it is too fast to need threads.
     """
 
     name: str
     version: int
     setting: str = ""
-    kept: bool = False
+    is_cached: bool = False
     at_once: int = 1
 
 
@@ -85,22 +85,22 @@ class Grader(ABC):
         """End the grader's processes and connections; answers being graded may then fail."""
 
 
-def graded(right: bool, *, extracted: str = "", detail: str = "") -> Grade:
+def make_grade(right: bool, *, extracted: str = "", detail: str = "") -> Grade:
     """The grade of a right or a wrong answer."""
-    return Grade(score=float(right), extracted=shortened(extracted), detail=shortened(detail))
+    return Grade(score=float(right), extracted=shorten(extracted), detail=shorten(detail))
 
 
-def ungraded(missing: str, detail: str = "") -> Grade:
+def make_missing_grade(missing: str, detail: str = "") -> Grade:
     """The grade of an answer that couldn't be graded, with the reason."""
-    return Grade(missing=missing, detail=shortened(detail))
+    return Grade(missing=missing, detail=shorten(detail))
 
 
 def unfit(detail: str) -> Grade:
     """The grade of an answer whose task lacks what the grader needs."""
-    return ungraded("unfit_task", detail)
+    return make_missing_grade("unfit_task", detail)
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     """The text; where it is longer than `SHOWN` characters, its beginning and its end."""
     if len(text) <= SHOWN:
         return text

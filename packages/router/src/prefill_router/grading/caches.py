@@ -76,7 +76,7 @@ CREATE TABLE IF NOT EXISTS failures (
 );
 CREATE INDEX IF NOT EXISTS judgments_by_key ON judgments (key, sample);
 """
-_CHARGED = """
+_CHARGES = """
 SELECT COALESCE(SUM(COALESCE(j.charged, f.charged, c.most)), 0)
 FROM calls c LEFT JOIN judgments j USING (call) LEFT JOIN failures f USING (call)
 """
@@ -115,7 +115,7 @@ class Judgments:
     @property
     def charged(self) -> float:
         """US dollars of all calls, with the most that those of unknown bill can have cost."""
-        return float(self._database.select(_CHARGED)[0][0])
+        return float(self._database.select(_CHARGES)[0][0])
 
     def bill(self, *, held_back: float = 0.0) -> JudgeBill:
         """The cost of all calls.
@@ -145,7 +145,7 @@ class Judgments:
             most: Most US dollars that it can cost.
         """
         query = "INSERT INTO calls VALUES (NULL, ?, ?) RETURNING call"
-        return int(self._database.select(query, [_now(), most])[0][0])
+        return int(self._database.select(query, [_current_time(), most])[0][0])
 
     def add_reply(
         self,
@@ -163,8 +163,8 @@ class Judgments:
         whole = {**vars(reply), "usage": vars(reply.usage)}
         plain = json.dumps(whole, default=dict)
         request = json.dumps(judge.request.to_dict())
-        asked = (call, key, sample, _now(), _name(judge))
-        self._add("judgments", (*asked, request, prompt, reply.text, plain, cost, charged))
+        asked = (call, key, sample, _current_time(), _model_name(judge))
+        self._add_row("judgments", (*asked, request, prompt, reply.text, plain, cost, charged))
 
     def add_failure(
         self,
@@ -178,10 +178,10 @@ class Judgments:
         charged: float,
     ) -> None:
         """Record a call without a reply, and the most that it may have cost."""
-        asked = (call, key, sample, _now(), _name(judge))
-        self._add("failures", (*asked, failure, detail, charged))
+        asked = (call, key, sample, _current_time(), _model_name(judge))
+        self._add_row("failures", (*asked, failure, detail, charged))
 
-    def _add(self, table: str, row: tuple[Any, ...]) -> None:
+    def _add_row(self, table: str, row: tuple[Any, ...]) -> None:
         marks = ", ".join("?" * len(row))
         cells = [storable(cell) if isinstance(cell, str) else cell for cell in row]
         self._database.change([(f"INSERT INTO {table} VALUES ({marks})", cells)])
@@ -199,14 +199,14 @@ def _make_judgments(database: Database, run: RunStatement) -> None:
 def judgment_key(judge: Target, prompt: str) -> str:
     """SHA-256 of a judge, its request's parameters and its prompt, in hexadecimal."""
     request = json.dumps(judge.request.to_dict(), sort_keys=True)
-    return prompt_key("\0".join((_name(judge), request, prompt)))
+    return prompt_key("\0".join((_model_name(judge), request, prompt)))
 
 
-def _name(judge: Target) -> str:
+def _model_name(judge: Target) -> str:
     return judge.model or judge.name
 
 
-def _now() -> str:
+def _current_time() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 

@@ -28,10 +28,10 @@ from prefill_router.grading.base import (
     Grader,
     GraderTraits,
     Settings,
-    graded,
-    shortened,
+    make_grade,
+    make_missing_grade,
+    shorten,
     unfit,
-    ungraded,
 )
 from prefill_router.runs import Task
 from prefill_router.sandbox import Sandbox
@@ -70,54 +70,59 @@ class CodeGrader(Grader):
 
     def __init__(self, sandbox: Sandbox, *, jobs: int = 1, interpreter: str = "") -> None:
         self._sandbox = sandbox
-        self._read: tuple[Task, list[ProgramTest]] | None = None
+        self._task_tests: tuple[Task, list[ProgramTest]] | None = None
         self._stopping = threading.Event()
         facts = [f"{name} {value}" for name, value in vars(sandbox.limits).items()]
         setting = ", ".join([*facts, *([interpreter] if interpreter else [])])
-        self.about = GraderTraits(name="code", version=2, setting=setting, kept=True, at_once=jobs)
+        self.about = GraderTraits(
+            name="code", version=2, setting=setting, is_cached=True, at_once=jobs
+        )
 
     def grade(self, task: Task, text: str) -> Grade:
         """Run the answer's last block of code against the tests, up to the first that fails."""
         function = task.options.get("function")
         try:
-            tests = self._tests(task, named=isinstance(function, str))
+            tests = self._read_task_tests(task, named=isinstance(function, str))
         except ValueError as error:
             return unfit(str(error))
         code = last_code_block(text)
         if code is None:
-            return graded(False, detail="no block of code")
+            return make_grade(False, detail="no block of code")
         programs = {False: STDIN_PROGRAM, True: call_program(str(function))}
         for number, test in enumerate(tests, 1):
             if self._stopping.is_set():
-                return ungraded("interrupted")
-            failed = self._failed(test, programs[test.functional], code)
+                return make_missing_grade("interrupted")
+            failed = self._find_failure(test, programs[test.functional], code)
             if failed:
                 detail = f"test {number} of {len(tests)}: {failed}"
-                return graded(False, extracted=code, detail=detail)
-        return graded(True, extracted=code, detail=f"{len(tests)} tests passed")
+                return make_grade(False, extracted=code, detail=detail)
+        return make_grade(True, extracted=code, detail=f"{len(tests)} tests passed")
 
     def close(self) -> None:
         """Start no more tests; the present one ends by itself or at its limits."""
         self._stopping.set()
 
-    def _tests(self, task: Task, *, named: bool) -> list[ProgramTest]:
+    def _read_task_tests(self, task: Task, *, named: bool) -> list[ProgramTest]:
         """The task's tests; answers come task by task, so the last task's tests are cached."""
-        known = self._read
-        if known is None or known[0] is not task:
-            known = self._read = (task, read_tests(task.options.get("tests"), named=named))
-        return known[1]
+        task_tests = self._task_tests
+        if task_tests is None or task_tests[0] is not task:
+            task_tests = self._task_tests = (
+                task,
+                read_tests(task.options.get("tests"), named=named),
+            )
+        return task_tests[1]
 
-    def _failed(self, test: ProgramTest, program: str, code: str) -> str:
+    def _find_failure(self, test: ProgramTest, program: str, code: str) -> str:
         """The reason why an answer fails a test; empty where it passes."""
         source = code.encode("utf-8", "replace")
         stdin = test.input.encode("utf-8", "replace")
         outcome = self._sandbox_for(test).run(program, stdin=stdin, files={ANSWER_FILE: source})
         if outcome.status != "ok":
-            return f"{outcome.status} {_complaint(outcome.stderr)}".strip()
-        found = outcome.stdout.decode("utf-8", "replace")
+            return f"{outcome.status} {_last_complaint(outcome.stderr)}".strip()
+        output = outcome.stdout.decode("utf-8", "replace")
         if not test.functional:
-            return "" if same_output(found, test.output) else "wrong output"
-        equal = same_result(found, test.output)
+            return "" if same_output(output, test.output) else "wrong output"
+        equal = same_result(output, test.output)
         if equal is None:
             return "error: no result"
         return "" if equal else "wrong result"
@@ -167,10 +172,10 @@ def _read_test(number: int, test: Any, named: bool) -> ProgramTest:
     return ProgramTest(test["input"], test["output"], kind == "functional")
 
 
-def _complaint(stderr: bytes) -> str:
+def _last_complaint(stderr: bytes) -> str:
     """The last line on standard error, which names the exception."""
     lines = stderr.decode("utf-8", "replace").strip().splitlines()
-    return f"({shortened(lines[-1])[:200]})" if lines else ""
+    return f"({shorten(lines[-1])[:200]})" if lines else ""
 
 
 ANSWER_FILE = "answer.py"
@@ -244,18 +249,18 @@ def call_program(function: str) -> str:
     return _CALL_PROGRAM.replace("FUNCTION", repr(function))
 
 
-def same_output(found: str, expected: str) -> bool:
+def same_output(output: str, expected: str) -> bool:
     """Whether a program's output is the expected one, by LiveCodeBench's comparison.
 
     White space around the whole and around each line is ignored, but the number of lines counts.
     Two lines are the same if their texts are equal, or if both consist of decimal numbers that are
     exactly equal: 1.0 is 1.00, and 0.1 is not 0.1000001.
     """
-    ours, theirs = _lines(found), _lines(expected)
+    ours, theirs = _split_lines(output), _split_lines(expected)
     return len(ours) == len(theirs) and all(map(_same_line, ours, theirs))
 
 
-def same_result(found: str, expected: str) -> bool | None:
+def same_result(result: str, expected: str) -> bool | None:
     """Whether a function's result equals the expected one, both as JSON.
 
     Returns:
@@ -266,7 +271,7 @@ def same_result(found: str, expected: str) -> bool | None:
     """
     right = read_json(expected)
     try:
-        return bool(read_json(found) == right)
+        return bool(read_json(result) == right)
     except ValueError:
         return None
 
@@ -283,15 +288,15 @@ def read_json(text: str) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-def _lines(text: str) -> list[str]:
+def _split_lines(text: str) -> list[str]:
     return [line.strip() for line in text.strip().split("\n")]
 
 
-def _same_line(found: str, expected: str) -> bool:
-    if found == expected:
+def _same_line(line: str, expected: str) -> bool:
+    if line == expected:
         return True
     try:
-        return [Decimal(word) for word in found.split()] == [Decimal(w) for w in expected.split()]
+        return [Decimal(word) for word in line.split()] == [Decimal(w) for w in expected.split()]
     except (DecimalException, ValueError):  # not a number, or one that can't be compared
         return False
 
@@ -330,27 +335,27 @@ class FunctionGrader(Grader):
     def __init__(self, *, function: str | None = None) -> None:
         self.about = GraderTraits(name="python", version=1)
         self._function = function
-        self._loaded: dict[str, Function] = {}
+        self._functions: dict[str, Function] = {}
         if function is not None:
-            self._load(function)
+            self._load_once(function)
 
     def grade(self, task: Task, text: str) -> Grade:
         """Call the function."""
         name = self._function or task.options.get("function")
         if not isinstance(name, str):
             return unfit(f"the task names no function; give --grader-function as {_FORM}")
-        function, caught = self._load(name), _UserErrors()
-        said: object = None
+        function, caught = self._load_once(name), _UserErrors()
+        result: object = None
         with caught:
-            said = function(_plain(task), text)
+            result = function(_describe_task(task), text)
         if caught.message:
-            return ungraded("function_failed", caught.message)
-        return _grade(said)
+            return make_missing_grade("function_failed", caught.message)
+        return _make_grade(result)
 
-    def _load(self, name: str) -> Function:
-        if name not in self._loaded:
-            self._loaded[name] = load_function(name)
-        return self._loaded[name]
+    def _load_once(self, name: str) -> Function:
+        if name not in self._functions:
+            self._functions[name] = load_function(name)
+        return self._functions[name]
 
 
 def open_function(settings: Settings) -> Grader:
@@ -366,10 +371,10 @@ def load_function(name: str) -> Function:
     """
     place, function = place_and_name(name)
     module = _of_file(Path(place)) if place.endswith(".py") else _of_package(place)
-    found = getattr(module, function, None)
-    if not callable(found):
+    candidate = getattr(module, function, None)
+    if not callable(candidate):
         raise ConfigError(f"{place} has no function {function!r}; name one that it has")
-    return found  # type: ignore[no-any-return]
+    return candidate  # type: ignore[no-any-return]
 
 
 def place_and_name(name: str) -> tuple[str, str]:
@@ -390,18 +395,18 @@ def _of_file(path: Path) -> object:
         raise ConfigError(f"no such file as {path}; a grader's function is named as {_FORM}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # as an import does: dataclasses look their module up
-    with _loading(str(path)):
+    with _rename_load_errors(str(path)):
         spec.loader.exec_module(module)
     return module
 
 
 def _of_package(name: str) -> object:
-    with _loading(name):
+    with _rename_load_errors(name):
         return importlib.import_module(name)
 
 
 @contextmanager
-def _loading(name: str) -> Iterator[None]:
+def _rename_load_errors(name: str) -> Iterator[None]:
     """Turn any error that the user's code raises while it is loaded into a `ConfigError`."""
     caught = _UserErrors()
     with caught:
@@ -432,7 +437,7 @@ class _UserErrors(AbstractContextManager["_UserErrors"]):
         return True
 
 
-def _plain(task: Task) -> dict[str, Any]:
+def _describe_task(task: Task) -> dict[str, Any]:
     query = task.query
     chat = None if isinstance(query.prompt, str) else query.prompt
     messages = None if chat is None else [{"role": m.role, "content": m.content} for m in chat]
@@ -447,15 +452,19 @@ def _plain(task: Task) -> dict[str, Any]:
     }
 
 
-def _grade(said: object) -> Grade:
-    if inspect.isawaitable(said):
-        return ungraded("function_failed", "the function is asynchronous; a plain one is needed")
-    if hasattr(said, "item"):  # a number of NumPy
-        said = said.item()
-    if isinstance(said, bool):
-        return graded(said)
-    number = float(said) if isinstance(said, int | float) else math.nan
+def _make_grade(result: object) -> Grade:
+    if inspect.isawaitable(result):
+        return make_missing_grade(
+            "function_failed", "the function is asynchronous; a plain one is needed"
+        )
+    if hasattr(result, "item"):  # a number of NumPy
+        result = result.item()
+    if isinstance(result, bool):
+        return make_grade(result)
+    number = float(result) if isinstance(result, int | float) else math.nan
     if 0 <= number <= 1:
         return Grade(score=number)
-    kind = shortened(type(said).__name__)
-    return ungraded("function_failed", f"it returned {kind}; true, false or 0 to 1 is needed")
+    kind = shorten(type(result).__name__)
+    return make_missing_grade(
+        "function_failed", f"it returned {kind}; true, false or 0 to 1 is needed"
+    )

@@ -25,19 +25,19 @@ def main() -> None:
     """Answer requests until the input ends."""
     _limit_memory()
     logging.disable()
-    _library()
+    _load_library()
     sys.set_int_max_str_digits(100_000)
-    _read("$1$")  # loads what the library imports lazily
-    _say(READY)
+    _read_values("$1$")  # loads what the library imports lazily
+    _write_reply(READY)
     for line in sys.stdin:
         request = json.loads(line)
         try:
-            _say(decide(request["right"], request["found"]))
+            _write_reply(decide(request["right"], request["answer"]))
         except _TOO_MUCH:
-            _say({"unread": False, "equal": None, "read": ""})
+            _write_reply({"unread": False, "equal": None, "read": ""})
 
 
-def decide(right: Sequence[str], found: str) -> dict[str, Any]:
+def decide(right: Sequence[str], answer: str) -> dict[str, Any]:
     """Whether an answer equals one of the right ones.
 
     Returns:
@@ -48,28 +48,28 @@ def decide(right: Sequence[str], found: str) -> dict[str, Any]:
         MemoryError: Comparing takes too much memory.
         RecursionError: An expression is nested too deeply.
     """
-    golds = [_gold(text) for text in right]
+    golds = [_read_gold(text) for text in right]
     if not all(golds):
         return {"unread": True, "equal": None, "read": ""}
-    said = _read(found)
-    equal = any(_equal(gold, said) for gold in golds)
-    return {"unread": False, "equal": equal, "read": str(said[-1])[:2000] if said else ""}
+    results = _read_values(answer)
+    equal = any(_are_equal(gold, results) for gold in golds)
+    return {"unread": False, "equal": equal, "read": str(results[-1])[:2000] if results else ""}
 
 
-def _gold(text: str) -> list[Any]:
+def _read_gold(text: str) -> list[Any]:
     """The value of a right answer, read as mathematics throughout if no part of it is marked so.
 
     It is empty where the answer is malformed: the library then returns the bare text, which few
     answers equal, or only the part before the error.
     """
-    if not _balanced(text):
+    if not _is_balanced(text):
         return []
     marked = any(mark in text for mark in ("$", "\\boxed", "\\(", "\\["))
-    found = _read(text if marked else f"${text}$")
-    return found if any(not isinstance(one, str) for one in found) else []
+    values = _read_values(text if marked else f"${text}$")
+    return values if any(not isinstance(value, str) for value in values) else []
 
 
-def _balanced(text: str) -> bool:
+def _is_balanced(text: str) -> bool:
     """Whether all grouping braces are balanced."""
     depth = 0
     for brace in _BRACES.findall(text):
@@ -79,22 +79,22 @@ def _balanced(text: str) -> bool:
     return depth == 0
 
 
-def _read(text: str) -> list[Any]:
+def _read_values(text: str) -> list[Any]:
     try:
-        return list(_library().parse(text, parsing_timeout=None, raise_on_error=True))
+        return list(_load_library().parse(text, parsing_timeout=None, raise_on_error=True))
     except _BAD:
         return []
 
 
-def _equal(gold: list[Any], said: list[Any]) -> bool:
-    verify = _library().verify
+def _are_equal(gold: list[Any], results: list[Any]) -> bool:
+    verify = _load_library().verify
     try:
-        return bool(verify(gold, said, timeout_seconds=None, raise_on_error=True))
+        return bool(verify(gold, results, timeout_seconds=None, raise_on_error=True))
     except _BAD:  # from one of several readings; another may succeed
-        return bool(verify(gold, said, timeout_seconds=None, raise_on_error=False))
+        return bool(verify(gold, results, timeout_seconds=None, raise_on_error=False))
 
 
-def _library() -> Any:
+def _load_library() -> Any:
     return importlib.import_module("math_verify")  # it has no types
 
 
@@ -104,7 +104,7 @@ def _limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (soft, most))
 
 
-def _say(value: dict[str, Any]) -> None:
+def _write_reply(value: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
 

@@ -28,8 +28,8 @@ from prefill_router.runs import Answer, Run, Task
 from prefill_router.short_repr import short_repr
 from prefill_router.targets import Pool
 
-_SHOWN = 120
-_QUOTED = 16
+_MOST_SHOWN = 120
+_QUOTE_LENGTH = 16
 """An error that shares this many characters in a row with the prompt counts as quoting it."""
 
 
@@ -56,14 +56,14 @@ class UngradedExample:
 def _example_of(query: Query, target: str, detail: str) -> UngradedExample:
     """The example made of an answer and its grade's detail."""
     line = " ".join(detail.split())
-    if _quotes(line, " ".join(prompt_text(query.prompt).split())):
+    if _quotes_prompt(line, " ".join(prompt_text(query.prompt).split())):
         line = ""
-    shown = line if len(line) <= _SHOWN else f"{line[: _SHOWN - 2]} …"
+    shown = line if len(line) <= _MOST_SHOWN else f"{line[: _MOST_SHOWN - 2]} …"
     return UngradedExample(query_id=query.id, target=target, detail=shown)
 
 
-def _quotes(line: str, prompt: str) -> bool:
-    width = min(_QUOTED, len(prompt))
+def _quotes_prompt(line: str, prompt: str) -> bool:
+    width = min(_QUOTE_LENGTH, len(prompt))
     if not width:
         return False
     return any(line[at : at + width] in prompt for at in range(len(line) - width + 1))
@@ -145,7 +145,7 @@ class GradingTally:
             self._seconds.append(answer.reply.seconds)
             self._truncated += answer.reply.finish_reason == TRUNCATED
 
-    def unasked(self, count: int) -> None:
+    def add_unasked(self, count: int) -> None:
         """Count questions that were never asked."""
         if count:
             self._missing["not_asked"] += count
@@ -264,7 +264,7 @@ class TaskIndex:
         self._run = run
         self._entries = {
             task.query.id: TaskEntry(task.query, task.grader, digest, place)
-            for place, (digest, task) in enumerate(run.digested_tasks())
+            for place, (digest, task) in enumerate(run.read_digested_tasks())
         }
         self._last: tuple[str, Task] | None = None
 
@@ -322,19 +322,19 @@ class GradeTable:
             name: np.full(shape, np.nan)
             for name in ("correct", "input_tokens", "output_tokens", "recorded_cost")
         }
-        self._asked = np.zeros(shape, dtype=bool)
+        self._is_asked = np.zeros(shape, dtype=bool)
         self._rows: list[tuple[int, int, tuple[Any, ...]]] = []
         self._tallies = [GradingTally(name) for name in pool.names]
 
     def add(self, entry: TaskEntry, answer: Answer, grade: Grade) -> None:
         """Add an answer's grade."""
         row, column = entry.place, self._column[answer.target]
-        self._asked[row, column] = True
+        self._is_asked[row, column] = True
         self._tallies[column].add(answer, grade)
-        self._rows.append((row, column, _row(entry, answer, grade)))
+        self._rows.append((row, column, _make_row(entry, answer, grade)))
         if answer.reply is None:
             return
-        given, written = _tokens(answer)
+        given, written = _count_tokens(answer)
         cells = (grade.score, given, written, answer.cost)
         for table, value in zip(self._tables.values(), cells, strict=True):
             if value is not None:
@@ -346,21 +346,21 @@ class GradeTable:
         Raises:
             DataError: No target was asked anything.
         """
-        asked: NDArray[np.bool_] = np.any(self._asked, axis=1)
-        if not asked.any():
+        is_asked: NDArray[np.bool_] = np.any(self._is_asked, axis=1)
+        if not is_asked.any():
             raise DataError("the run has no answers yet; collect some first")
-        queries = tuple(entry.query for entry in self._tasks if asked[entry.place])
-        tables = {name: table[asked] for name, table in self._tables.items()}
+        queries = tuple(entry.query for entry in self._tasks if is_asked[entry.place])
+        tables = {name: table[is_asked] for name, table in self._tables.items()}
         meaning = LabelMeaning.of_labels(tables["correct"].flat)
         return RoutingDataset(queries, self._pool, **tables, meaning=meaning)
 
     def summaries(self) -> list[GradedTarget]:
         """The result of each target, in the pool's order."""
         for column, tally in enumerate(self._tallies):
-            tally.unasked(len(self._tasks) - int(self._asked[:, column].sum()))
+            tally.add_unasked(len(self._tasks) - int(self._is_asked[:, column].sum()))
         return [tally.summary() for tally in self._tallies]
 
-    def judged(self) -> tuple[int, dict[str, int]]:
+    def count_judged(self) -> tuple[int, dict[str, int]]:
         """The number of answers that judges scored, and of those that they failed at, by reason."""
         scored, failed = 0, Counter[str]()
         for _, _, (_, _, grader, score, missing, *_) in self._rows:
@@ -372,34 +372,34 @@ class GradeTable:
 
     def examples(self) -> dict[str, UngradedExample]:
         """The first answer, in the table's order, of each reason for a missing label."""
-        found: dict[str, UngradedExample] = {}
-        for _, _, (name, target, _, _, missing, _, detail, *_) in self._sorted():
-            if missing is not None and missing not in found:
-                found[missing] = _example_of(self._tasks[name].query, target, detail)
-        return dict(sorted(found.items()))
+        examples: dict[str, UngradedExample] = {}
+        for _, _, (name, target, _, _, missing, _, detail, *_) in self._sort_rows():
+            if missing is not None and missing not in examples:
+                examples[missing] = _example_of(self._tasks[name].query, target, detail)
+        return dict(sorted(examples.items()))
 
     def write(self, folder: Path) -> None:
         """Write the table of grades, in the order of the tasks and then of the pool."""
-        rows = [cells for _, _, cells in self._sorted()]
+        rows = [cells for _, _, cells in self._sort_rows()]
         content = io.BytesIO()
         pl.DataFrame(rows, schema=_COLUMNS, orient="row").write_parquet(content)
         (folder / GRADES).write_bytes(content.getbuffer())
 
-    def _sorted(self) -> list[tuple[int, int, tuple[Any, ...]]]:
+    def _sort_rows(self) -> list[tuple[int, int, tuple[Any, ...]]]:
         return sorted(self._rows, key=lambda row: row[:2])
 
 
-def _row(entry: TaskEntry, answer: Answer, grade: Grade) -> tuple[Any, ...]:
+def _make_row(entry: TaskEntry, answer: Answer, grade: Grade) -> tuple[Any, ...]:
     reply = answer.reply
     times: tuple[Any, ...] = (None, None, None, None)
     if reply is not None:
         first = (reply.first_token_seconds, reply.first_answer_seconds)
         times = (reply.finish_reason, *first, reply.seconds)
-    said = (grade.missing, storable(grade.extracted), storable(grade.detail))
-    return (entry.query.id, answer.target, entry.grader, grade.score, *said, *times)
+    reasons = (grade.missing, storable(grade.extracted), storable(grade.detail))
+    return (entry.query.id, answer.target, entry.grader, grade.score, *reasons, *times)
 
 
-def _tokens(answer: Answer) -> tuple[int | None, int | None]:
+def _count_tokens(answer: Answer) -> tuple[int | None, int | None]:
     """Input and output tokens as reported; None where the report is missing or impossible.
 
     An impossible report is recognised by the dollars at risk of the call that gave the answer.

@@ -15,7 +15,7 @@ from typing import Any, final
 from prefill_router import files
 from prefill_router.data import Origin, check_replaceable, write_dataset
 from prefill_router.errors import ConfigError, PrefillRouterError
-from prefill_router.grading.base import Grade, Grader, Settings, ungraded
+from prefill_router.grading.base import Grade, Grader, Settings, make_missing_grade
 from prefill_router.grading.caches import GradeCache, JudgeBill, Judgments, grade_key
 from prefill_router.grading.grade_table import (
     GradeTable,
@@ -25,7 +25,7 @@ from prefill_router.grading.grade_table import (
 )
 from prefill_router.grading.judge import JUDGES, JudgeGrader, Kind
 from prefill_router.grading.judge_client import JudgeClient, only_target
-from prefill_router.grading.registry import grader_named
+from prefill_router.grading.registry import find_grader
 from prefill_router.lazy_imports import load
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.remote import PathOrUrl
@@ -52,11 +52,11 @@ class Graders:
         """The grader of this name.
 
         Raises:
-            ConfigError: There is none, or it needs something that wasn't given or isn't installed.
-            SandboxError: It needs the sandbox, and there is none.
+            ConfigError: No grader has this name, or it needs what wasn't given or isn't installed.
+            SandboxError: It needs the sandbox, which this machine doesn't have.
         """
         if name not in self._open:
-            self._open[name] = self._opened(name)
+            self._open[name] = self._open_grader(name)
         return self._open[name]
 
     def open(self, names: Set[str]) -> None:
@@ -64,7 +64,7 @@ class Graders:
 
         Raises:
             ConfigError: As for a single grader; one error names all of them that need a judge.
-            SandboxError: One needs the sandbox, and there is none.
+            SandboxError: One needs the sandbox, which this machine doesn't have.
         """
         judges = [name for name in JUDGES if name in names]
         if judges:
@@ -73,7 +73,7 @@ class Graders:
             self[name]
 
     @property
-    def opened(self) -> Mapping[str, Grader]:
+    def open_graders(self) -> Mapping[str, Grader]:
         """The graders that are open, by name."""
         return self._open
 
@@ -85,8 +85,8 @@ class Graders:
         client, judgments = self._judge
         return judgments.bill(held_back=client.held_back * self.settings.judge_samples)
 
-    def _opened(self, name: str) -> Grader:
-        kind = grader_named(name)
+    def _open_grader(self, name: str) -> Grader:
+        kind = find_grader(name)
         for judge in JUDGES:
             if name == judge:
                 return self._judge_grader(judge)
@@ -176,18 +176,20 @@ def grade_run(
     """
     settings = settings or Settings()
     for name in settings.skip:
-        grader_named(name)
+        find_grader(name)
     origin = Origin.of("grade", run.folder)
     check_replaceable(out, origin=origin, overwrite=overwrite)
     tasks = TaskIndex(run)
     grades = GradeTable(tasks, run.pool)
     graders = Graders(settings, run.folder)
-    with _exclusive_lock(run.folder), _job(tasks, grades, graders, run.folder) as job:
+    with _exclusive_lock(run.folder), _open_job(tasks, grades, graders, run.folder) as job:
         left_out = job.grade_all(run, progress or SilentProgress())
-        judged, judge_failed = grades.judged()
+        judged, judge_failed = grades.count_judged()
         report = GradingReport(
             targets=tuple(grades.summaries()),
-            graders={n: _grader_setting(grader) for n, grader in sorted(graders.opened.items())},
+            graders={
+                n: _grader_setting(grader) for n, grader in sorted(graders.open_graders.items())
+            },
             skipped=tuple(sorted(settings.skip)),
             left_out=left_out,
             reused=job.reused,
@@ -221,7 +223,7 @@ def _exclusive_lock(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _job(
+def _open_job(
     tasks: TaskIndex, grades: GradeTable, graders: Graders, folder: Path
 ) -> Iterator["_GradingJob"]:
     """Yield a job; its threads and graders end with it, even after an error."""
@@ -259,7 +261,7 @@ class _GraderThreads:
     def submit(self, task: Task, text: str, waiting: _WaitingGrade) -> None:
         self.waiting[self.threads.submit(self.grader.grade, task, text)] = waiting
 
-    def finished(self) -> Iterator[tuple[_WaitingGrade, Grade]]:
+    def take_finished(self) -> Iterator[tuple[_WaitingGrade, Grade]]:
         """The answers that are graded by now, after waiting for at least one."""
         done, _ = wait(self.waiting, return_when=FIRST_COMPLETED)
         for future in done:
@@ -278,7 +280,7 @@ class _GradingJob:
         self._graders = graders
         self._keep = keep
         self._lanes: dict[str, _GraderThreads] = {}
-        self._made: set[bytes] = set()
+        self._new_keys: set[bytes] = set()
 
     def grade_all(self, run: Run, progress: Progress) -> int:
         """Grade every answer; returns the number of those left out."""
@@ -289,7 +291,7 @@ class _GradingJob:
         with progress.task("grading", total=total) as advance:
             for answer in run.answers():
                 if answer.target in names and answer.query_id in self._tasks:
-                    self._take(answer, advance)
+                    self._take_answer(answer, advance)
                 else:
                     left_out += 1
                     advance()
@@ -310,7 +312,7 @@ class _GradingJob:
     def _open_graders(self, run: Run) -> None:
         """Open all graders that have an answer, so that errors come before any work."""
         for name in dict.fromkeys(entry.grader for entry in self._tasks):
-            grader_named(name)
+            find_grader(name)
         skipped, names = self._graders.settings.skip, set(run.pool.names)
         self._graders.open(
             {
@@ -321,38 +323,40 @@ class _GradingJob:
             - skipped
         )
 
-    def _take(self, answer: Answer, advance: Callable[[], None]) -> None:
+    def _take_answer(self, answer: Answer, advance: Callable[[], None]) -> None:
         entry = self._tasks[answer.query_id]
         if answer.reply is None:
-            self._note(entry, answer, ungraded(answer.missing or "unknown"), advance)
+            self._note_grade(
+                entry, answer, make_missing_grade(answer.missing or "unknown"), advance
+            )
         elif entry.grader in self._graders.settings.skip:
-            self._note(entry, answer, ungraded("skipped"), advance)
+            self._note_grade(entry, answer, make_missing_grade("skipped"), advance)
         else:
-            self._grade(entry, answer, answer.reply.text, advance)
+            self._grade_answer(entry, answer, answer.reply.text, advance)
 
-    def _grade(
+    def _grade_answer(
         self, entry: TaskEntry, answer: Answer, text: str, advance: Callable[[], None]
     ) -> None:
         grader = self._graders[entry.grader]
         about = grader.about
-        key = grade_key(about, entry.digest, text) if about.kept else b""
-        known = self._known(about.name, key, advance) if key else None
-        if known is not None:
-            self.reused += key not in self._made
-            self._note(entry, answer, known, advance)
-        elif about.at_once == 1 and not about.kept:
-            self._note(entry, answer, grader.grade(self._task(entry), text), advance)
+        key = grade_key(about, entry.digest, text) if about.is_cached else b""
+        grade = self._find_grade(about.name, key, advance) if key else None
+        if grade is not None:
+            self.reused += key not in self._new_keys
+            self._note_grade(entry, answer, grade, advance)
+        elif about.at_once == 1 and not about.is_cached:
+            self._note_grade(entry, answer, grader.grade(self._task_of(entry), text), advance)
         else:
             self._hand_over(grader, _WaitingGrade(entry, answer, key), text, advance)
 
-    def _known(self, name: str, key: bytes, advance: Callable[[], None]) -> Grade | None:
+    def _find_grade(self, name: str, key: bytes, advance: Callable[[], None]) -> Grade | None:
         """The cached verdict; if another target gave the same answer, wait for its verdict."""
         lane = self._lanes.get(name)
         while lane and any(waiting.key == key for waiting in lane.waiting.values()):
             self._note_finished(lane, advance)
-        if self._graders.settings.fresh and key not in self._made:
+        if self._graders.settings.fresh and key not in self._new_keys:
             return None
-        return self._kept.get(key)
+        return self._cache.get(key)
 
     def _hand_over(
         self, grader: Grader, waiting: _WaitingGrade, text: str, advance: Callable[[], None]
@@ -361,26 +365,26 @@ class _GradingJob:
         lane = self._lanes.setdefault(name, _GraderThreads(grader))
         while len(lane.waiting) >= lane.most:
             self._note_finished(lane, advance)
-        lane.submit(self._task(waiting.entry), text, waiting)
+        lane.submit(self._task_of(waiting.entry), text, waiting)
 
     def _note_finished(self, lane: _GraderThreads, advance: Callable[[], None]) -> None:
-        for waiting, grade in lane.finished():
+        for waiting, grade in lane.take_finished():
             if waiting.key:
-                self._kept.put(waiting.key, grade)
-                self._made.add(waiting.key)
-            self._note(waiting.entry, waiting.answer, grade, advance)
+                self._cache.put(waiting.key, grade)
+                self._new_keys.add(waiting.key)
+            self._note_grade(waiting.entry, waiting.answer, grade, advance)
 
-    def _note(
+    def _note_grade(
         self, entry: TaskEntry, answer: Answer, grade: Grade, advance: Callable[[], None]
     ) -> None:
         self._grades.add(entry, answer, grade)
         advance()
 
     @cached_property
-    def _kept(self) -> GradeCache:
+    def _cache(self) -> GradeCache:
         return self._keep()
 
-    def _task(self, entry: TaskEntry) -> Task:
+    def _task_of(self, entry: TaskEntry) -> Task:
         return self._tasks.task(entry.query.id)
 
 

@@ -81,7 +81,7 @@ class JudgeClient:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="judge", daemon=True)
         self._thread.start()
-        self._wait(self._upstream.__aenter__())
+        self._run_call(self._upstream.__aenter__())
 
     @property
     def held_back(self) -> float:
@@ -96,37 +96,37 @@ class JudgeClient:
             sample: The number of the reply among several to the same prompt, from 0.
         """
         key, retries = judgment_key(self.judge, prompt), Retries(self._retrying)
-        asked = JudgeReply(failure="interrupted")
+        failure = JudgeReply(failure="interrupted")
         while not self._stopping.is_set():
             if self._failed_for_good:
                 detail = "the judge failed too often and isn't asked any more"
                 return JudgeReply(failure=self._failed_for_good, detail=detail)
-            call = self._make(key, prompt, sample)
+            call = self._make_call(key, prompt, sample)
             if call is None:
-                return asked if self._stopping.is_set() else self._over_limit(key, prompt)
+                return failure if self._stopping.is_set() else self._over_limit(key, prompt)
             if isinstance(call.outcome, Reply):
                 return JudgeReply(text=call.outcome.text)
-            asked = JudgeReply(failure=call.outcome.failure, detail=str(call.outcome))
+            failure = JudgeReply(failure=call.outcome.failure, detail=str(call.outcome))
             try:
                 self._stopping.wait(retries.wait(call.outcome))
             except UpstreamError:
                 break
-        return asked
+        return failure
 
     def stop(self) -> None:
         """Cancel the calls under way; no more are made."""
         self._stopping.set()
-        self._wait(self._cancel_all())
+        self._run_call(self._cancel_all())
 
     def close(self) -> None:
         """Disconnect; no thread may call `ask` any more."""
-        self._wait(self._upstream.__aexit__(None, None, None))
-        self._wait(self._loop.shutdown_default_executor())
+        self._run_call(self._upstream.__aexit__(None, None, None))
+        self._run_call(self._loop.shutdown_default_executor())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
-    def _make(self, key: str, prompt: str, sample: int) -> PaidCall | None:
+    def _make_call(self, key: str, prompt: str, sample: int) -> PaidCall | None:
         """Make one call and record its outcome; None where it may not begin."""
         numbers: list[int] = []
 
@@ -141,22 +141,22 @@ class JudgeClient:
             begin=begin,
         )
         try:
-            call: PaidCall | None = self._wait(making)
+            call: PaidCall | None = self._run_call(making)
         except CancelledError:
             most = bound(self.judge, prompt).dollars or 0.0
             for number in numbers:
                 self._keep_failure(number, key, sample, ("interrupted", "cancelled"), most)
             raise
         if call is not None:
-            self._keep(numbers[0], key, prompt, sample, call)
+            self._keep_call(numbers[0], key, prompt, sample, call)
         return call
 
-    def _keep(self, number: int, key: str, prompt: str, sample: int, call: PaidCall) -> None:
+    def _keep_call(self, number: int, key: str, prompt: str, sample: int, call: PaidCall) -> None:
         bill, outcome = call.bill, call.outcome
         if isinstance(outcome, UpstreamError):
             failure = (outcome.failure, str(outcome))
             self._keep_failure(number, key, sample, failure, bill.charged)
-            self._count(outcome)
+            self._count_failure(outcome)
             return
         self._judgments.add_reply(
             number,
@@ -187,12 +187,12 @@ class JudgeClient:
             f"${self._limit or 0:.4f} are spent; raise --judge-max-cost",
         )
 
-    def _count(self, error: UpstreamError) -> None:
+    def _count_failure(self, error: UpstreamError) -> None:
         self._in_a_row += 1
         if error.failure in FOR_ANY_PROMPT or self._in_a_row >= _MOST_IN_A_ROW:
             self._failed_for_good = error.failure
 
-    def _wait(self, call: Coroutine[Any, Any, Any]) -> Any:
+    def _run_call(self, call: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
     async def _cancel_all(self) -> None:

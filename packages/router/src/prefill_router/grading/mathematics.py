@@ -22,16 +22,16 @@ from prefill_router.grading.base import (
     Grader,
     GraderTraits,
     Settings,
-    graded,
+    make_grade,
+    make_missing_grade,
     unfit,
-    ungraded,
 )
-from prefill_router.lazy_imports import installed
+from prefill_router.lazy_imports import find_module
 from prefill_router.runs import Task
 
 SECONDS = 10.0
 _WORKER = "prefill_router.grading.equality_worker"
-_READ = 10_000
+_MOST_READ = 10_000
 """Characters at the end of an answer in which its result is looked for."""
 
 
@@ -54,9 +54,11 @@ class MathGrader(Grader):
     """
 
     def __init__(self, *, jobs: int = 1, seconds: float = SECONDS) -> None:
-        installed("math_verify", needed_for="the grader math")
+        find_module("math_verify", needed_for="the grader math")
         library = f"math-verify {importlib.metadata.version('math-verify')}"
-        self.about = GraderTraits(name="math", version=3, setting=library, kept=True, at_once=jobs)
+        self.about = GraderTraits(
+            name="math", version=3, setting=library, is_cached=True, at_once=jobs
+        )
         self._pool = MathWorkerPool(_WORKER, count=jobs, seconds=seconds)
 
     def grade(self, task: Task, text: str) -> Grade:
@@ -65,18 +67,20 @@ class MathGrader(Grader):
             return unfit("the task has no answer to compare with")
         bare = text.strip()
         same = bare in map(str.strip, task.answer)  # the library reads few answers without marks
-        request = {"right": list(task.answer), "found": "" if same else text[-_READ:]}
+        request = {"right": list(task.answer), "answer": "" if same else text[-_MOST_READ:]}
         try:
-            said = self._pool.ask(request)
+            verdict = self._pool.ask(request)
         except MathWorkerGoneError as gone:
-            return ungraded("timeout" if gone.overrun else "undecided", str(gone))
-        if said["unread"]:
+            return make_missing_grade("timeout" if gone.overrun else "undecided", str(gone))
+        if verdict["unread"]:
             return unfit("math-verify can't read the task's answer, or one of them")
-        if said["equal"] is None:
-            return ungraded("undecided", "comparing took too much memory or was nested too deeply")
+        if verdict["equal"] is None:
+            return make_missing_grade(
+                "undecided", "comparing took too much memory or was nested too deeply"
+            )
         if same:
-            return graded(True, extracted=bare)
-        return graded(said["equal"], extracted=said["read"])
+            return make_grade(True, extracted=bare)
+        return make_grade(verdict["equal"], extracted=verdict["read"])
 
     def close(self) -> None:
         """End the processes."""
@@ -89,7 +93,7 @@ def open_math(settings: Settings) -> Grader:
 
 
 _START_SECONDS = 120.0
-_SENT = 2**16
+_MOST_SENT = 2**16
 
 
 @final
@@ -173,9 +177,9 @@ class _MathWorker:
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # an interruption of the terminal is for the parent alone
         )
-        self._left = b""
+        self._buffer = b""
         try:
-            self._read(_START_SECONDS)
+            self._read_line(_START_SECONDS)
         except MathWorkerGoneError:
             self.end()
             raise
@@ -192,7 +196,7 @@ class _MathWorker:
             raise MathWorkerGoneError(
                 "a worker process has ended by itself", overrun=False
             ) from None
-        answer: dict[str, Any] = json.loads(self._read(seconds))
+        answer: dict[str, Any] = json.loads(self._read_line(seconds))
         return answer
 
     def kill(self) -> None:
@@ -208,18 +212,18 @@ class _MathWorker:
                 with suppress(BrokenPipeError):
                     pipe.close()
 
-    def _read(self, seconds: float) -> bytes:
+    def _read_line(self, seconds: float) -> bytes:
         """The next line; `select` keeps the time limit without another thread."""
         stdout, until = self._process.stdout, time.monotonic() + seconds
-        while b"\n" not in self._left:
+        while b"\n" not in self._buffer:
             left = until - time.monotonic()
             if stdout is None or stdout.closed:
                 raise MathWorkerGoneError("a worker process was ended", overrun=False)
             if left <= 0 or not select.select([stdout], [], [], left)[0]:
                 raise MathWorkerGoneError(f"no answer within {seconds:g} s", overrun=True)
-            piece = os.read(stdout.fileno(), _SENT)
+            piece = os.read(stdout.fileno(), _MOST_SENT)
             if not piece:
                 raise MathWorkerGoneError("a worker process has ended by itself", overrun=False)
-            self._left += piece
-        line, self._left = self._left.split(b"\n", 1)
+            self._buffer += piece
+        line, self._buffer = self._buffer.split(b"\n", 1)
         return line

@@ -29,7 +29,7 @@ class GraderKind:
 _GROUP: Final = "prefill_router.graders"
 _OWN: dict[str, GraderKind] = {
     "exact": GraderKind(
-        summary="the whole answer, but for white space around it", opener="text:open_exact"
+        summary="the whole answer, without the white space around it", opener="text:open_exact"
     ),
     "normalised": GraderKind(
         summary="the same without case, punctuation, articles and odd white space",
@@ -55,11 +55,11 @@ GRADERS: Final[Registry[GraderKind]] = Registry(_OWN, _GROUP, expects=GraderKind
 """Every grader by its name in tasks; other distributions add some."""
 
 
-def grader_named(name: str) -> GraderKind:
+def find_grader(name: str) -> GraderKind:
     """The grader of this name.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: No grader has this name.
     """
     if name not in GRADERS:
         home = suggest_distribution(_GROUP, name)

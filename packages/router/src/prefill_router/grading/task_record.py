@@ -17,10 +17,10 @@ from prefill_router.grading.text import parse_number, right_letters, tolerance_o
 from prefill_router.importers import (
     Record,
     cell_prompt,
-    filled_text,
     identifier,
     label_text,
-    shown_cell,
+    require_text,
+    show_cell,
 )
 from prefill_router.runs import Task
 
@@ -36,22 +36,22 @@ def read_task(record: Record) -> Task:
     Raises:
         DataError: It lacks a prompt, or what its grader needs, or names no grader.
     """
-    query = _query(record)
+    query = _read_query(record)
     grader = record.get("grader")
-    name = "exact" if grader is None else filled_text(grader, "grader")
+    name = "exact" if grader is None else require_text(grader, "grader")
     if name not in GRADERS:
-        raise DataError(f"grader is {shown_cell(name)}; the graders are {', '.join(GRADERS)}")
-    answer = _answers(record.get("answer"))
+        raise DataError(f"grader is {show_cell(name)}; the graders are {', '.join(GRADERS)}")
+    answer = _read_answers(record.get("answer"))
     options = {field: value for field, value in record.items() if field not in (*TASK_FIELDS, *_ID)}
     _check_options(options)
     _check_needs(name, answer, options)
     return Task(query=query, grader=name, answer=answer, options=options)
 
 
-def _query(record: Record) -> Query:
-    prompt = _prompt(record)
-    given = next((record[name] for name in _ID if record.get(name) is not None), None)
-    query_id = f"q-{prompt_key(prompt)[:12]}" if given is None else identifier(given, "id")
+def _read_query(record: Record) -> Query:
+    prompt = _read_prompt(record)
+    id_cell = next((record[name] for name in _ID if record.get(name) is not None), None)
+    query_id = f"q-{prompt_key(prompt)[:12]}" if id_cell is None else identifier(id_cell, "id")
     return Query(
         query_id,
         prompt,
@@ -60,7 +60,7 @@ def _query(record: Record) -> Query:
     )
 
 
-def _prompt(record: Record) -> Prompt:
+def _read_prompt(record: Record) -> Prompt:
     """The messages, or else the prompt."""
     chat = record.get("messages")
     if chat is not None:
@@ -72,19 +72,19 @@ def _prompt(record: Record) -> Prompt:
     return cell_prompt(record["prompt"], "prompt")
 
 
-def _answers(value: object) -> tuple[str, ...]:
-    found = value if isinstance(value, list) else [] if value is None else [value]
-    return tuple(_answer(item) for item in found)
+def _read_answers(value: object) -> tuple[str, ...]:
+    items = value if isinstance(value, list) else [] if value is None else [value]
+    return tuple(_read_answer(item) for item in items)
 
 
-def _answer(value: object) -> str:
+def _read_answer(value: object) -> str:
     if isinstance(value, bool):
         raise DataError("answer is true or false; write it as the text that is expected")
     if isinstance(value, float) and not math.isfinite(value):
         raise DataError(f"answer is {value}; write a number, or a text")
     if isinstance(value, int | float):
         return identifier(value, "answer") if isinstance(value, int) else repr(value)
-    return filled_text(value, "answer")
+    return require_text(value, "answer")
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
@@ -93,14 +93,14 @@ def _check_options(options: Mapping[str, Any]) -> None:
         try:
             json.dumps([name, value], allow_nan=False, ensure_ascii=False).encode()
         except (TypeError, ValueError, RecursionError):
-            raise DataError(f"{shown_cell(name)} isn't a JSON value in UTF-8") from None
+            raise DataError(f"{show_cell(name)} isn't a JSON value in UTF-8") from None
 
 
 def _check_needs(grader: str, answer: tuple[str, ...], options: Mapping[str, Any]) -> None:
     if grader in _COMPARING and not answer:
         raise DataError(f"lacks an answer, with which the grader {grader} compares")
     if grader == "judge":
-        filled_text(options.get("rubric"), "rubric, by which the grader judge goes,")
+        require_text(options.get("rubric"), "rubric, by which the grader judge goes,")
     if grader == "mmlu_pro" and not right_letters(answer):
         raise DataError("answer must be a letter from A to J, as the grader mmlu_pro finds them")
     if grader == "number":
@@ -108,7 +108,7 @@ def _check_needs(grader: str, answer: tuple[str, ...], options: Mapping[str, Any
     if not isinstance(options.get("function"), str | None):
         raise DataError("function must be the name of a function, as text")
     if grader == "code":
-        kinds = _kinds(options.get("tests"))
+        kinds = _find_kinds(options.get("tests"))
         if "functional" in kinds and not isinstance(options.get("function"), str):
             raise DataError("has functional tests; name the function that they call in function")
 
@@ -116,12 +116,12 @@ def _check_needs(grader: str, answer: tuple[str, ...], options: Mapping[str, Any
 def _check_numbers(answer: tuple[str, ...], options: Mapping[str, Any]) -> None:
     for text in answer:
         if parse_number(text) is None:
-            raise DataError(f"answer is {shown_cell(text)}; the grader number needs a number")
+            raise DataError(f"answer is {show_cell(text)}; the grader number needs a number")
     if tolerance_of(options) is None:
         raise DataError("tolerance must be a number, finite and not negative")
 
 
-def _kinds(tests: object) -> set[str]:
+def _find_kinds(tests: object) -> set[str]:
     """The types of a task's tests; `stdin` where a test names none."""
     if not isinstance(tests, list) or not tests:
         raise DataError("lacks tests, a list, which the grader code runs")

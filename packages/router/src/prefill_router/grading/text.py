@@ -21,9 +21,9 @@ from prefill_router.grading.base import (
     GraderTraits,
     Settings,
     Unextracted,
-    graded,
+    make_grade,
+    make_missing_grade,
     unfit,
-    ungraded,
 )
 from prefill_router.runs import Task
 
@@ -48,25 +48,25 @@ class TextGrader(Grader):
         if not task.answer:
             return unfit("the task has no answer to compare with")
         found = self._read(text)
-        return graded(any(found == self._read(right) for right in task.answer), extracted=found)
+        return make_grade(any(found == self._read(right) for right in task.answer), extracted=found)
 
 
 def open_exact(_: Settings) -> Grader:
     """The grader that compares texts, except for white space around them."""
-    return TextGrader("exact", stripped)
+    return TextGrader("exact", strip_text)
 
 
 def open_normalised(_: Settings) -> Grader:
     """The grader that compares texts after `normalised`."""
-    return TextGrader("normalised", normalised)
+    return TextGrader("normalised", normalise_text)
 
 
-def stripped(text: str) -> str:
+def strip_text(text: str) -> str:
     """The text without white space around it."""
     return text.strip()
 
 
-def normalised(text: str) -> str:
+def normalise_text(text: str) -> str:
     """The text in lower case, without punctuation, articles and extra white space.
 
     As in the evaluation of the SQuAD benchmark, the text is put in lower case, ASCII punctuation
@@ -119,13 +119,13 @@ class LetterGrader(Grader):
             return unfit("the task's answer must be a letter from A to J")
         found = extract_letter(text)
         if found:
-            return graded(found in right, extracted=found)
+            return make_grade(found in right, extracted=found)
         if self._unextracted == "missing":
-            return ungraded("no_letter", "no letter found")
+            return make_missing_grade("no_letter", "no letter found")
         if self._unextracted == "random":
             drawn = _drawn_letter(task, text)
-            return graded(drawn in right, detail=f"no letter found; {drawn} was drawn")
-        return graded(False, detail="no letter found")
+            return make_grade(drawn in right, detail=f"no letter found; {drawn} was drawn")
+        return make_grade(False, detail="no letter found")
 
 
 def open_letter(settings: Settings) -> Grader:
@@ -230,11 +230,11 @@ class NumberGrader(Grader):
             return unfit("each of the task's answers must be a number")
         if tolerance is None:
             return unfit("the task's tolerance must be a number, not negative")
-        found = extract_number(text)
-        if found is None:
-            return graded(False, detail="no number found")
-        equal = any(r is not None and equal_numbers(found, r, tolerance) for r in right)
-        return graded(equal, extracted=str(found))
+        number = extract_number(text)
+        if number is None:
+            return make_grade(False, detail="no number found")
+        equal = any(r is not None and equal_numbers(number, r, tolerance) for r in right)
+        return make_grade(equal, extracted=str(number))
 
 
 def open_number(_: Settings) -> Grader:
@@ -244,9 +244,9 @@ def open_number(_: Settings) -> Grader:
 
 def parse_number(text: str) -> WrittenNumber | None:
     """The number that is the whole text; None where the text is anything else."""
-    plain = _plain(text).strip().rstrip(".")
+    plain = _simplify_mathematics(text).strip().rstrip(".")
     found = _NUMBER.fullmatch(plain)
-    return _number(found) if found else None
+    return _read_number(found) if found else None
 
 
 def extract_number(text: str) -> WrittenNumber | None:
@@ -255,65 +255,65 @@ def extract_number(text: str) -> WrittenNumber | None:
     It is the last number in the last `\boxed{}` that has one; else the first number after the last
     `answer is`, `answer:` or `####` that has one after it; else the last number of the text.
     """
-    plain = _plain(text)
-    for box in reversed(_boxes(plain)):
-        inside = _every(box)
+    plain = _simplify_mathematics(text)
+    for box in reversed(_find_boxes(plain)):
+        inside = _find_all(box)
         if inside:
             return inside[-1]
     end = len(plain)
     for phrase in reversed(list(_PHRASES.finditer(plain))):
-        said = _first(plain[phrase.end() : end])
+        said = _find_first(plain[phrase.end() : end])
         if said is not None:
             return said
         end = phrase.start()  # what follows the next phrase was searched, and holds none
-    every = _every(plain)
+    every = _find_all(plain)
     return every[-1] if every else None
 
 
-def equal_numbers(found: WrittenNumber, right: WrittenNumber, tolerance: Decimal) -> bool:
+def equal_numbers(number: WrittenNumber, right: WrittenNumber, tolerance: Decimal) -> bool:
     """Whether two numbers are equal.
 
     50 % equals 0.5. Where only one of the two has a percent sign, the sign may also be ignored:
     then 50 % equals 50.
     """
-    readings = [(_value(found), _value(right))]
-    if found.percent != right.percent:
-        readings.append((found.value, right.value))
-    return any(_close(a, b, tolerance) for a, b in readings)
+    readings = [(_to_value(number), _to_value(right))]
+    if number.percent != right.percent:
+        readings.append((number.value, right.value))
+    return any(_is_close(a, b, tolerance) for a, b in readings)
 
 
-def _close(found: Decimal, right: Decimal, tolerance: Decimal) -> bool:
+def _is_close(number: Decimal, right: Decimal, tolerance: Decimal) -> bool:
     allowed = max(tolerance, _EXACT.multiply(_RELATIVE, _EXACT.abs(right)))
     if right == right.to_integral_value() and not tolerance:
-        allowed = Decimal(0) if found == found.to_integral_value() else allowed
-    return _EXACT.abs(_EXACT.subtract(found, right)) <= allowed
+        allowed = Decimal(0) if number == number.to_integral_value() else allowed
+    return _EXACT.abs(_EXACT.subtract(number, right)) <= allowed
 
 
-def _value(number: WrittenNumber) -> Decimal:
+def _to_value(number: WrittenNumber) -> Decimal:
     return _EXACT.divide(number.value, Decimal(100)) if number.percent else number.value
 
 
-def _plain(text: str) -> str:
+def _simplify_mathematics(text: str) -> str:
     """The text with ASCII minus signs, and with fractions of LaTeX written with a slash."""
     plain = text.translate(_MINUS).replace("{,}", ",").replace("\\,", "").replace("\\!", "")
     return _FRACTION.sub(r"\1/\2", plain)
 
 
-def _first(text: str) -> WrittenNumber | None:
+def _find_first(text: str) -> WrittenNumber | None:
     """The first number in the first line that isn't empty."""
-    return next(_numbers(text.lstrip(_BEFORE).split("\n", 1)[0]), None)
+    return next(_find_numbers(text.lstrip(_BEFORE).split("\n", 1)[0]), None)
 
 
-def _every(text: str) -> list[WrittenNumber]:
-    return list(_numbers(text))
+def _find_all(text: str) -> list[WrittenNumber]:
+    return list(_find_numbers(text))
 
 
-def _numbers(text: str) -> Iterator[WrittenNumber]:
-    found = (_number(match) for match in _NUMBER.finditer(text))
-    return (number for number in found if number is not None)
+def _find_numbers(text: str) -> Iterator[WrittenNumber]:
+    numbers = (_read_number(match) for match in _NUMBER.finditer(text))
+    return (number for number in numbers if number is not None)
 
 
-def _number(match: re.Match[str]) -> WrittenNumber | None:
+def _read_number(match: re.Match[str]) -> WrittenNumber | None:
     digits = match["digits"].replace(",", "")
     power = int(match["power"] or match["tenth"] or 0)
     below = match["below"] or "1"
@@ -323,18 +323,18 @@ def _number(match: re.Match[str]) -> WrittenNumber | None:
     return WrittenNumber(_EXACT.divide(value, Decimal(below)), match["percent"] is not None)
 
 
-def _boxes(text: str) -> list[str]:
+def _find_boxes(text: str) -> list[str]:
     r"""The content of each `\boxed{}`, which may contain braces."""
     boxes, at = [], text.find(_BOXED)
     while at >= 0:
         begin = at + len(_BOXED)
-        end = _closing(text, begin)
+        end = _find_closing(text, begin)
         boxes.append(text[begin:end])
         at = text.find(_BOXED, end)
     return boxes
 
 
-def _closing(text: str, begin: int) -> int:
+def _find_closing(text: str, begin: int) -> int:
     """The position of the brace that closes the one before `begin`; the end if none does."""
     depth = 1
     for brace in _BRACE.finditer(text, begin):

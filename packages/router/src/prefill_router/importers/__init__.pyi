@@ -22,7 +22,7 @@ from .source_guess import (
     SourceDoubt as SourceDoubt,
     SourceGuess as SourceGuess,
     guess_source as guess_source,
-    recognised_format as recognised_format,
+    recognise_format as recognise_format,
 )
 from .sources import documents as documents, parse_list as parse_list
 from .tables import Record as Record, columns_of as columns_of, records as records
@@ -32,9 +32,9 @@ from .values import (
     cell_amount as cell_amount,
     cell_prompt as cell_prompt,
     cell_text as cell_text,
-    filled_text as filled_text,
     identifier as identifier,
     label as label,
     label_text as label_text,
-    shown_cell as shown_cell,
+    require_text as require_text,
+    show_cell as show_cell,
 )

@@ -86,11 +86,11 @@ def read_llmrouterbench(paths: Sequence[Path], into: DatasetBuilder, columns: Co
 def _keep_newest(
     document: Document, runs: dict[_Key, _ResultsFile], texts: dict[str, str], into: DatasetBuilder
 ) -> None:
-    found = _key(document.path)
-    if found is None:
+    dated_key = _read_key(document.path)
+    if dated_key is None:
         into.skip("without the name of a result")
         return
-    key, stamp = found
+    key, stamp = dated_key
     content = sources.parse(document)
     if not isinstance(content, dict) or not isinstance(content.get("records"), list):
         raise FormatError("isn't a result; it must be an object with records", file=document.name)
@@ -108,7 +108,7 @@ def _keep_newest(
     runs[key] = _ResultsFile(stamp, items)
 
 
-def _key(path: PurePosixPath) -> tuple[_Key, str] | None:
+def _read_key(path: PurePosixPath) -> tuple[_Key, str] | None:
     """(dataset, split, target) and the time, from the path; None where it isn't a result's."""
     match = _STAMP.search(path.name)
     if len(path.parts) < 4 or match is None:
@@ -124,7 +124,7 @@ def _result_record(record: Any, place: Place, key: _Key, texts: dict[str, str]) 
         if not isinstance(record, dict):
             raise DataError(f"is a {type(record).__name__}; a record must be an object")
         return _ResultRecord(
-            place, _bench_query(record, key, texts), _outcome(record, record.get("score")), ""
+            place, _bench_query(record, key, texts), _read_outcome(record, record.get("score")), ""
         )
     except DataError as error:
         return _ResultRecord(place, None, TargetOutcome(), str(error))
@@ -134,13 +134,13 @@ def _bench_query(record: dict[str, Any], key: _Key, texts: dict[str, str]) -> Qu
     dataset, split, _ = key
     given = record.get("origin_query")
     name = "prompt" if given in (None, "") else "origin_query"
-    prompt = values.filled_text(record.get(name), name)
+    prompt = values.require_text(record.get(name), name)
     index = values.identifier(record.get("index"), "index")
     prompt = texts.setdefault(prompt, prompt)  # one copy for all targets
     return Query(f"{dataset}/{split}/{index}", prompt, benchmark=dataset)
 
 
-def _outcome(usage: dict[str, Any], score: object) -> TargetOutcome:
+def _read_outcome(usage: dict[str, Any], score: object) -> TargetOutcome:
     return TargetOutcome(
         values.label(score, "score"),
         values.cell_amount(usage.get("prompt_tokens"), "prompt_tokens"),
@@ -152,10 +152,10 @@ def _outcome(usage: dict[str, Any], score: object) -> TargetOutcome:
 def _read_lines(path: Path, into: DatasetBuilder) -> None:
     for place, record in tables.records(path, into, needs=()):
         with into.row(place):
-            dataset = values.filled_text(record.get("dataset"), "dataset")
+            dataset = values.require_text(record.get("dataset"), "dataset")
             query = Query(
                 f"{dataset}/{values.identifier(record.get('index'), 'index')}",
-                values.filled_text(record.get("query"), "query"),
+                values.require_text(record.get("query"), "query"),
                 benchmark=dataset,
             )
             into.add(
@@ -174,7 +174,7 @@ def _line_outcomes(scores: object, usages: object) -> Iterator[tuple[str, Target
         usage = usages.get(target) or {}
         if not isinstance(usage, dict):
             raise DataError(f"the usage of {target!r} must be an object")
-        yield values.filled_text(target, "a target's name"), _outcome(usage, score)
+        yield values.require_text(target, "a target's name"), _read_outcome(usage, score)
 
 
 _NAME = re.compile(r"model_outputs_(.+?)(?:_\d+_?shots?)?\.(?:zip|json)", re.IGNORECASE)
@@ -190,10 +190,10 @@ def read_mmlu_pro(paths: Sequence[Path], into: DatasetBuilder, columns: Columns)
     for path in sources.expand(paths, (".zip", ".json")):
         with into.file(path):
             for document in sources.documents(path):
-                _read_list(document, _target(document, path), into)
+                _read_list(document, _read_target(document, path), into)
 
 
-def _target(document: Document, path: Path) -> str:
+def _read_target(document: Document, path: Path) -> str:
     for name in (document.path.name, path.name):
         match = _NAME.fullmatch(PurePosixPath(name).name)
         if match:
@@ -210,14 +210,19 @@ def _read_list(document: Document, target: str, into: DatasetBuilder) -> None:
         with into.row(place):
             if not isinstance(item, dict):
                 raise DataError(f"is a {type(item).__name__}; an answer must be an object")
-            into.add(place, _question(item), {target: TargetOutcome(_label(item))}, revisions=True)
+            into.add(
+                place,
+                _read_question(item),
+                {target: TargetOutcome(_read_label(item))},
+                revisions=True,
+            )
 
 
-def _question(item: dict[str, object]) -> Query:
+def _read_question(item: dict[str, object]) -> Query:
     options = item.get("options")
     if not isinstance(options, list) or not 0 < len(options) <= len(ascii_uppercase):
         raise DataError("options must be a list of 1 to 26 texts")
-    question = values.filled_text(item.get("question"), "question").strip()
+    question = values.require_text(item.get("question"), "question").strip()
     lettered = [
         f"{letter}. {values.cell_text(option, 'an option')}"
         for letter, option in zip(ascii_uppercase, options, strict=False)
@@ -230,21 +235,21 @@ def _question(item: dict[str, object]) -> Query:
     )
 
 
-def _label(item: dict[str, object]) -> float:
-    answer = _letter(item.get("answer"), "answer")
+def _read_label(item: dict[str, object]) -> float:
+    answer = _check_letter(item.get("answer"), "answer")
     if "pred" not in item:
         raise DataError("lacks pred; it must be a letter or null")
-    return float(item["pred"] is not None and _letter(item["pred"], "pred") == answer)
+    return float(item["pred"] is not None and _check_letter(item["pred"], "pred") == answer)
 
 
-def _letter(value: object, name: str) -> str:
+def _check_letter(value: object, name: str) -> str:
     letter = values.cell_text(value, name)
     if len(letter) != 1 or letter not in ascii_uppercase:
-        raise DataError(f"{name} is {values.shown_cell(value)}; it must be a letter from A to Z")
+        raise DataError(f"{name} is {values.show_cell(value)}; it must be a letter from A to Z")
     return letter
 
 
-_NUMBERED = re.compile(r"(.+)_\d+", re.DOTALL)
+_NUMBERED_ID = re.compile(r"(.+)_\d+", re.DOTALL)
 
 
 def read_routerarena(paths: Sequence[Path], into: DatasetBuilder, columns: Columns) -> None:
@@ -266,7 +271,7 @@ def read_routerarena(paths: Sequence[Path], into: DatasetBuilder, columns: Colum
 
 def _read_item(item: Any, place: Place, into: DatasetBuilder) -> bool:
     """Add one entry; returns whether its call failed."""
-    failed = False
+    has_failed = False
     with into.row(place):
         if not isinstance(item, dict):
             raise DataError(f"is a {type(item).__name__}; an entry must be an object")
@@ -274,20 +279,22 @@ def _read_item(item: Any, place: Place, into: DatasetBuilder) -> bool:
         usage = result.get("token_usage") if isinstance(result, dict) else None
         if not isinstance(result, dict) or not isinstance(usage or {}, dict):
             raise DataError("generated_result and token_usage must be objects or null")
-        failed = result.get("success") is False
-        target = values.filled_text(item.get("prediction"), "prediction")
+        has_failed = result.get("success") is False
+        target = values.require_text(item.get("prediction"), "prediction")
         into.add(
-            place, _arena_query(item), {target: _arena_outcome(item, usage or {}, failed=failed)}
+            place,
+            _arena_query(item),
+            {target: _arena_outcome(item, usage or {}, failed=has_failed)},
         )
-    return failed
+    return has_failed
 
 
 def _arena_query(item: dict[str, Any]) -> Query:
     index = values.identifier(item.get("global index"), "global index")
-    match = _NUMBERED.fullmatch(index)
+    match = _NUMBERED_ID.fullmatch(index)
     return Query(
         index,
-        values.filled_text(item.get("prompt"), "prompt"),
+        values.require_text(item.get("prompt"), "prompt"),
         benchmark="" if match is None else match[1],
     )
 
@@ -308,7 +315,7 @@ def read_questions(path: Path) -> list[Query]:
     Raises:
         FormatError: The file isn't such a list.
     """
-    found: dict[str, Query] = {}
+    queries: dict[str, Query] = {}
     for document in sources.documents(path):
         for number, item in enumerate(sources.parse_list(document), 1):
             try:
@@ -316,11 +323,11 @@ def read_questions(path: Path) -> list[Query]:
                     raise DataError(f"is a {type(item).__name__}; an entry must be an object")
                 prompt = item.get("prompt_formatted") or item.get("prompt")
                 query = _arena_query({**item, "prompt": prompt})
-                if query.id in found:
+                if query.id in queries:
                     raise DataError(f"global index {query.id!r} was there before")
             except DataError as error:
                 raise FormatError(f"entry {number}: {error}", file=path) from None
-            found[query.id] = query
-    if not found:
+            queries[query.id] = query
+    if not queries:
         raise FormatError("holds no question", file=path)
-    return list(found.values())
+    return list(queries.values())

@@ -138,7 +138,7 @@ class DatasetBuilder:
         self._problems: list[Problem] = []
         self._counts: Counter[str] = Counter()
         self._outside: list[float] = []
-        self._skipped: Counter[str] = Counter()
+        self._skip_counts: Counter[str] = Counter()
         self._notes: list[str] = []
         self._queries: dict[str, tuple[Query, Place]] = {}
         self._targets: dict[str, int] = {}
@@ -161,7 +161,7 @@ class DatasetBuilder:
             if self.strict:
                 raise
             reason = str(error).removeprefix(f"{Place(str(error.file), error.line)}: ")
-            self._list(Problem(str(error.file), error.line, reason))
+            self._add_problem(Problem(str(error.file), error.line, reason))
         except OSError as error:
             self._counts["broken files"] += 1
             self.refuse(Place(str(file)), f"can't be read: {error.strerror or error}")
@@ -176,7 +176,7 @@ class DatasetBuilder:
             self._counts["malformed rows"] += 1
             if isinstance(error, ScoreError):
                 self._outside.append(error.score)
-            self.refuse(place, str(error) + (self._advice() if self.strict else ""))
+            self.refuse(place, str(error) + (self._advise_scale() if self.strict else ""))
 
     def bad_row(self, place: Place, reason: str) -> None:
         """Report a row that can't be parsed."""
@@ -192,7 +192,7 @@ class DatasetBuilder:
         """
         if self.strict:
             raise FormatError(reason, file=place.file, line=place.line)
-        self._list(Problem(place.file, place.line, reason))
+        self._add_problem(Problem(place.file, place.line, reason))
 
     def duplicate(self) -> None:
         """Count a row that repeats an earlier one."""
@@ -200,7 +200,7 @@ class DatasetBuilder:
 
     def skip(self, reason: str) -> None:
         """Count a skipped file."""
-        self._skipped[reason] += 1
+        self._skip_counts[reason] += 1
 
     def note(self, text: str) -> None:
         """Add a note, unless it is there already."""
@@ -276,7 +276,7 @@ class DatasetBuilder:
         if not self._queries or not self._targets:
             raise FormatError(
                 f"holds nothing that can be imported as {format} ({self._counts['rows']} rows "
-                f"read, {self._counts['malformed']} malformed){first}{self._advice()}",
+                f"read, {self._counts['malformed']} malformed){first}{self._advise_scale()}",
                 file=sources[0],
             )
         malformed, rows = self._counts["malformed rows"], self._counts["rows"]
@@ -287,16 +287,16 @@ class DatasetBuilder:
             )
             raise FormatError(
                 f"{malformed:,} of {rows:,} rows are malformed, more than one in a hundred, so "
-                f"nothing is imported{first}{self._advice()}; {fix}",
+                f"nothing is imported{first}{self._advise_scale()}; {fix}",
                 file=sources[0],
             )
-        dataset = self._dataset()
-        self._remark(dataset)
+        dataset = self._build_dataset()
+        self._note_weaknesses(dataset)
         return dataset, ImportReport(
             format=format,
             sources=tuple(sources),
             files_read=self._counts["files"],
-            files_skipped=dict(self._skipped),
+            files_skipped=dict(self._skip_counts),
             rows_read=self._counts["rows"],
             rows_kept=self._counts["kept"],
             duplicates=self._counts["duplicates"],
@@ -316,22 +316,22 @@ class DatasetBuilder:
             )
         return True
 
-    def _advice(self) -> str:
+    def _advise_scale(self) -> str:
         """The options that would read scores outside [0, 1], if there are any."""
         if not self._outside or not self.scaled:
             return ""
-        known = (cell.correct for cell, _ in self._cells.values() if cell.correct is not None)
-        return f"; {advice([*self._outside, *known])}"
+        labels = (cell.correct for cell, _ in self._cells.values() if cell.correct is not None)
+        return f"; {advice([*self._outside, *labels])}"
 
     def _files_done(self) -> int:
-        return self._counts["files"] + self._counts["broken files"] + self._skipped.total()
+        return self._counts["files"] + self._counts["broken files"] + self._skip_counts.total()
 
-    def _list(self, problem: Problem) -> None:
+    def _add_problem(self, problem: Problem) -> None:
         self._counts["malformed"] += 1
         if len(self._problems) < LISTED_PROBLEMS:
             self._problems.append(problem)
 
-    def _dataset(self) -> RoutingDataset:
+    def _build_dataset(self) -> RoutingDataset:
         row_of = {query_id: row for row, query_id in enumerate(self._queries)}
         cells = len(row_of) * len(self._targets)
         if cells > MOST_CELLS:
@@ -344,11 +344,11 @@ class DatasetBuilder:
         for (query_id, column), (outcome, _) in self._cells.items():
             cell = row_of[query_id], column
             same = np.array(self._runs.get((query_id, column), [outcome]), dtype=np.float64)
-            known = (~np.isnan(same)).sum(axis=0)
+            counts = (~np.isnan(same)).sum(axis=0)
             tables[:, *cell] = np.where(
-                known, np.nansum(same, axis=0) / np.maximum(known, 1), np.nan
+                counts, np.nansum(same, axis=0) / np.maximum(counts, 1), np.nan
             )
-            runs[cell] = known[0] or np.nan
+            runs[cell] = counts[0] or np.nan
         correct, inputs, outputs, cost = tables
         return RoutingDataset.of(
             [query for query, _ in self._queries.values()],
@@ -358,16 +358,16 @@ class DatasetBuilder:
             output_tokens=outputs,
             recorded_cost=cost,
             runs=runs if self.averaged else None,
-            meaning=LabelMeaning.of_labels(self._labels()),
+            meaning=LabelMeaning.of_labels(self._read_labels()),
         )
 
-    def _labels(self) -> Iterator[float | None]:
+    def _read_labels(self) -> Iterator[float | None]:
         """The labels of single answers."""
         runs = (outcome for same in self._runs.values() for outcome in same)
         for outcome in chain((outcome for outcome, _ in self._cells.values()), runs):
             yield outcome.correct
 
-    def _remark(self, dataset: RoutingDataset) -> None:
+    def _note_weaknesses(self, dataset: RoutingDataset) -> None:
         """Add notes on what makes the dataset hard to learn from."""
         if self.revisions:
             few = ", ".join(list(self.revisions)[:5])
@@ -382,11 +382,11 @@ class DatasetBuilder:
         if len(dataset.pool) == 1:
             self.note("there is only one target, so there is nothing to route")
         for name, column in zip(dataset.pool.names, dataset.correct.T, strict=True):
-            seen = np.unique(column[~np.isnan(column)])
-            if len(seen) == 0:
+            labels = np.unique(column[~np.isnan(column)])
+            if len(labels) == 0:
                 self.note(f"target {name!r} has no label at all")
-            elif len(seen) == 1:
-                self.note(f"target {name!r} has the label {seen[0]:g} on every query")
+            elif len(labels) == 1:
+                self.note(f"target {name!r} has the label {labels[0]:g} on every query")
 
 
 def _advise_mean() -> str:

@@ -75,20 +75,22 @@ def scored_text(request: object, harnesses: Harnesses | None = None) -> str | No
         request: A text, messages of any provider, or an object that holds them.
         harnesses: The marks of agents; those of this package if not given.
     """
-    found = as_json(request)
+    content = as_json(request)
     system: object = None
-    while isinstance(found, dict):
-        system = found.get("system", found.get("instructions", system))
-        inner = found.get("messages", found.get("prompt", found.get("input", found.get("content"))))
-        found = as_json(inner)
-    if isinstance(found, str):
-        return found if found.strip() else None
-    if not isinstance(found, list):
+    while isinstance(content, dict):
+        system = content.get("system", content.get("instructions", system))
+        inner = content.get(
+            "messages", content.get("prompt", content.get("input", content.get("content")))
+        )
+        content = as_json(inner)
+    if isinstance(content, str):
+        return content if content.strip() else None
+    if not isinstance(content, list):
         return None
-    turns = [Turn("system", _texts(system))] if system else []
-    turns += [turn for value in found if isinstance(value, dict) for turn in _turns(value)]
-    known = harnesses or load_harnesses()
-    return read_request(turns, headers={}, harnesses=known).scored_text
+    turns = [Turn("system", _read_texts(system))] if system else []
+    turns += [turn for value in content if isinstance(value, dict) for turn in _read_turns(value)]
+    marks = harnesses or load_harnesses()
+    return read_request(turns, headers={}, harnesses=marks).scored_text
 
 
 _ROLES: Mapping[object, TurnRole] = {
@@ -99,7 +101,7 @@ _ROLES: Mapping[object, TurnRole] = {
 }
 
 
-def _turns(value: Mapping[str, Any]) -> Iterator[Turn]:
+def _read_turns(value: Mapping[str, Any]) -> Iterator[Turn]:
     """The turns of one message; tools' results in a user's message are turns of their own."""
     content = value.get("content")
     parts = content if isinstance(content, list) else [content]
@@ -109,10 +111,10 @@ def _turns(value: Mapping[str, Any]) -> Iterator[Turn]:
     others = [part for part in parts if part not in results] if results else parts
     if others:
         role = _ROLES.get(value.get("role"), "tool")
-        yield Turn(role, _texts(others), is_one_text=isinstance(content, str))
+        yield Turn(role, _read_texts(others), is_one_text=isinstance(content, str))
 
 
-def _texts(content: object) -> tuple[str, ...]:
+def _read_texts(content: object) -> tuple[str, ...]:
     """The texts of a content's parts; parts of other kinds are left out."""
     parts = content if isinstance(content, list) else [content]
     texts = (part.get("text") if isinstance(part, dict) else part for part in parts)
@@ -149,8 +151,8 @@ class CallLog:
 
     def __init__(self, into: DatasetBuilder) -> None:
         self.into = into
-        self._used: set[str] = set()
-        self._left_out: Counter[str] = Counter()
+        self._used_calls: set[str] = set()
+        self._left_out_counts: Counter[str] = Counter()
 
     def add(
         self,
@@ -173,20 +175,20 @@ class CallLog:
         Raises:
             DataError: The target isn't a name.
         """
-        if str(call) in self._used:
+        if str(call) in self._used_calls:
             self.into.duplicate()
             return
         if prompt is None:
             self.leave_out("calls without the text of a user turn")
             return
-        name = values.filled_text(target, "the model")
-        query = Query(prompt_key(prompt)[:16], values.filled_text(prompt, "the prompt"))
+        name = values.require_text(target, "the model")
+        query = Query(prompt_key(prompt)[:16], values.require_text(prompt, "the prompt"))
         self.into.add(place, query, {name: outcome})
-        self._used.add(str(place if call is None else call))
+        self._used_calls.add(str(place if call is None else call))
 
     def leave_out(self, why: str) -> None:
         """Count a record that isn't used."""
-        self._left_out[why] += 1
+        self._left_out_counts[why] += 1
 
     def close(self, paths: Sequence[Path], *, hint: str = "") -> None:
         """Note what was left out.
@@ -198,11 +200,11 @@ class CallLog:
         Raises:
             FormatError: Only calls without what is needed were found.
         """
-        told = ", ".join(f"{count:,} {why}" for why, count in self._left_out.items())
-        if self._left_out and not self._used:
-            raise FormatError(f"holds no call that can be used: {told}{hint}", file=paths[0])
-        if told:
-            self.into.note(f"left out: {told}")
+        reasons = ", ".join(f"{count:,} {why}" for why, count in self._left_out_counts.items())
+        if self._left_out_counts and not self._used_calls:
+            raise FormatError(f"holds no call that can be used: {reasons}{hint}", file=paths[0])
+        if reasons:
+            self.into.note(f"left out: {reasons}")
 
 
 @contextmanager
@@ -223,15 +225,15 @@ def object_at(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """A field that must be an object.
 
     Raises:
-        DataError: It isn't one.
+        DataError: It isn't an object.
     """
-    found = as_json(record.get(name))
-    if not isinstance(found, dict):
-        raise DataError(f"{name} is {values.shown_cell(found)}; it must be an object")
-    return found
+    value = as_json(record.get(name))
+    if not isinstance(value, dict):
+        raise DataError(f"{name} is {values.show_cell(value)}; it must be an object")
+    return value
 
 
-def chosen_score(counts: Counter[str], wanted: str | None, into: DatasetBuilder) -> str:
+def choose_score(counts: Counter[str], wanted: str | None, into: DatasetBuilder) -> str:
     """The name of the score that is the label: the one that was named, or the most frequent.
 
     Args:
@@ -326,7 +328,7 @@ def read_openai(paths: Sequence[Path], into: DatasetBuilder, columns: Columns) -
         FormatError: A source doesn't exist, or no result can be used.
     """
     del columns
-    _read(paths, into, _OPENAI)
+    _read_calls(paths, into, _OPENAI)
 
 
 def read_anthropic(paths: Sequence[Path], into: DatasetBuilder, columns: Columns) -> None:
@@ -336,19 +338,19 @@ def read_anthropic(paths: Sequence[Path], into: DatasetBuilder, columns: Columns
         FormatError: A source doesn't exist, or no result can be used.
     """
     del columns
-    _read(paths, into, _ANTHROPIC)
+    _read_calls(paths, into, _ANTHROPIC)
 
 
-def _read(paths: Sequence[Path], into: DatasetBuilder, dialect: _Dialect) -> None:
+def _read_calls(paths: Sequence[Path], into: DatasetBuilder, dialect: _Dialect) -> None:
     requests: dict[str, list[Mapping[str, Any]]] = {}
     results: list[tuple[Place, Mapping[str, Any]]] = []
-    with calls_of(paths, into, hint=_BATCH_HINT) as (log, found):
-        for path in found:
+    with calls_of(paths, into, hint=_BATCH_HINT) as (log, files):
+        for path in files:
             with into.file(path):
                 for place, record in log_records(path, into):
-                    asked = fields_of(record.get(dialect.request))
-                    if asked:
-                        requests.setdefault(str(record.get("custom_id")), []).append(asked)
+                    request = fields_of(record.get(dialect.request))
+                    if request:
+                        requests.setdefault(str(record.get("custom_id")), []).append(request)
                     else:
                         results.append((place, record))
         for place, record in results:
@@ -399,7 +401,7 @@ class BatchResult(NamedTuple):
             content = [part for item in items for part in _parts_of(item.get("content"))]
         else:
             content = answer.get("content")
-        return "".join(_texts(content))
+        return "".join(_read_texts(content))
 
 
 def _parts_of(content: object) -> list[object]:
@@ -439,8 +441,8 @@ def _add_result(
     if answer is None:
         log.leave_out("requests that failed, expired or were cancelled")
         return
-    asked = _request(requests.get(name, []), answer.get("model"))
-    if asked is None:
+    request = _find_request(requests.get(name, []), answer.get("model"))
+    if request is None:
         log.leave_out("results whose request isn't in the sources")
         return
     usage = fields_of(answer.get("usage"))
@@ -451,26 +453,32 @@ def _add_result(
     log.add(
         place,
         call=answer.get("id"),
-        prompt=scored_text(asked, log.into.harnesses),
-        target=asked.get("model"),
+        prompt=scored_text(request, log.into.harnesses),
+        target=request.get("model"),
         outcome=outcome,
     )
 
 
-def _request(asked: Sequence[Mapping[str, Any]], answered_by: object) -> Mapping[str, Any] | None:
+def _find_request(
+    requests: Sequence[Mapping[str, Any]], answered_by: object
+) -> Mapping[str, Any] | None:
     """The request that was answered; None where the sources don't have it.
 
     Raises:
         DataError: Several could be.
     """
-    if len(asked) < 2:
-        return asked[0] if asked else None
-    names = {one.get("model"): one for one in asked if _serves(answered_by, one.get("model"))}
+    if len(requests) < 2:
+        return requests[0] if requests else None
+    names = {
+        request.get("model"): request
+        for request in requests
+        if _is_served_by(answered_by, request.get("model"))
+    }
     if not names:
         return None
     longest = max(names, key=lambda name: len(str(name)))
-    same = [one for one in asked if one.get("model") == longest]
-    if len({scored_text(one) for one in same}) > 1:
+    same = [request for request in requests if request.get("model") == longest]
+    if len({scored_text(request) for request in same}) > 1:
         raise DataError(
             f"several requests to {longest} have this custom_id; import each batch by itself and "
             "merge the datasets"
@@ -478,5 +486,5 @@ def _request(asked: Sequence[Mapping[str, Any]], answered_by: object) -> Mapping
     return names[longest]
 
 
-def _serves(answered_by: object, requested: object) -> bool:
+def _is_served_by(answered_by: object, requested: object) -> bool:
     return isinstance(requested, str) and str(answered_by).startswith(requested)

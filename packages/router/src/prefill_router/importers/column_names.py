@@ -1,7 +1,7 @@
 """What a column holds, by the words in its name and by its cells.
 
 A usual name, such as `question`, counts before a name with a usual word in it, such as
-`user_question`. Of a dotted name, such as `metadata.model`, the last part counts as a name too.
+`user_question`. The last part of a dotted name, such as `metadata.model`, counts as a name too.
 """
 
 import re
@@ -45,7 +45,7 @@ class _Words(NamedTuple):
     """Words that aren't the last one."""
 
 
-def _set(words: str) -> frozenset[str]:
+def _make_set(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
@@ -53,34 +53,39 @@ _NUMBERS = "id idx index key token count length len hash cost price usd dollar l
 _TEXTS = "answer response output text reference expected gold golden option choice completion"
 _WORDS: Final[Mapping[str, _Words]] = {
     "prompt": _Words(
-        _set("prompt question query instruction input message request problem conversation"),
-        _set(f"{_NUMBERS} type category name model score label rating correct version template"),
-        _set("answer response output reference expected target"),
+        _make_set("prompt question query instruction input message request problem conversation"),
+        _make_set(
+            f"{_NUMBERS} type category name model score label rating correct version template"
+        ),
+        _make_set("answer response output reference expected target"),
     ),
     "target": _Words(
-        _set("model llm engine deployment"),
-        _set(f"{_NUMBERS} {_TEXTS} score rating correct version prompt params") - {"id"},
+        _make_set("model llm engine deployment"),
+        _make_set(f"{_NUMBERS} {_TEXTS} score rating correct version prompt params") - {"id"},
     ),
     "correct": _Words(
-        _set(
+        _make_set(
             "correct correctness label score rating quality reward grade passed pass success "
             "accuracy feedback rank thumb star verdict helpfulness usefulness"
         ),
-        _set(f"{_NUMBERS} explanation reason comment rationale type name model second") - {"token"},
-        _set(_TEXTS),
+        _make_set(f"{_NUMBERS} explanation reason comment rationale type name model second")
+        - {"token"},
+        _make_set(_TEXTS),
     ),
     "cost": _Words(
-        _set("cost usd spend dollar"), _set("per million id token latency saved budget")
+        _make_set("cost usd spend dollar"), _make_set("per million id token latency saved budget")
     ),
-    "input_tokens": _Words(_set("input prompt in"), _set("cost per limit max price usd cached")),
+    "input_tokens": _Words(
+        _make_set("input prompt in"), _make_set("cost per limit max price usd cached")
+    ),
     "output_tokens": _Words(
-        _set("output completion out generated response answer"),
-        _set("cost per limit max price usd cached"),
+        _make_set("output completion out generated response answer"),
+        _make_set("cost per limit max price usd cached"),
     ),
 }
-_PART_COSTS: Final = _set("input output prompt completion")
-_LOW_IS_GOOD: Final = _set("rank grade error loss penalty mistake")
-_NO_SCORES: Final = _set(
+_PART_COSTS: Final = _make_set("input output prompt completion")
+_LOW_IS_GOOD: Final = _make_set("rank grade error loss penalty mistake")
+_NO_SCORES: Final = _make_set(
     f"{_NUMBERS} second duration millisecond ms num turn year month timestamp created updated "
     "number seed fold epoch row unnamed temperature difficulty level complexity priority weight"
 )
@@ -94,10 +99,10 @@ _BEST_FIRST = re.compile(r"[(\[].*\b(best|worst|low|lower)\b.*[)\]]", re.IGNOREC
 
 def words_of(name: str) -> list[str]:
     """The words of a column's name in lower case, of plurals the singular."""
-    return [_singular(word.lower()) for word in _WORD.findall(name)]
+    return [_make_singular(word.lower()) for word in _WORD.findall(name)]
 
 
-def _singular(word: str) -> str:
+def _make_singular(word: str) -> str:
     if len(word) > 4 and word.endswith("ies"):
         return f"{word[:-3]}y"
     return word[:-1] if len(word) > 3 and word.endswith("s") and word[-2] not in "su" else word
@@ -142,7 +147,7 @@ def are_stars(name: str) -> bool:
 
 def is_text(name: str) -> bool:
     """Whether a column has answers or other texts, by the last word of its name."""
-    return bool(set(words_of(name)[-1:]) & _set(_TEXTS))
+    return bool(set(words_of(name)[-1:]) & _make_set(_TEXTS))
 
 
 def is_part_cost(name: str) -> bool:

@@ -37,12 +37,12 @@ def read_prices(path: Path) -> Pool:
     if not isinstance(content, dict):
         raise FormatError(f"must be an object of target and {{{_INPUT}, {_OUTPUT}}}", file=path)
     try:
-        return Pool(tuple(_priced_target(name, entry) for name, entry in content.items()))
+        return Pool(tuple(_read_target(name, entry) for name, entry in content.items()))
     except (ConfigError, DataError) as error:
         raise FormatError(str(error), file=path) from None
 
 
-def with_prices(dataset: RoutingDataset, listed: Pool) -> tuple[RoutingDataset, list[str]]:
+def with_prices(dataset: RoutingDataset, price_list: Pool) -> tuple[RoutingDataset, list[str]]:
     """Give each target of a dataset the prices and settings of the listed target.
 
     A target with an effort is listed by its own name, or by that of its model.
@@ -51,12 +51,12 @@ def with_prices(dataset: RoutingDataset, listed: Pool) -> tuple[RoutingDataset, 
         The dataset, and notes on names that are in only one of the two.
     """
     pool = Pool(
-        tuple(_listed(target, listed) for target in dataset.pool),
-        listed.prices_date,
-        listed.providers,
+        tuple(_find_listed(target, price_list) for target in dataset.pool),
+        price_list.prices_date,
+        price_list.providers,
     )
     known = {name for target in dataset.pool for name in (target.name, target.base)}
-    unknown = [name for name in listed.names if name not in known]
+    unknown = [name for name in price_list.names if name not in known]
     lacking = [target.name for target in pool if not target.has_price]
     notes = []
     if unknown:
@@ -66,7 +66,7 @@ def with_prices(dataset: RoutingDataset, listed: Pool) -> tuple[RoutingDataset, 
     return dataset.with_pool(pool), notes
 
 
-def _listed(target: Target, listed: Pool) -> Target:
+def _find_listed(target: Target, listed: Pool) -> Target:
     """The listed target, with the effort of this one; this one where none is listed."""
     if target.name in listed.names:
         same = listed[target.name]
@@ -76,13 +76,13 @@ def _listed(target: Target, listed: Pool) -> Target:
     return listed[target.base].with_effort(target.effort)
 
 
-def _priced_target(name: str, entry: object) -> Target:
+def _read_target(name: str, entry: object) -> Target:
     if not isinstance(entry, dict):
         raise ConfigError(
             f"the entry of {name!r} is {json.dumps(entry)[:40]}; it must be an object"
         )
     return Target(
-        name=values.filled_text(name, "a target's name"),
+        name=values.require_text(name, "a target's name"),
         input_price=values.cell_amount(entry.get(_INPUT), _INPUT, most=MOST_PRICE),
         output_price=values.cell_amount(entry.get(_OUTPUT), _OUTPUT, most=MOST_PRICE),
     )
@@ -129,12 +129,12 @@ def import_dataset(
             is malformed, or, if strict, any is.
     """
     columns = columns or Columns()
-    kind = _format(format, columns)
+    kind = _find_format(format, columns)
     if not sources:
         raise ConfigError("no source was named; name at least one file or folder")
     if strict and skip_malformed:
         raise ConfigError("strict and skip_malformed contradict each other; choose one")
-    listed = None if prices is None else read_prices(Path(prices))
+    price_list = None if prices is None else read_prices(Path(prices))
     collector = DatasetBuilder(
         strict=strict,
         skip_malformed=skip_malformed,
@@ -149,9 +149,9 @@ def import_dataset(
         dataset = replace(dataset, meaning=LabelMeaning(kind="vote"))
     elif columns.scale is not None:
         dataset = replace(dataset, meaning=columns.scale.meaning)
-    if listed is None:
+    if price_list is None:
         return Imported(dataset, report)
-    priced, notes = with_prices(dataset, listed)
+    priced, notes = with_prices(dataset, price_list)
     return Imported(priced, replace(report, notes=(*report.notes, *notes)))
 
 
@@ -175,10 +175,10 @@ def check_choice(dataset: RoutingDataset, format: str) -> None:  # noqa: A002
     )
 
 
-def _format(name: str, columns: Columns) -> Format:
+def _find_format(name: str, columns: Columns) -> Format:
     if name not in FORMATS:
         raise ConfigError(f"there is no format {name!r}; the formats are {', '.join(FORMATS)}")
-    surplus = sorted(set(columns.given()) - FORMATS[name].columns)
+    surplus = sorted(set(columns.option_names()) - FORMATS[name].columns)
     if surplus:
         raise ConfigError(f"the format {name} has fixed columns; leave out {surplus}")
     return FORMATS[name]

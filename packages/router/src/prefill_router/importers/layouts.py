@@ -4,8 +4,8 @@ A row is read with three more fields: `@file` is the object that holds the rows,
 of the file's folder, and `@task` the task's name, where the file's name has it.
 
 lm-evaluation-harness writes a folder per model, with `samples_TASK_DATE.jsonl` in it; `__` in a
-folder's name stands for the `/` of the model's. Of a task with several filters the first counts.
-The label is the first of the row's `metrics`.
+folder's name stands for the `/` of the model's. If a task has several filters, the first
+counts. The label is the first of the row's `metrics`.
 
 inspect_ai writes a log per task and model, as `.json` or as `.eval`, a zip. The values C, P, I and
 N are 1, a half, 0 and 0, as there. A sample that ended in an error has no label.
@@ -109,7 +109,7 @@ class Layout:
             FormatError: The file isn't JSON, or has no list of rows.
         """
         if self.members and path.suffix.lower() in sources.ZIPS:
-            yield from self._members(path)
+            yield from self._read_members(path)
             return
         for document in sources.documents(path):
             file = sources.parse(document)
@@ -118,7 +118,7 @@ class Layout:
                 raise FormatError(f"has no list {' or '.join(self.rows)}", file=document.name)
             yield from ((Place(document.name, n), row, file) for n, row in enumerate(rows, 1))
 
-    def _members(self, path: Path) -> Iterator[tuple[Place, object, Row]]:
+    def _read_members(self, path: Path) -> Iterator[tuple[Place, object, Row]]:
         """The rows of a zip, a member each, with the objects that aren't rows."""
         file: dict[str, Any] = {}
         rows: list[tuple[Place, object]] = []
@@ -143,7 +143,7 @@ class _LayoutReader:
 
     def __init__(self, layout: Layout, into: DatasetBuilder, columns: Columns) -> None:
         self.layout, self.into, self.columns = layout, into, columns
-        self._read: set[Place] = set()
+        self._places_read: set[Place] = set()
         self._scores: dict[str, None] = {}
         self._has_named = False
 
@@ -153,12 +153,12 @@ class _LayoutReader:
         if match is None:
             self.into.skip("of another kind by their names")
             return
-        added = {
+        extra_fields = {
             "@folder": path.absolute().parent.name.replace("__", "/"),
             "@task": match.groupdict().get("task"),
         }
         first: object = None
-        for place, row, file in self._rows(path):
+        for place, row, file in self._read_rows(path):
             if not isinstance(row, Mapping):
                 self.into.bad_row(place, f"is a {type(row).__name__}; a row must be an object")
                 continue
@@ -166,7 +166,7 @@ class _LayoutReader:
             first = value if first is None else first
             if value == first:
                 with self.into.row(place):
-                    self._add(place, {**row, **added, "@file": file})
+                    self._add_row(place, {**row, **extra_fields, "@file": file})
 
     def check_scores(self) -> None:
         """Check that the score that was named is there; note which is used of several.
@@ -175,7 +175,7 @@ class _LayoutReader:
             ConfigError: No row has it.
         """
         named, names = self.columns.correct, list(self._scores)
-        if named is not None and self._read and not self._has_named:
+        if named is not None and self._places_read and not self._has_named:
             raise ConfigError(f"there is no score {named!r}; there is {sorted(names) or 'none'}")
         if named is None and len(names) > 1:
             self.into.note(
@@ -183,14 +183,14 @@ class _LayoutReader:
                 "with --correct-column"
             )
 
-    def _rows(self, path: Path) -> Iterator[tuple[Place, object, Row]]:
+    def _read_rows(self, path: Path) -> Iterator[tuple[Place, object, Row]]:
         if self.layout.rows:
             yield from self.layout.documents_of(path)
             return
-        for place, record in tables.records(path, self.into, needs=(), wants=self._columns()):
+        for place, record in tables.records(path, self.into, needs=(), wants=self._list_columns()):
             yield place, record, {}
 
-    def _columns(self) -> tuple[str, ...]:
+    def _list_columns(self) -> tuple[str, ...]:
         """The columns that are read of a Parquet file."""
         layout, named = self.layout, self.columns.correct
         paths = (
@@ -200,35 +200,37 @@ class _LayoutReader:
         )
         return tuple(dict.fromkeys(path.split(".")[0] for path in paths if path))
 
-    def _add(self, place: Place, row: Row) -> None:
-        if place in self._read:
+    def _add_row(self, place: Place, row: Row) -> None:
+        if place in self._places_read:
             self.into.duplicate()
             return
         layout = self.layout
-        target = values.filled_text(value_at(row, *layout.target), "the model")
+        target = values.require_text(value_at(row, *layout.target), "the model")
         outcome = TargetOutcome(
-            self._label(row),
+            self._read_label(row),
             values.cell_amount(value_at(row, *layout.input_tokens), "the input tokens"),
             values.cell_amount(value_at(row, *layout.output_tokens), "the output tokens"),
             values.cell_amount(value_at(row, *layout.cost), "the cost", most=MOST_COST) or None,
         )
         outcomes = {target: outcome}
         if layout.rival:
-            outcomes = self._vote(row, target, outcome.correct)
-        self.into.add(place, self._query(row, place), outcomes, revisions=layout.revised)
-        self._read.add(place)
+            outcomes = self._read_vote(row, target, outcome.correct)
+        self.into.add(place, self._read_query(row, place), outcomes, revisions=layout.revised)
+        self._places_read.add(place)
 
-    def _vote(self, row: Row, target: str, label: float | None) -> dict[str, TargetOutcome]:
-        rival = values.filled_text(value_at(row, *self.layout.rival), "the other model")
+    def _read_vote(self, row: Row, target: str, label: float | None) -> dict[str, TargetOutcome]:
+        rival = values.require_text(value_at(row, *self.layout.rival), "the other model")
         if rival == target:
             raise DataError(f"compares {target!r} with itself; a vote is between two targets")
         against = None if label is None else 1 - label
         return {target: TargetOutcome(label), rival: TargetOutcome(against)}
 
-    def _label(self, row: Row) -> float | None:
-        layout, named = self.layout, self.columns.correct
+    def _read_label(self, row: Row) -> float | None:
+        layout, score_name = self.layout, self.columns.correct
         self._scores |= dict.fromkeys(map(str, value_at(row, *layout.scores) or ()))
-        paths = layout.correct if named is None else [p.format(named) for p in layout.named]
+        paths = (
+            layout.correct if score_name is None else [p.format(score_name) for p in layout.named]
+        )
         value = value_at(row, *paths)
         self._has_named |= value is not None
         if self._is_failed(row):
@@ -239,7 +241,7 @@ class _LayoutReader:
             value = float(value == value_at(row, *layout.target))
         scale = self.columns.scale
         read = values.label if scale is None else scale.label
-        return read(value, named or "the score")
+        return read(value, score_name or "the score")
 
     def _is_failed(self, row: Row) -> bool:
         for path, failure in self.layout.failed.items():
@@ -248,7 +250,7 @@ class _LayoutReader:
                 return True
         return False
 
-    def _query(self, row: Row, place: Place) -> Query:
+    def _read_query(self, row: Row, place: Place) -> Query:
         layout = self.layout
         prompt = read_prompt(value_at(row, *layout.prompt), is_opening=layout.is_opening)
         parts = [value_at(row, path) for path in layout.query]
@@ -280,8 +282,8 @@ def read_prompt(value: object, *, is_opening: bool = False) -> Prompt:
     """
     messages = as_json(value)
     if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
-        return values.filled_text(value, "the prompt")
-    turns = [Message(str(turn.get("role")), _content(turn)) for turn in messages]
+        return values.require_text(value, "the prompt")
+    turns = [Message(str(turn.get("role")), _read_content(turn)) for turn in messages]
     if is_opening:
         turns = list(takewhile(lambda turn: turn.role != "assistant", turns))
     if not any(turn.content.strip() for turn in turns):
@@ -294,7 +296,7 @@ def _is_message(turn: object) -> bool:
     return isinstance(turn, dict) and "content" in turn
 
 
-def _content(turn: Row) -> str:
+def _read_content(turn: Row) -> str:
     """The text of a turn; parts of other kinds, such as images, are left out."""
     content = turn.get("content")
     parts = content if isinstance(content, list) else [content]

@@ -20,7 +20,7 @@ def flatten(record: Mapping[str, object]) -> dict[str, object]:
     """
     flat: dict[str, object] = {}
     for name, value in record.items():
-        _add(value, name, flat, MOST_DEPTH)
+        _add_value(value, name, flat, MOST_DEPTH)
     return flat
 
 
@@ -29,7 +29,7 @@ def are_rows(fields: Collection[str]) -> bool:
     return not {"role", "content"} & set(fields)
 
 
-def _add(value: object, name: str, flat: dict[str, object], depth: int) -> None:
+def _add_value(value: object, name: str, flat: dict[str, object], depth: int) -> None:
     if isinstance(value, list) and value and depth and all(map(_is_row, value)):
         rows = [flatten(row) for row in value]
         for key in dict.fromkeys(key for row in rows for key in row):
@@ -39,7 +39,7 @@ def _add(value: object, name: str, flat: dict[str, object], depth: int) -> None:
         flat[name] = value
         return
     for key, inner in value.items():
-        _add(inner, f"{name}.{key}", flat, depth - 1)
+        _add_value(inner, f"{name}.{key}", flat, depth - 1)
 
 
 def _is_row(value: object) -> bool:
@@ -49,13 +49,13 @@ def _is_row(value: object) -> bool:
 def value_at(record: Mapping[str, Any], *paths: str) -> Any:
     """The value at the first of these paths that is filled; None where none is."""
     for path in paths:
-        for value in _values(record, _STEP.findall(path), record):
+        for value in _find_values(record, _STEP.findall(path), record):
             if value is not None and value != "":
                 return value
     return None
 
 
-def _values(value: Any, steps: Sequence[str], record: Mapping[str, Any]) -> Iterator[Any]:
+def _find_values(value: Any, steps: Sequence[str], record: Mapping[str, Any]) -> Iterator[Any]:
     if not steps:
         yield value
         return
@@ -63,7 +63,7 @@ def _values(value: Any, steps: Sequence[str], record: Mapping[str, Any]) -> Iter
     if step[0] == "<":
         step = str(value_at(record, step[1:-1]))
     for inner in _inner_values(value, step):
-        yield from _values(inner, rest, record)
+        yield from _find_values(inner, rest, record)
 
 
 def _inner_values(value: Any, step: str) -> Sequence[Any]:

@@ -1,6 +1,6 @@
 """Tables of answers: long ones, a row per query and target, and wide ones, a row per query.
 
-Both may be the user's own. Of published ones:
+Both may be the user's own. Published ones:
 
 NVIDIA LLM Router blueprint, version 3, is a long CSV: `question`, `model` (the target),
 `isCorrect`, `output_tokens` and, where published, `embedding_id`, the number of the question within
@@ -86,7 +86,7 @@ def read_long_table(
         present = tables.flat_columns_of(path)
         if names["target"] not in present and _OTHER_TARGET in present:
             names["target"] = _OTHER_TARGET
-    must = {"prompt", "target", "correct", *columns.given()}
+    must = {"prompt", "target", "correct", *columns.option_names()}
     needs = [name for option, name in names.items() if option in must]
     rows = tables.flat_records(path, into, needs=needs, wants=list(names.values()))
     for place, record in rows:
@@ -108,7 +108,7 @@ def _target_of(answer: Record, names: Mapping[str, str], into: DatasetBuilder) -
     Raises:
         DataError: The name is empty, or the effort isn't known.
     """
-    name = values.filled_text(answer[names["target"]], names["target"])
+    name = values.require_text(answer[names["target"]], names["target"])
     effort = read_effort(answer.get(names.get("effort", "")), names.get("effort", ""))
     if effort is None:
         return name
@@ -258,7 +258,7 @@ def read_nvidia(paths: Sequence[Path], into: DatasetBuilder, columns: Columns) -
 WIDE_COLUMNS = {
     option: LONG_COLUMNS[option] for option in ("prompt", "query", "benchmark", "domain")
 }
-_READ_FIRST = 1000
+_FIRST_ROWS = 1000
 _WORD = re.compile(r"[a-z]+")
 _AMOUNTS = {"cost", "costs", "price", "usd", "tokens", "seconds", "latency", "time", "id", "index"}
 """Words in the names of columns that hold something other than labels."""
@@ -271,19 +271,19 @@ def read_wide(paths: Sequence[Path], into: DatasetBuilder, columns: Columns) -> 
         ConfigError: The targets' columns aren't named and can't be guessed.
         FormatError: A source doesn't exist.
     """
-    found = sources.expand(paths, tables.SUFFIXES)
+    files = sources.expand(paths, tables.SUFFIXES)
     if not columns.targets:
-        columns = replace(columns, targets=_guessed(found[0], columns))
+        columns = replace(columns, targets=_guess_targets(files[0], columns))
         into.note(
             f"used as the targets, since they hold labels: {', '.join(columns.targets)}; name "
             "others with --target-columns"
         )
-    for path in found:
+    for path in files:
         with into.file(path):
             read_wide_table(path, into, columns)
 
 
-def _guessed(path: Path, columns: Columns) -> tuple[str, ...]:
+def _guess_targets(path: Path, columns: Columns) -> tuple[str, ...]:
     """The columns that hold only labels in the first records of a table, as targets.
 
     Raises:
@@ -293,32 +293,32 @@ def _guessed(path: Path, columns: Columns) -> tuple[str, ...]:
     whole = tables.flat_records(
         path, DatasetBuilder(), needs=(), wants=tables.flat_columns_of(path)
     )
-    for _, record in islice(whole, _READ_FIRST):
+    for _, record in islice(whole, _FIRST_ROWS):
         for column, cell in record.items():
             cells.setdefault(column, []).append(cell)
         tables.check_count(cells, path)
-    beside = {getattr(columns, option) or name for option, name in LONG_COLUMNS.items()}
+    other_columns = {getattr(columns, option) or name for option, name in LONG_COLUMNS.items()}
     names = [
         name
         for name in map(columns.target_of, cells)
-        if name and name not in beside and not _AMOUNTS & set(_WORD.findall(name.lower()))
+        if name and name not in other_columns and not _AMOUNTS & set(_WORD.findall(name.lower()))
     ]
     of_others = {column for name in names for column in columns.of_target(name)[1:]}
     label = values.label if columns.scale is None else columns.scale.label
-    found = [
+    targets = [
         name
         for name in names
         if (column := columns.of_target(name)[0]) not in of_others
         and _are_labels(cells.get(column, ()), label)
     ]
-    if not found:
+    if not targets:
         option = name_option("--target-columns a,b,c", "columns=Columns(targets=(...))")
         raise ConfigError(
             "a wide table has one column per target; none holds only labels, so name them with "
             f"{option} ({path} has the columns {tables.columns_of(path)}), and the scale of their "
             f"scores, if that isn't 0 to 1, with {values.name_scale('WORST-BEST')}"
         )
-    return tuple(found)
+    return tuple(targets)
 
 
 def _are_labels(cells: Iterable[object], label: Callable[[object, str], float | None]) -> bool:
@@ -357,8 +357,18 @@ def read_wide_table(
     names = {option: getattr(columns, option) or name for option, name in usual.items()}
     of_target = {name: columns.of_target(name) for name in columns.targets}
     needs = [names[option] for option in usual if option == "prompt" or getattr(columns, option)]
-    needs += [name for named in of_target.values() for name in named if name is not None]
-    of_objects = {name for named in of_target.values() for name in named if name and "." in name}
+    needs += [
+        name
+        for names_of_target in of_target.values()
+        for name in names_of_target
+        if name is not None
+    ]
+    of_objects = {
+        name
+        for names_of_target in of_target.values()
+        for name in names_of_target
+        if name and "." in name
+    }
     required = [name for name in needs if name not in of_objects]
     for name in columns.targets:
         into.target(name)
@@ -396,30 +406,30 @@ def read_routerbench(paths: Sequence[Path], into: DatasetBuilder, columns: Colum
     for path in sources.expand(paths, tables.SUFFIXES):
         with into.file(path):
             present = tables.columns_of(path)
-            named = Columns(
+            wide_columns = Columns(
                 targets=_routerbench_targets(present, path),
                 query="sample_id",
                 benchmark="eval_name",
             )
             if any(column.endswith(_ROUTERBENCH_COST) for column in present):
-                named = named.with_cost(f"{TARGET}{_ROUTERBENCH_COST}")
+                wide_columns = wide_columns.with_cost(f"{TARGET}{_ROUTERBENCH_COST}")
             read_wide_table(
-                path, into, named, usual=_ROUTERBENCH_COLUMNS, as_prompt=_routerbench_prompt
+                path, into, wide_columns, usual=_ROUTERBENCH_COLUMNS, as_prompt=_routerbench_prompt
             )
 
 
 def _routerbench_targets(present: Sequence[str], path: Path) -> tuple[str, ...]:
     """The targets: columns with a cost or response column; if there are none, all the others."""
-    there = frozenset(present)
+    columns = frozenset(present)
     names = [c for c in present if "|" not in c and c not in _ROUTERBENCH_OTHERS]
-    beside = [
+    with_cost = [
         c
         for c in names
-        if f"{c}{_ROUTERBENCH_COST}" in there or f"{c}{_ROUTERBENCH_RESPONSE}" in there
+        if f"{c}{_ROUTERBENCH_COST}" in columns or f"{c}{_ROUTERBENCH_RESPONSE}" in columns
     ]
     if not names:
         raise FormatError(f"has no column of a target; it has {list(present)}", file=path, line=1)
-    return tuple(beside or names)
+    return tuple(with_cost or names)
 
 
 def _routerbench_prompt(value: object, name: str) -> Prompt:
@@ -435,7 +445,7 @@ def _routerbench_prompt(value: object, name: str) -> Prompt:
         if len(value) != 1:
             raise DataError(f"{name} is a list of {len(value)} items; it must hold one text")
         value = value[0]
-    return values.filled_text(value, name)
+    return values.require_text(value, name)
 
 
 _ROUTELLM_RESPONSE = "_response"

@@ -39,10 +39,10 @@ _COMMON = frozenset(
     {"prompt", "query", "benchmark", "domain", "correct", "input_tokens", "output_tokens", "cost"}
     | {"scale", "repeats"}
 )
-_SCORED = frozenset({"correct", "scale"})
+_SCORE_COLUMNS = frozenset({"correct", "scale"})
 
 
-def _any(*alternatives: str) -> tuple[frozenset[str], ...]:
+def _make_signatures(*alternatives: str) -> tuple[frozenset[str], ...]:
     """Signatures, each with its fields separated by spaces."""
     return tuple(frozenset(fields.split()) for fields in alternatives)
 
@@ -51,17 +51,17 @@ _OWN: dict[str, Format] = {
     "llmrouterbench": Format(
         summary="LLMRouterBench: a results tree, a tar of it, or interchange JSON Lines",
         reader="benchmark_results:read_llmrouterbench",
-        signatures=_any("dataset_name records", "query records usages"),
+        signatures=_make_signatures("dataset_name records", "query records usages"),
     ),
     "routerbench": Format(
         summary="RouterBench: the wide table as CSV, JSON Lines or Parquet",
         reader="own_tables:read_routerbench",
-        signatures=_any("sample_id eval_name", "oracle_model_to_route_to"),
+        signatures=_make_signatures("sample_id eval_name", "oracle_model_to_route_to"),
     ),
     "mmlu_pro": Format(
         summary="MMLU-Pro eval_results: one zip or JSON list per target",
         reader="benchmark_results:read_mmlu_pro",
-        signatures=_any("question_id options answer_index"),
+        signatures=_make_signatures("question_id options answer_index"),
     ),
     "routellm": Format(
         summary="RouteLLM: CSV with a prompt and a boolean column per target",
@@ -70,7 +70,7 @@ _OWN: dict[str, Format] = {
     "nvidia": Format(
         summary="NVIDIA LLM Router blueprint v3: a long CSV of isCorrect",
         reader="own_tables:read_nvidia",
-        signatures=_any("question model isCorrect"),
+        signatures=_make_signatures("question model isCorrect"),
     ),
     "routerarena": Format(
         summary="RouterArena: JSON lists of predictions",
@@ -80,29 +80,29 @@ _OWN: dict[str, Format] = {
     "openai_batch": Format(
         summary="OpenAI batches: the JSON Lines of the requests and of the results",
         reader="call_logs:read_openai",
-        signatures=_any("custom_id body", "custom_id response"),
+        signatures=_make_signatures("custom_id body", "custom_id response"),
         averaged=True,
         is_log=True,
     ),
     "anthropic_batch": Format(
         summary="Anthropic message batches: the requests and the JSON Lines of the results",
         reader="call_logs:read_anthropic",
-        signatures=_any("custom_id params", "custom_id result"),
+        signatures=_make_signatures("custom_id params", "custom_id result"),
         averaged=True,
         is_log=True,
     ),
     "litellm": Format(
         summary="LiteLLM spend logs: JSON, JSON Lines or CSV, with prompts",
         reader="call_logs:read_litellm",
-        signatures=_any("request_id spend model"),
+        signatures=_make_signatures("request_id spend model"),
         averaged=True,
         is_log=True,
     ),
     "langfuse": Format(
         summary="Langfuse exports: observations or traces, and scores",
         reader="traces:read_langfuse",
-        columns=_SCORED,
-        signatures=_any(
+        columns=_SCORE_COLUMNS,
+        signatures=_make_signatures(
             "id type traceId",
             "id type trace_id",
             "id observations",
@@ -115,8 +115,8 @@ _OWN: dict[str, Format] = {
     "openinference": Format(
         summary="OpenInference spans: Phoenix, Arize or OTLP JSON, and annotations",
         reader="traces:read_openinference",
-        columns=_SCORED,
-        signatures=_any(
+        columns=_SCORE_COLUMNS,
+        signatures=_make_signatures(
             "span_kind attributes",
             "attributes.openinference.span.kind",
             "resourceSpans",
@@ -129,29 +129,29 @@ _OWN: dict[str, Format] = {
     "lm_eval": Format(
         summary="lm-evaluation-harness: a folder per model with samples_TASK.jsonl",
         reader="layouts:LM_EVAL",
-        columns=_SCORED,
-        signatures=_any("doc_id doc arguments", "doc_id doc filtered_resps"),
+        columns=_SCORE_COLUMNS,
+        signatures=_make_signatures("doc_id doc arguments", "doc_id doc filtered_resps"),
         averaged=True,
     ),
     "inspect_ai": Format(
         summary="inspect_ai: logs of evaluations, as .json or .eval",
         reader="layouts:INSPECT_AI",
-        columns=_SCORED,
-        signatures=_any("eval samples", "eval plan", "epoch input model_usage"),
+        columns=_SCORE_COLUMNS,
+        signatures=_make_signatures("eval samples", "eval plan", "epoch input model_usage"),
         averaged=True,
     ),
     "promptfoo": Format(
         summary="promptfoo: the results of an evaluation as JSON",
         reader="layouts:PROMPTFOO",
-        columns=_SCORED,
-        signatures=_any("evalId results", "results config"),
+        columns=_SCORE_COLUMNS,
+        signatures=_make_signatures("evalId results", "results config"),
         averaged=True,
     ),
     "votes": Format(
         summary="votes: model_a, model_b and winner, with a prompt or conversations",
         reader="layouts:VOTES",
         columns=frozenset({"correct"}),
-        signatures=_any("model_a model_b winner"),
+        signatures=_make_signatures("model_a model_b winner"),
         is_votes=True,
     ),
     "long": Format(

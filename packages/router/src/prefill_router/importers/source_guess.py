@@ -1,8 +1,8 @@
 """What a user's source is: its format, the columns of a table, and the scale of its scores.
 
 A public format is recognised by the fields of its first records. What a column of a table holds is
-told by its name and its cells (`column_names`). A doubt is what the source can't tell: each has the
-readings that are possible, the likeliest first, and the option that settles it. A guess that could
+read from its name and its cells (`column_names`). A doubt is what the source doesn't say: each has
+the possible readings, the likeliest first, and the option that settles it. A guess that could
 turn the labels round isn't made.
 """
 
@@ -25,7 +25,7 @@ _FILES, _MEMBERS, _RECORDS = 20, 3, 50
 _ARCHIVES = (*sources.ZIPS, ".tar", ".tgz", ".gz", ".xz", ".bz2")
 
 
-def recognised_format(paths: Sequence[Path]) -> str | None:
+def recognise_format(paths: Sequence[Path]) -> str | None:
     """The public format, or log, of which the sources have a record; None if there is none.
 
     A user's own table isn't recognised, whatever its columns.
@@ -39,14 +39,14 @@ def recognised_format(paths: Sequence[Path]) -> str | None:
     files = sources.expand(paths, (*call_logs.LOG_SUFFIXES, *tables.SUFFIXES, *_ARCHIVES))
     formats, _ = FORMATS.load_all()
     for path in files[:_FILES]:
-        for fields in _fields(path):
+        for fields in _read_fields(path):
             for name, kind in formats.items():
                 if any(signature <= fields for signature in kind.signatures):
                     return name
     return None
 
 
-def _fields(path: Path) -> Iterator[set[str]]:
+def _read_fields(path: Path) -> Iterator[set[str]]:
     """The fields of the first records of a file; none if it can't be read."""
     suffix = tables.suffix_of(path)
     try:
@@ -135,29 +135,31 @@ class SourceGuess:
 
 
 def guess_source(
-    paths: Sequence[Path], *, given: Columns | None = None, named: str | None = None
+    paths: Sequence[Path], *, columns: Columns | None = None, format_name: str | None = None
 ) -> SourceGuess:
     """Guess how a source is to be read.
 
     Args:
         paths: Files or folders.
-        given: Columns that are known; they aren't guessed.
-        named: The format, if it is known.
+        columns: Columns that are known; they aren't guessed.
+        format_name: The format, if it is known.
 
     Raises:
         FormatError: A source doesn't exist or can't be read.
         ConfigError: There is no such format, or a column that is needed can't be found; the message
             says how to name it.
     """
-    given = given or Columns()
-    if named is not None and named not in FORMATS:
-        raise ConfigError(f"there is no format {named!r}; the formats are {', '.join(FORMATS)}")
-    kind = named or recognised_format(paths)
+    columns = columns or Columns()
+    if format_name is not None and format_name not in FORMATS:
+        raise ConfigError(
+            f"there is no format {format_name!r}; the formats are {', '.join(FORMATS)}"
+        )
+    kind = format_name or recognise_format(paths)
     if kind is not None and kind not in ("long", "wide"):
-        return SourceGuess(format=kind, columns=given, facts={"format": FORMATS[kind].summary})
+        return SourceGuess(format=kind, columns=columns, facts={"format": FORMATS[kind].summary})
     files = sources.expand(paths, tables.SUFFIXES)
     table = _Table(files[0], is_alone=len(files) == 1)
-    return table.long(given) if table.is_long(given, kind) else table.wide(given)
+    return table.long(columns) if table.is_long(columns, kind) else table.wide(columns)
 
 
 class _Table:
@@ -185,27 +187,27 @@ class _Table:
         self.is_whole = is_alone and count < _ROWS
         self.doubts: list[SourceDoubt] = []
 
-    def is_long(self, given: Columns, kind: str | None) -> bool:
-        if given.targets or kind == "wide" or TARGET in (given.correct or ""):
+    def is_long(self, columns: Columns, kind: str | None) -> bool:
+        if columns.targets or kind == "wide" or TARGET in (columns.correct or ""):
             return False
-        if kind == "long" or given.target is not None:
+        if kind == "long" or columns.target is not None:
             return True
-        return bool(self._like("target")) and not self._has_pattern_of_targets(given)
+        return bool(self._find_columns("target")) and not self._has_pattern_of_targets(columns)
 
-    def long(self, given: Columns) -> SourceGuess:
+    def long(self, columns: Columns) -> SourceGuess:
         """A row per query and target, or per query with lists of targets and scores."""
         columns = replace(
-            given,
-            prompt=given.prompt or self._prompt(),
-            target=given.target or self._target(),
-            correct=given.correct or self._correct(),
+            columns,
+            prompt=columns.prompt or self._find_prompt(),
+            target=columns.target or self._find_target(),
+            correct=columns.correct or self._find_correct(),
         )
         columns = self._with_effort(self._with_others(columns))
-        scores = self._items(columns.correct)
+        scores = self._list_items(columns.correct)
         columns = self._with_scale(columns, columns.correct or "", scores)
         if columns.repeats is None and self._has_repeats(columns):
             columns = replace(columns, repeats="mean")
-        pairs = zip_longest(self._items(columns.target), self._items(columns.effort))
+        pairs = zip_longest(self._list_items(columns.target), self._list_items(columns.effort))
         targets = {(str(model), str(effort)) for model, effort in pairs if model is not None}
         if len(targets) == 1 and self.is_whole:
             model, _ = targets.pop()
@@ -216,19 +218,19 @@ class _Table:
         }
         if columns.repeats:
             facts["repeats"] = "rows of the same query and model are averaged"
-        return self._guess("long", columns, facts)
+        return self._make_guess("long", columns, facts)
 
-    def wide(self, given: Columns) -> SourceGuess:
+    def wide(self, options: Columns) -> SourceGuess:
         """A row per query, columns for each target."""
-        columns = self._with_others(replace(given, prompt=given.prompt or self._prompt()))
+        columns = self._with_others(replace(options, prompt=options.prompt or self._find_prompt()))
         columns = replace(
             columns,
-            cost=given.cost,
-            input_tokens=given.input_tokens,
-            output_tokens=given.output_tokens,
+            cost=options.cost,
+            input_tokens=options.input_tokens,
+            output_tokens=options.output_tokens,
         )
         left_out: dict[str, str] = {}
-        if not given.targets:
+        if not options.targets:
             columns, left_out = self._with_targets(columns)
         columns = self._with_amounts(columns)
         if not columns.targets or (len(columns.targets) < 2 and self.is_whole):
@@ -240,9 +242,9 @@ class _Table:
         facts |= _shown_columns(columns)
         if left_out:
             facts["no models"] = ", ".join(f"{name!r} ({why})" for name, why in left_out.items())
-        return self._guess("wide", columns, facts)
+        return self._make_guess("wide", columns, facts)
 
-    def _guess(self, kind: str, columns: Columns, facts: Mapping[str, str]) -> SourceGuess:
+    def _make_guess(self, kind: str, columns: Columns, facts: Mapping[str, str]) -> SourceGuess:
         return SourceGuess(format=kind, columns=columns, facts=facts, doubts=tuple(self.doubts))
 
     def _refuse_targets(self, targets: Sequence[str], left_out: Mapping[str, str]) -> None:
@@ -251,10 +253,10 @@ class _Table:
         Raises:
             ConfigError: Always.
         """
-        seen = f"one column of scores, {targets[0]!r}" if targets else "no column of scores"
+        columns_text = f"one column of scores, {targets[0]!r}" if targets else "no column of scores"
         reasons = ", ".join(f"{name!r} ({why})" for name, why in left_out.items())
         self._refuse_one_target(
-            f"there is no column of models, and {seen}"
+            f"there is no column of models, and {columns_text}"
             + (f"; these hold numbers and aren't taken for scores: {reasons}" if reasons else "")
         )
 
@@ -272,31 +274,33 @@ class _Table:
             )
         )
 
-    def _items(self, column: str | None) -> list[object]:
+    def _list_items(self, column: str | None) -> list[object]:
         """The cells of a column, and the items of those that are lists."""
         items: list[object] = []
         for cell in self.cells.get(column or "", ()):
             items += cell if isinstance(cell, list) else [cell]
         return items
 
-    def _like(self, option: str) -> list[str]:
+    def _find_columns(self, option: str) -> list[str]:
         """The columns whose names and cells fit an option, the likeliest first."""
         usual = [
-            name for name in names.usual_columns(option, self.cells) if self._fits(option, name)
+            name
+            for name in names.usual_columns(option, self.cells)
+            if self._fits_option(option, name)
         ]
         by_word = [
             name
             for name in names.columns_by_word(option, self.cells)
-            if name not in usual and self._fits(option, name)
+            if name not in usual and self._fits_option(option, name)
         ]
         return usual + by_word if option == "correct" or not usual else usual
 
-    def _fits(self, option: str, name: str) -> bool:
+    def _fits_option(self, option: str, name: str) -> bool:
         """Whether the cells of a column can be what the option needs."""
         cells = [cell for cell in self.cells[name] if cell is not None and cell != ""]
         if option == "prompt":
             return bool(cells) and all(_is_prompt(cell) for cell in cells)
-        items = [cell for cell in self._items(name) if cell is not None and cell != ""]
+        items = [cell for cell in self._list_items(name) if cell is not None and cell != ""]
         if option in ("correct", *_AMOUNTS):
             return names.are_scores(name, items)
         if not items or not all(isinstance(cell, str) for cell in items):
@@ -308,55 +312,59 @@ class _Table:
         is_usual = name in names.usual_columns("target", [name])
         return len(set(cells)) <= MOST_TARGETS and (is_usual or not names.are_scores(name, cells))
 
-    def _target(self) -> str:
-        candidates = self._like("target")
-        texts = [name for name in candidates if not names.are_scores(name, self._items(name))]
+    def _find_target(self) -> str:
+        candidates = self._find_columns("target")
+        texts = [name for name in candidates if not names.are_scores(name, self._list_items(name))]
         first = next(iter(texts or candidates), "")
         others = [name for name in candidates if name != first and not self._are_alike(first, name)]
-        return self._one("target", [first, *others] if first else [])
+        return self._choose_first("target", [first, *others] if first else [])
 
     def _are_alike(self, one: str, other: str) -> bool:
         """Whether two columns name the same things, such as a model's name and its number."""
-        pairs = set(zip(map(str, self._items(one)), map(str, self._items(other)), strict=False))
+        pairs = set(
+            zip(map(str, self._list_items(one)), map(str, self._list_items(other)), strict=False)
+        )
         return len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs})
 
-    def _correct(self) -> str:
-        candidates = self._like("correct") or self._other_scores()
-        return self._one("correct", candidates or names.usual_columns("correct", self.cells)[:1])
+    def _find_correct(self) -> str:
+        candidates = self._find_columns("correct") or self._other_scores()
+        return self._choose_first(
+            "correct", candidates or names.usual_columns("correct", self.cells)[:1]
+        )
 
     def _other_scores(self) -> list[str]:
         """The columns that have scores by their cells alone."""
         return [
             name
-            for name in self._scored(Columns())
-            if not names.is_text(name) and not names.why_no_scores(name, self._items(name))
+            for name in self._find_scored(Columns())
+            if not names.is_text(name) and not names.why_no_scores(name, self._list_items(name))
         ]
 
-    def _one(self, option: str, candidates: Sequence[str]) -> str:
+    def _choose_first(self, option: str, candidates: Sequence[str]) -> str:
         """The first of the columns that an option may be; a doubt where it isn't the only one."""
         if len(candidates) == 1:
             return candidates[0]
         question = _QUESTIONS[option]
         if not candidates:
             question += f" None of {list(self.cells)} has such a name and such cells."
-        self._doubt(option, question, candidates, is_reckless=not candidates)
+        self._add_doubt(option, question, candidates, is_reckless=not candidates)
         return candidates[0] if candidates else ""
 
-    def _prompt(self) -> str:
-        candidates = self._like("prompt")
+    def _find_prompt(self) -> str:
+        candidates = self._find_columns("prompt")
         if candidates:
-            return self._one("prompt", candidates)
+            return self._choose_first("prompt", candidates)
         texts = {
             name: [c for c in cells if isinstance(c, str)] for name, cells in self.cells.items()
         }
         mean = {name: sum(map(len, c)) / len(c) for name, c in texts.items() if c}
         longest = sorted(mean, key=lambda name: -mean[name])[:3]
         if len(longest) == 1:
-            self._doubt("prompt", _QUESTIONS["prompt"], longest)
+            self._add_doubt("prompt", _QUESTIONS["prompt"], longest)
             return longest[0]
-        return self._one("prompt", longest)
+        return self._choose_first("prompt", longest)
 
-    def _doubt(
+    def _add_doubt(
         self, option: str, question: str, candidates: Sequence[str], *, is_reckless: bool = False
     ) -> None:
         self.doubts.append(
@@ -372,8 +380,8 @@ class _Table:
 
     def _with_effort(self, columns: Columns) -> Columns:
         """The column of reasoning efforts, if one holds nothing else."""
-        for name in self._like("effort") if columns.effort is None else ():
-            cells = {str(cell).lower() for cell in self._items(name) if cell not in (None, "")}
+        for name in self._find_columns("effort") if columns.effort is None else ():
+            cells = {str(cell).lower() for cell in self._list_items(name) if cell not in (None, "")}
             efforts = {cell for cell in cells if cell in EFFORTS or is_budget(cell)}
             if efforts and cells <= {*efforts, *NO_EFFORT}:
                 return replace(columns, effort=name)
@@ -382,12 +390,12 @@ class _Table:
     def _with_others(self, columns: Columns) -> Columns:
         """The optional columns that are there; an id only if it is one prompt's."""
         for option in ("benchmark", "domain", *_AMOUNTS):
-            candidates = self._like(option)
+            candidates = self._find_columns(option)
             if option == "cost":
                 candidates = [name for name in candidates if not names.is_part_cost(name)]
             if candidates and getattr(columns, option) is None:
                 columns = replace(columns, **{option: candidates[0]})  # type: ignore[arg-type]
-        for name in self._like("query") if columns.query is None else ():
+        for name in self._find_columns("query") if columns.query is None else ():
             if self._is_id(name, columns):
                 return replace(columns, query=name)
         return columns
@@ -409,13 +417,15 @@ class _Table:
         rows = list(zip(key, named, efforts, strict=False))
         return len({tuple(map(str, row)) for row in rows}) < len(rows)
 
-    def _has_pattern_of_targets(self, given: Columns) -> bool:
+    def _has_pattern_of_targets(self, columns: Columns) -> bool:
         """Whether there are scores in columns per target, in rows that are one query each."""
-        prompts = [str(cell) for name in self._like("prompt")[:1] for cell in self.cells[name]]
+        prompts = [
+            str(cell) for name in self._find_columns("prompt")[:1] for cell in self.cells[name]
+        ]
         is_row_a_query = len(set(prompts)) == len(prompts)
-        return is_row_a_query and bool(self._patterns(self._scored(given)))
+        return is_row_a_query and bool(self._find_patterns(self._find_scored(columns)))
 
-    def _scored(self, columns: Columns) -> list[str]:
+    def _find_scored(self, columns: Columns) -> list[str]:
         """The columns that hold numbers or labels, and nothing else that is known."""
         named = {value for value in vars(columns).values() if isinstance(value, str)}
         others = {
@@ -426,26 +436,28 @@ class _Table:
             for name in self.cells
             if name not in named
             and names.plain_name(name) not in others
-            and names.are_scores(name, self._items(name))
+            and names.are_scores(name, self._list_items(name))
         ]
 
     def _with_targets(self, columns: Columns) -> tuple[Columns, dict[str, str]]:
         """The targets, the pattern of their labels, and why other numbers are no labels."""
-        scored = self._scored(columns)
+        scored = self._find_scored(columns)
         if columns.correct is not None:
             named = tuple(name for c in scored if (name := columns.target_of(c)) is not None)
             return replace(columns, targets=named), {}
-        patterns = self._patterns(scored)
+        patterns = self._find_patterns(scored)
         if patterns:
             if len(patterns) > 1:
-                self._doubt("correct", _QUESTIONS["correct"], [pattern for pattern, _ in patterns])
+                self._add_doubt(
+                    "correct", _QUESTIONS["correct"], [pattern for pattern, _ in patterns]
+                )
             pattern, targets = patterns[0]
             return replace(columns, correct=pattern, targets=targets), {}
         reasons = {name: names.why_no_scores(name, self.cells[name]) for name in scored}
         targets = tuple(name for name, why in reasons.items() if not why)
         return replace(columns, targets=targets), {n: why for n, why in reasons.items() if why}
 
-    def _patterns(self, scored: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
+    def _find_patterns(self, scored: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
         """The patterns of columns of labels, such as `{target}_score`, and their targets.
 
         A pattern must be that of all columns of labels, or be one of nested fields.
@@ -471,12 +483,12 @@ class _Table:
         """The patterns of the columns of costs and tokens, where all targets have them."""
         for option in _AMOUNTS:
             if getattr(columns, option) is None:
-                patterns = self._amounts(option, columns.targets)
+                patterns = self._find_amounts(option, columns.targets)
                 if patterns:
                     columns = replace(columns, **{option: patterns[0]})  # type: ignore[arg-type]
         return columns
 
-    def _amounts(self, option: str, targets: Sequence[str]) -> list[str]:
+    def _find_amounts(self, option: str, targets: Sequence[str]) -> list[str]:
         """The patterns of a target's column of costs or tokens, the likeliest first."""
         patterns = {name.replace(target, TARGET) for target in targets[:1] for name in self.cells}
         rests = {p: p.replace(TARGET, "").strip("".join(_SEPARATORS)) for p in patterns}
@@ -497,7 +509,9 @@ class _Table:
         try:
             numbers = [values.score(cell, name) for cell in cells if values.verdict(cell) is None]
         except DataError as error:
-            self._doubt("correct", f"{error}; which column has the scores?", (), is_reckless=True)
+            self._add_doubt(
+                "correct", f"{error}; which column has the scores?", (), is_reckless=True
+            )
             return columns
         scores = {score for score in numbers if score is not None}
         ends = names.range_in(name) or ((1, 5) if names.are_stars(name) else None)
@@ -515,14 +529,14 @@ class _Table:
         lowest = names.is_low_good(name)
         if lowest:
             choices = [turned for a, b in holding for turned in (f"{b}:{a}", f"{a}:{b}")]
-        seen = f"the scores in {name!r} go from {min(scores):g} to {max(scores):g}"
+        range_text = f"the scores in {name!r} go from {min(scores):g} to {max(scores):g}"
         is_whole = bool(holding) and {*holding[0]} <= scores
         if lowest or not is_whole:
             is_reckless = lowest or not holding or len(scores) < _FEW_SCORES
             self.doubts.append(
                 SourceDoubt(
                     option="scale",
-                    question=f"{seen}; which are the worst and the best score, worst first?",
+                    question=f"{range_text}; which are the worst and the best score, worst first?",
                     choices=tuple(choices[:4]),
                     fix=f"--scale {'WORST-BEST' if is_reckless else choices[0]}",
                     python=f"scale=Scale(ends={_ends_text(choices, is_reckless=is_reckless)})",

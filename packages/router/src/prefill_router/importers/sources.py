@@ -66,12 +66,12 @@ def expand(sources: Sequence[Path], suffixes: Sequence[str]) -> list[Path]:
     result: list[Path] = []
     for source in sources:
         if source.is_dir():
-            found = sorted(f for f in source.rglob("*") if _counts(f, suffixes))
-            if not found:
+            paths = sorted(f for f in source.rglob("*") if _is_listed(f, suffixes))
+            if not paths:
                 raise FormatError(
                     f"holds no file whose name ends in {' or '.join(suffixes)}", file=source
                 )
-            result += found
+            result += paths
         elif source.is_file():
             result.append(source)
         else:
@@ -135,7 +135,7 @@ def documents(path: Path) -> Iterator[Document]:
             yield from _zip_members(path)
         else:
             with open_bytes(path) as file:
-                yield Document(str(path), PurePosixPath(path), _read(file.read, str(path)))
+                yield Document(str(path), PurePosixPath(path), _read_all(file.read, str(path)))
     except FormatError:
         raise
     except _BROKEN as error:
@@ -160,9 +160,9 @@ def tar_documents(path: Path) -> Iterator[Document]:
                         file=path,
                     )
                 if member.isfile() and _is_json(PurePosixPath(member.name)):
-                    name, file = f"{path}!{_printable(member.name)}", tar.extractfile(member)
+                    name, file = f"{path}!{_make_printable(member.name)}", tar.extractfile(member)
                     if file is not None:
-                        yield Document(name, PurePosixPath(member.name), _read(file.read, name))
+                        yield Document(name, PurePosixPath(member.name), _read_all(file.read, name))
     except FormatError:
         raise
     except _BROKEN as error:
@@ -209,16 +209,16 @@ def _zip_members(path: Path) -> Iterator[Document]:
             inner = PurePosixPath(member.filename)
             if member.is_dir() or not _is_json(inner):
                 continue
-            name = f"{path}!{_printable(member.filename)}"
+            name = f"{path}!{_make_printable(member.filename)}"
             with archive.open(member) as file:
-                data = _read(file.read, name)
+                data = _read_all(file.read, name)
             total += len(data)
             if total > MAX_ARCHIVE:
                 raise FormatError(f"unpacks to more than {MAX_ARCHIVE:,} bytes", file=path)
             yield Document(name, inner, data)
 
 
-def _read(read: Callable[[int], bytes], name: str) -> bytes:
+def _read_all(read: Callable[[int], bytes], name: str) -> bytes:
     """All bytes, in steps, so that a claimed size takes no memory before it is read."""
     pieces = io.BytesIO()
     while piece := read(2**20):
@@ -228,7 +228,7 @@ def _read(read: Callable[[int], bytes], name: str) -> bytes:
     return pieces.getvalue()
 
 
-def _counts(path: Path, suffixes: Sequence[str]) -> bool:
+def _is_listed(path: Path, suffixes: Sequence[str]) -> bool:
     return path.is_file() and path.name.lower().endswith(tuple(suffixes)) and path.name[0] != "."
 
 
@@ -237,7 +237,7 @@ def _is_json(path: PurePosixPath) -> bool:
     return path.suffix.lower() == ".json" and not path.name.startswith(".")
 
 
-def _printable(name: str) -> str:
+def _make_printable(name: str) -> str:
     return name.encode("utf-8", "backslashreplace").decode()
 
 

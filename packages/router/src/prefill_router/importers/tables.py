@@ -34,12 +34,12 @@ MAX_COLUMNS = 10_000
 _CSVS = (".csv", ".tsv")
 _LINES = (".jsonl", ".ndjson")
 _SHEETS = (".xlsx", ".ods")
-_GZIPPED = tuple(f"{suffix}.gz" for suffix in (*_CSVS, *_LINES))
-SUFFIXES = (*_CSVS, *_LINES, ".parquet", *_SHEETS, *_GZIPPED)
+_GZIP_SUFFIXES = tuple(f"{suffix}.gz" for suffix in (*_CSVS, *_LINES))
+SUFFIXES = (*_CSVS, *_LINES, ".parquet", *_SHEETS, *_GZIP_SUFFIXES)
 _ENVELOPES = ("data", "requests", "observations", "spans", "rows", "examples")
 """The fields of a JSON object that hold the records, as programming interfaces return them."""
 _SEPARATORS = (",", ";", "\t")
-_SNIFFED = 20
+_SNIFFED_ROWS = 20
 _DECIMAL_COMMA = re.compile(r"[+-]?\d++,\d++", re.ASCII)
 _PICKLES = (".pkl", ".pickle")
 Record = Mapping[str, object]
@@ -65,13 +65,13 @@ def records(
     """
     suffix = suffix_of(path)
     if suffix == ".parquet":
-        yield from _parquet(path, needs, wants)
+        yield from _read_parquet(path, needs, wants)
     elif suffix in _LINES:
         yield from read_json_lines(path, into)
     elif suffix in _CSVS:
-        yield from _csv(path, into, needs)
+        yield from _read_csv(path, into, needs)
     elif suffix in _SHEETS:
-        yield from _sheet(path, needs)
+        yield from _read_sheet(path, needs)
     elif suffix == ".json":
         yield from json_records(path, into)
     elif suffix in _PICKLES:
@@ -93,7 +93,7 @@ _ABOUT_PICKLES = (
 def suffix_of(path: Path) -> str:
     """The end of a table's name in lower case, without `.gz`."""
     name = path.name.lower()
-    return Path(name.removesuffix(".gz") if name.endswith(_GZIPPED) else name).suffix
+    return Path(name.removesuffix(".gz") if name.endswith(_GZIP_SUFFIXES) else name).suffix
 
 
 def columns_of(path: Path) -> list[str]:
@@ -104,10 +104,10 @@ def columns_of(path: Path) -> list[str]:
     """
     suffix = suffix_of(path)
     if suffix == ".parquet":
-        return list(_schema(path))
+        return list(_read_schema(path))
     if suffix in _CSVS:
         with _csv_reader(path) as (reader, _):
-            return _header(reader, path)
+            return _read_header(reader, path)
     found = records(path, DatasetBuilder(), needs=())
     return list(next((record for _, record in found), {}))
 
@@ -120,7 +120,7 @@ def flat_columns_of(path: Path) -> list[str]:
     """
     suffix = suffix_of(path)
     if suffix == ".parquet":
-        columns = list(_flat_schema(_schema(path), MOST_DEPTH))
+        columns = list(_flat_schema(_read_schema(path), MOST_DEPTH))
     elif suffix in (*_LINES, ".json"):
         rows = records(path, DatasetBuilder(), needs=())
         columns = list(flatten(next((record for _, record in rows), {})))
@@ -142,11 +142,11 @@ def flat_records(
         for place, record in records(path, into, needs=needs):
             yield place, flatten(record)
         return
-    _require(flat_columns_of(path), needs, path)
+    _require_columns(flat_columns_of(path), needs, path)
     wanted = {*needs, *wants}
     roots = [
         column
-        for column in _schema(path)
+        for column in _read_schema(path)
         if any(name == column or name.startswith(f"{column}.") for name in wanted)
     ]
     for place, record in records(path, into, needs=roots):
@@ -177,15 +177,15 @@ def read_json_lines(path: Path, into: DatasetBuilder) -> Iterator[tuple[Place, R
     """
     with sources.open_text(path, newline="\n") as file:
         name = str(path)
-        for number, line in enumerate(_lines(file, path), 1):
+        for number, line in enumerate(_read_lines(file, path), 1):
             if not line.isspace():
                 place = Place(name, number)
-                found = _parse(line)
-                if isinstance(found, dict):
-                    check_count(found, path)
-                    yield place, found
+                record = _parse_line(line)
+                if isinstance(record, dict):
+                    check_count(record, path)
+                    yield place, record
                 else:
-                    into.bad_row(place, found)
+                    into.bad_row(place, record)
 
 
 def json_records(path: Path, into: DatasetBuilder) -> Iterator[tuple[Place, Record]]:
@@ -221,26 +221,28 @@ def json_records(path: Path, into: DatasetBuilder) -> Iterator[tuple[Place, Reco
 _DECODE = json.JSONDecoder().decode  # without what `json.loads` asks of each text
 
 
-def _parse(line: str) -> dict[str, object] | str:
+def _parse_line(line: str) -> dict[str, object] | str:
     """The object of a line, or why it isn't one."""
     try:
         if not line.isascii():
             line.encode()
-        found = _DECODE(line)
+        value = _DECODE(line)
     except UnicodeEncodeError:
         return "isn't UTF-8; save the file as UTF-8"
     except (ValueError, RecursionError) as error:
         return f"isn't JSON: {error}"
-    if isinstance(found, dict):
-        return found
-    return f"is a {type(found).__name__}; each line must be a JSON object"
+    if isinstance(value, dict):
+        return value
+    return f"is a {type(value).__name__}; each line must be a JSON object"
 
 
-def _csv(path: Path, into: DatasetBuilder, needs: Sequence[str]) -> Iterator[tuple[Place, Record]]:
+def _read_csv(
+    path: Path, into: DatasetBuilder, needs: Sequence[str]
+) -> Iterator[tuple[Place, Record]]:
     with _csv_reader(path) as (reader, separator), _long_fields():
-        header = _header(reader, path)
-        _require(header, needs, path)
-        for place, cells in _rows(reader, len(header), path, into):
+        header = _read_header(reader, path)
+        _require_columns(header, needs, path)
+        for place, cells in _read_rows(reader, len(header), path, into):
             if separator == ";":
                 cells = [_with_point(cell) for cell in cells]
             yield place, dict(zip(header, cells, strict=True))
@@ -249,27 +251,27 @@ def _csv(path: Path, into: DatasetBuilder, needs: Sequence[str]) -> Iterator[tup
 @contextmanager
 def _csv_reader(path: Path) -> Iterator[tuple[Any, str]]:
     """A reader of a CSV, and what separates its cells."""
-    separator = _separator(path)
+    separator = _find_separator(path)
     with sources.open_text(path, newline="") as file:
-        yield csv.reader(_lines(file, path), strict=True, delimiter=separator), separator
+        yield csv.reader(_read_lines(file, path), strict=True, delimiter=separator), separator
 
 
-def _separator(path: Path) -> str:
+def _find_separator(path: Path) -> str:
     """What separates the cells of a CSV: of the marks in its first line, the one that fits best.
 
     That is the one that gives the first records equally many cells, and the most.
     """
     with sources.open_text(path, newline="") as file:
-        first = next(_lines(file, path), "")
+        first = next(_read_lines(file, path), "")
     marks = [mark for mark in _SEPARATORS if mark in first] or [","]
-    return marks[0] if len(marks) == 1 else max(marks, key=lambda mark: _width(path, mark))
+    return marks[0] if len(marks) == 1 else max(marks, key=lambda mark: _count_cells(path, mark))
 
 
-def _width(path: Path, separator: str) -> int:
+def _count_cells(path: Path, separator: str) -> int:
     """The number of cells of the first records of a CSV; 0 where it differs."""
     with sources.open_text(path, newline="") as file, _long_fields():
-        reader = csv.reader(_lines(file, path), delimiter=separator)
-        widths = {len(cells) for cells in islice(reader, _SNIFFED) if cells}
+        reader = csv.reader(_read_lines(file, path), delimiter=separator)
+        widths = {len(cells) for cells in islice(reader, _SNIFFED_ROWS) if cells}
     return widths.pop() if len(widths) == 1 else 0
 
 
@@ -277,7 +279,7 @@ def _with_point(cell: str) -> str:
     return cell.replace(",", ".") if _DECIMAL_COMMA.fullmatch(cell.strip()) else cell
 
 
-def _rows(
+def _read_rows(
     reader: Any, width: int, path: Path, into: DatasetBuilder
 ) -> Iterator[tuple[Place, list[str]]]:
     while True:
@@ -295,7 +297,7 @@ def _rows(
             into.bad_row(place, f"has {len(cells)} cells; the header has {width}")
 
 
-def _header(reader: Any, path: Path) -> list[str]:
+def _read_header(reader: Any, path: Path) -> list[str]:
     try:
         header: list[str] = next(reader)
     except StopIteration:
@@ -311,7 +313,7 @@ def _header(reader: Any, path: Path) -> list[str]:
     return header
 
 
-def _lines(file: TextIOWrapper, path: Path) -> Iterator[str]:
+def _read_lines(file: TextIOWrapper, path: Path) -> Iterator[str]:
     number = 0
     while line := file.readline(MAX_LINE + 1):
         number += 1
@@ -332,11 +334,11 @@ def _long_fields() -> Iterator[None]:
         csv.field_size_limit(before)
 
 
-def _parquet(
+def _read_parquet(
     path: Path, needs: Sequence[str], wants: Sequence[str]
 ) -> Iterator[tuple[Place, Record]]:
-    columns = _schema(path)
-    _require(columns, needs, path)
+    columns = _read_schema(path)
+    _require_columns(columns, needs, path)
     wanted = {*needs, *wants}
     chosen = [column for column in columns if column in wanted]
     try:
@@ -348,7 +350,7 @@ def _parquet(
         raise FormatError(f"isn't readable Parquet: {first_line(error)}", file=path) from None
 
 
-def _sheet(path: Path, needs: Sequence[str]) -> Iterator[tuple[Place, Record]]:
+def _read_sheet(path: Path, needs: Sequence[str]) -> Iterator[tuple[Place, Record]]:
     """The rows of the first sheet of a spreadsheet; its first row has the names."""
     with optional_imports(f"reading {path.suffix} tables"):
         import fastexcel
@@ -357,13 +359,13 @@ def _sheet(path: Path, needs: Sequence[str]) -> Iterator[tuple[Place, Record]]:
     except (fastexcel.FastExcelError, PolarsError, PanicException, OSError, ValueError) as error:
         raise FormatError(f"isn't a readable spreadsheet: {first_line(error)}", file=path) from None
     check_count(frame.columns, path)
-    _require(frame.columns, needs, path)
+    _require_columns(frame.columns, needs, path)
     for number, row in enumerate(frame.iter_rows(named=True), 2):
         if any(cell is not None for cell in row.values()):
             yield Place(str(path), number), row
 
 
-def _schema(path: Path) -> Mapping[str, Any]:
+def _read_schema(path: Path) -> Mapping[str, Any]:
     try:
         with path.open("rb") as file:
             columns = pl.read_parquet_schema(file)
@@ -384,7 +386,7 @@ def check_count(columns: Collection[str], path: Path) -> None:
         raise FormatError(reason, file=path, line=1)
 
 
-def _require(columns: Iterable[str], needs: Sequence[str], path: Path) -> None:
+def _require_columns(columns: Iterable[str], needs: Sequence[str], path: Path) -> None:
     present = dict.fromkeys(columns)
     lacking = [column for column in needs if column not in present]
     if lacking:

@@ -37,7 +37,7 @@ def cell_text(value: object, name: str) -> str:
         DataError: The value isn't text, or can't be encoded.
     """
     if not isinstance(value, str):
-        raise DataError(f"{name} is {_kind(value)}; it must be text")
+        raise DataError(f"{name} is {_describe_kind(value)}; it must be text")
     try:
         if not value.isascii():
             value.encode()
@@ -46,7 +46,7 @@ def cell_text(value: object, name: str) -> str:
     return value
 
 
-def filled_text(value: object, name: str) -> str:
+def require_text(value: object, name: str) -> str:
     """A text that isn't empty.
 
     Raises:
@@ -70,8 +70,8 @@ def identifier(value: object, name: str) -> str:
         DataError: The value is missing or something else.
     """
     if isinstance(value, int) and not isinstance(value, bool):
-        return _digits(value, name)
-    return filled_text(value, name)
+        return _format_digits(value, name)
+    return require_text(value, name)
 
 
 @final
@@ -96,7 +96,7 @@ def label(value: object, name: str) -> float | None:
     """
     number = score(value, name)
     if number is not None and not 0 <= number <= 1:
-        raise ScoreError(f"{name} is {shown_cell(value)}; {LABELS}", score=number)
+        raise ScoreError(f"{name} is {show_cell(value)}; {LABELS}", score=number)
     return number
 
 
@@ -109,10 +109,10 @@ def score(value: object, name: str) -> float | None:
         DataError: The value is neither a number nor such a word.
     """
     word = verdict(value)
-    return _number(_rating(value), name, LABELS) if word is None else word
+    return _read_number(_read_rating(value), name, LABELS) if word is None else word
 
 
-def _rating(value: object) -> object:
+def _read_rating(value: object) -> object:
     """The number of a rating that is written in words or stars; other values unchanged."""
     if not isinstance(value, str):
         return value
@@ -136,12 +136,12 @@ def cell_amount(value: object, name: str, *, most: float = MOST_TOKENS) -> float
     Raises:
         DataError: The value isn't a number, or is negative, infinite or above `most`.
     """
-    number = _number(value, name, "it must be a number")
+    number = _read_number(value, name, "it must be a number")
     if number is not None and not 0 <= number < math.inf:
-        raise DataError(f"{name} is {shown_cell(value)}; it must be finite and not negative")
+        raise DataError(f"{name} is {show_cell(value)}; it must be finite and not negative")
     if number is not None and number > most:
         raise DataError(
-            f"{name} is {shown_cell(value)}; more than {most:,.0f} is treated as a mistake"
+            f"{name} is {show_cell(value)}; more than {most:,.0f} is treated as a mistake"
         )
     return number
 
@@ -153,31 +153,31 @@ def cell_prompt(value: object, name: str) -> Prompt:
         DataError: The value is neither, or empty.
     """
     if not isinstance(value, list):
-        return filled_text(value, name)
+        return require_text(value, name)
     turns = [turn for turn in value if isinstance(turn, dict)]
     if not turns or len(turns) != len(value):
         raise DataError(f"{name} is a list; it must hold one or more {{role, content}} messages")
     return tuple(
         Message(
-            filled_text(turn.get("role"), f"{name}: a role"),
+            require_text(turn.get("role"), f"{name}: a role"),
             cell_text(turn.get("content"), f"{name}: a content"),
         )
         for turn in turns
     )
 
 
-def _number(value: object, name: str, wanted: str) -> float | None:
+def _read_number(value: object, name: str, wanted: str) -> float | None:
     if isinstance(value, str):
         plain = value.strip().lower()
         if plain not in _MISSING and not _DIGITS.fullmatch(plain):
-            raise DataError(f"{name} is {shown_cell(value)}; {wanted}")
+            raise DataError(f"{name} is {show_cell(value)}; {wanted}")
         value = None if plain in _MISSING else float(plain)
     if value is None:
         return None
     if isinstance(value, bool):
         raise DataError(f"{name} is {value}; {wanted}")
     if not isinstance(value, int | float):
-        raise DataError(f"{name} is {_kind(value)}; {wanted}")
+        raise DataError(f"{name} is {_describe_kind(value)}; {wanted}")
     try:
         number = float(value)
     except OverflowError:
@@ -185,19 +185,19 @@ def _number(value: object, name: str, wanted: str) -> float | None:
     return None if math.isnan(number) else number
 
 
-def _digits(value: int, name: str) -> str:
+def _format_digits(value: int, name: str) -> str:
     if abs(value) >= 10**30:
         raise DataError(f"{name} is a number of more than 30 digits; write such ids as text")
     return str(value)
 
 
-def _kind(value: object) -> str:
+def _describe_kind(value: object) -> str:
     if value is None:
         return "missing"
     return f"of the type {type(value).__name__}"
 
 
-def shown_cell(value: object) -> str:
+def show_cell(value: object) -> str:
     """A value for a message, truncated."""
     if isinstance(value, int) and abs(value) >= 10**30:
         return "a huge number"
@@ -239,7 +239,7 @@ class Scale:
             raise ConfigError(
                 f"the scale's worst and best score are both {self.ends[0]:g}; give different ones"
             )
-        if least is not None and not 0 < self._share(least) <= 1:
+        if least is not None and not 0 < self._scale_score(least) <= 1:
             raise ConfigError(
                 f"the threshold {least:g} must be better than the worst score, {self.ends[0]:g}, "
                 f"and no better than the best, {self.ends[1]:g}"
@@ -272,11 +272,13 @@ class Scale:
         number = score(value, name)
         if word is not None or number is None:
             return word
-        share = self._share(number)
+        share = self._scale_score(number)
         if self.ends is not None and not 0 <= share <= 1:
             low, high = sorted(self.ends)
-            raise DataError(f"{name} is {shown_cell(value)}; a score is from {low:g} to {high:g}")
-        return share if self.threshold is None else float(share >= self._share(self.threshold))
+            raise DataError(f"{name} is {show_cell(value)}; a score is from {low:g} to {high:g}")
+        return (
+            share if self.threshold is None else float(share >= self._scale_score(self.threshold))
+        )
 
     @property
     def meaning(self) -> LabelMeaning:
@@ -286,7 +288,7 @@ class Scale:
         worst, best = self.ends or (0.0, 1.0)
         return LabelMeaning(kind="score", worst=worst, best=best)
 
-    def _share(self, score: float) -> float:
+    def _scale_score(self, score: float) -> float:
         """A score mapped linearly from worst and best to 0 and 1; unchanged without ends."""
         if self.ends is None:
             return score
@@ -363,7 +365,7 @@ class Columns:
     scale: Scale | None = None
     repeats: Literal["mean"] | None = None
 
-    def given(self) -> list[str]:
+    def option_names(self) -> list[str]:
         """The names of the options that were given."""
         return [name for name, value in vars(self).items() if value]
 

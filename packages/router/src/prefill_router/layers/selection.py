@@ -309,15 +309,15 @@ def ablation(
     selectors = (
         Selector("Random", float(auc.mean()), None),
         Selector("Last", float(auc[last].mean()), None),
-        _greatest("d_eff", spread, auc, sites),
-        _greatest("alpha", -narrow, auc, sites),
-        _greatest("Fisher J", fisher, auc, sites),
-        _greatest("BestLR", auc, auc, sites),
+        _select_greatest("d_eff", spread, auc, sites),
+        _select_greatest("alpha", -narrow, auc, sites),
+        _select_greatest("Fisher J", fisher, auc, sites),
+        _select_greatest("BestLR", auc, auc, sites),
     )
     return Ablation(tuple(poolings), dim, names, selectors)
 
 
-def _greatest(
+def _select_greatest(
     name: str, criterion: SiteScores, auc: SiteScores, sites: tuple[Site, ...]
 ) -> Selector:
     best = criterion.argmax(axis=0)
@@ -348,10 +348,10 @@ def candidate_sites(
         if site.pooling in poolings and (all_layers or site.layer in upper)
     )
     if not sites:
-        held = ", ".join(site.name for site in activations.sites)
+        stored = ", ".join(site.name for site in activations.sites)
         wanted = "any layer" if all_layers else f"layers {upper[0]} to {upper[-1]}"
         raise ConfigError(
-            f"{activations.name} holds {held or 'no site'}, which has none of {wanted} with the "
+            f"{activations.name} holds {stored or 'no site'}, which has none of {wanted} with the "
             f"poolings {list(poolings)}; encode those, choose other poolings, or allow all layers"
         )
     return sites
@@ -454,17 +454,17 @@ def choose(
             "no target has enough right and wrong answers to select a layer; add labelled "
             "queries, or pin the site"
         )
-    pool = _best(candidates, usable.mean(axis=1))
+    pool = _choose_best(candidates, usable.mean(axis=1))
     note = "the pool's choice" if scope == "pool" else "too few labels: the pool's choice"
     shared = SiteChoice(pool.site, pool.dim, pool.score, note)
     alone = judged & ~np.isnan(scores).any(axis=0) & (scope == "target")
     choices = tuple(
-        _best(candidates, scores[:, k]) if alone[k] else shared for k in range(len(targets))
+        _choose_best(candidates, scores[:, k]) if alone[k] else shared for k in range(len(targets))
     )
     return Selection(method, scope, targets, choices, pool)
 
 
-def _best(candidates: tuple[SiteChoice, ...], scores: NDArray[np.float64]) -> SiteChoice:
+def _choose_best(candidates: tuple[SiteChoice, ...], scores: NDArray[np.float64]) -> SiteChoice:
     best = int(np.argmax(scores))
     return SiteChoice(candidates[best].site, candidates[best].dim, float(scores[best]))
 
@@ -511,7 +511,7 @@ def select(
             "method 'pinned', and only with it"
         )
     if pinned is not None:
-        return _pin(activations, train, scope, pinned, dim)
+        return _pin_sites(activations, train, scope, pinned, dim)
     wanted = candidate_sites(activations) if sites is None else sites
     if method == "fisher":
         found = survey(activations, train, sites=wanted, dim=dim, progress=progress)
@@ -531,7 +531,7 @@ def select(
     )
 
 
-def _pin(
+def _pin_sites(
     activations: Activations, train: RoutingDataset, scope: Scope, pinned: Pinned, dim: int
 ) -> Selection:
     names = train.pool.names

@@ -67,15 +67,15 @@ class AnswerScorer(Part):
         """
         rows = {}
         for k, name in enumerate(targets):
-            known = ~np.isnan(correct[:, k])
-            length = np.log1p(tokens[known, k])
-            told = length[np.isfinite(length)]
-            mean = float(told.mean()) if len(told) else 0.0
-            spread = float(told.std()) if len(told) else 0.0
+            is_labelled = ~np.isnan(correct[:, k])
+            length = np.log1p(tokens[is_labelled, k])
+            lengths = length[np.isfinite(length)]
+            mean = float(lengths.mean()) if len(lengths) else 0.0
+            spread = float(lengths.std()) if len(lengths) else 0.0
             about = (mean, spread if spread > 1e-9 else 1.0)
-            columns = _columns(correctness[known, k], tokens[known, k], *about)
+            columns = _make_columns(correctness[is_labelled, k], tokens[is_labelled, k], *about)
             weights = shrunken_logistic(
-                _FIRST, columns.__matmul__, columns.T.__matmul__, correct[known, k]
+                _FIRST, columns.__matmul__, columns.T.__matmul__, correct[is_labelled, k]
             )
             rows[name] = (*about, *weights.tolist())
         return cls(rows)
@@ -96,12 +96,12 @@ class AnswerScorer(Part):
             raise ConfigError(f"the cascade's scorer doesn't know {lacking}; fit the router again")
         from scipy.special import expit
 
-        found = np.empty(correctness.shape)
+        scores = np.empty(correctness.shape)
         for k, name in enumerate(targets):
             mean, spread, *weights = self.rows[name]
-            columns = _columns(correctness[:, k], tokens[:, k], mean, spread)
-            found[:, k] = expit(columns @ np.array(weights))
-        return found
+            columns = _make_columns(correctness[:, k], tokens[:, k], mean, spread)
+            scores[:, k] = expit(columns @ np.array(weights))
+        return scores
 
     def verify(self) -> None:
         """Check that lengths can be divided by their spreads."""
@@ -109,7 +109,7 @@ class AnswerScorer(Part):
             raise ConfigError("a standard deviation isn't positive")
 
 
-def _columns(
+def _make_columns(
     correctness: Float[NDArray[np.float64], " query"],
     tokens: Float[NDArray[np.float64], " query"],
     mean: float,
@@ -202,14 +202,14 @@ class Cascade(Policy):
             )
         table = np.array(self.knots)
         sound = (np.diff(table, axis=0) >= 0).all() and (np.diff(table[:, 0]) > 0).all()
-        if not (sound and table.min() >= 0 and table.max() <= 1 and self._whole(table)):
+        if not (sound and table.min() >= 0 and table.max() <= 1 and self._is_whole(table)):
             raise ConfigError(
                 "the knots of a cascade must be numbers in [0, 1] that never decrease, with "
                 f"settings from 0 to 1 and thresholds from 0; got {self.knots}"
             )
 
     @staticmethod
-    def _whole(table: NDArray[np.float64]) -> bool:
+    def _is_whole(table: NDArray[np.float64]) -> bool:
         return not table[0].any() and bool(table[-1, 0] == 1)
 
     def scores(
@@ -323,7 +323,7 @@ class Cascade(Policy):
                 failure = error
                 trail.append(CascadeAttempt(name, None, error.failure))
                 continue
-            score = _checked(check(name, answer), name)
+            score = _check_score(check(name, answer), name)
             trail.append(CascadeAttempt(name, score))
             if score >= least or name == turns[-1]:
                 return CascadeRun(name, answer, tuple(trail))
@@ -335,12 +335,12 @@ class Cascade(Policy):
 
     def summary(self) -> dict[str, Any]:
         """The kind, the targets and what decides, without the learned numbers."""
-        said: dict[str, Any] = {"kind": self.kind, "targets": list(self.targets)}
+        summary: dict[str, Any] = {"kind": self.kind, "targets": list(self.targets)}
         if self.knots:
-            said["thresholds"] = "learned on the train part, one for each stage"
+            summary["thresholds"] = "learned on the train part, one for each stage"
         if self.scorer is not None:
-            said["scorer"] = "prediction and length of the answer"
-        return said
+            summary["scorer"] = "prediction and length of the answer"
+        return summary
 
 
 def _passes_to(
@@ -358,7 +358,7 @@ def _passes_to(
     return np.where(after == len(at), 1.0, np.minimum(between, np.nextafter(1, 0)))
 
 
-def _checked(score: float, target: str) -> float:
+def _check_score(score: float, target: str) -> float:
     if not 0 <= score <= 1:
         raise ConfigError(
             f"the quality check scored an answer of {target!r} {score}; scores must be in [0, 1]"

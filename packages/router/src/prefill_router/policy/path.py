@@ -126,7 +126,7 @@ def lambda_path(correctness: PerCell, cost: PerCell) -> LambdaPath:
     check_tables(correctness, cost)
     if len(correctness) > _ROWS:
         blocks = (slice(i, i + _ROWS) for i in range(0, len(correctness), _ROWS))
-        return _joined([lambda_path(correctness[rows], cost[rows]) for rows in blocks])
+        return _join_paths([lambda_path(correctness[rows], cost[rows]) for rows in blocks])
     rows = np.arange(len(correctness))
     winner = np.lexsort((-correctness, cost), axis=1)[:, 0]
     begin = np.zeros(len(rows))
@@ -144,7 +144,7 @@ _ROWS = 1 << 16
 """The queries whose paths are computed at once."""
 
 
-def _joined(parts: list[LambdaPath]) -> LambdaPath:
+def _join_paths(parts: list[LambdaPath]) -> LambdaPath:
     """The paths of queries that follow each other."""
     ends = np.cumsum([0, *(len(part.lam) for part in parts)])
     start = [end + part.start[:-1] for end, part in zip(ends, parts, strict=False)]

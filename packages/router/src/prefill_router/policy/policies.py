@@ -330,10 +330,10 @@ class Tiered(Policy):
             ConfigError: A named target is missing.
         """
         if self.tiers:
-            one = np.full(cost.shape[1], -1, dtype=np.int64)
+            tier_of_target = np.full(cost.shape[1], -1, dtype=np.int64)
             for place, tier in enumerate(self.tiers):
-                one[columns(tier, targets, self.kind)] = place
-            return np.tile(one, (len(cost), 1))
+                tier_of_target[columns(tier, targets, self.kind)] = place
+            return np.tile(tier_of_target, (len(cost), 1))
         # Targets of equal cost are in the same tier, whatever their columns.
         cheaper = (cost[:, None, :] < cost[:, :, None]).sum(axis=2)
         tier_of: NDArray[np.int64] = cheaper * self.count // cost.shape[1]
@@ -424,7 +424,8 @@ class Predictions:
         wanted = self.query_ids if ids is None else tuple(ids)
         names = self.targets if targets is None else tuple(targets)
         cells = np.ix_(
-            _places(wanted, self.query_ids, "queries"), _places(names, self.targets, "targets")
+            _find_places(wanted, self.query_ids, "queries"),
+            _find_places(names, self.targets, "targets"),
         )
         return replace(
             self,
@@ -435,8 +436,8 @@ class Predictions:
         )
 
 
-def _places(wanted: tuple[str, ...], held: tuple[str, ...], what: str) -> list[int]:
-    place = {name: i for i, name in enumerate(held)}
+def _find_places(wanted: tuple[str, ...], names: tuple[str, ...], what: str) -> list[int]:
+    place = {name: i for i, name in enumerate(names)}
     lacking = [name for name in wanted if name not in place]
     if lacking:
         raise DataError(

@@ -102,7 +102,7 @@ def search_stages(
             budget.
     """
     known = ~np.isnan(correct) & ~np.isnan(cost)
-    among = _measured(known)
+    among = _select_targets(known)
     rows = known[:, among].all(axis=1)
     if not rows.any():
         raise FitError("no query has a label and a cost, so there is no cascade to learn")
@@ -112,10 +112,10 @@ def search_stages(
             "another policy"
         )
     cells = np.ix_(np.flatnonzero(rows), np.array(among))
-    material = _material(scores[cells], correct[cells], cost[cells], steps)
-    budgets = _budgets(material, budget)
+    material = _measure_queries(scores[cells], correct[cells], cost[cells], steps)
+    budgets = _list_budgets(material, budget)
     order = _best_list(material, depth, budgets)
-    knots, ends, at = _knots(material, order, budget)
+    knots, ends, at = _find_knots(material, order, budget)
     return Stages(
         columns=tuple(among[k] for k in order),
         knots=knots,
@@ -127,17 +127,19 @@ def search_stages(
     )
 
 
-def _measured(known: NDArray[np.bool_]) -> list[int]:
+def _select_targets(is_measured: NDArray[np.bool_]) -> list[int]:
     """The targets of the search: all but those that would leave too few common queries."""
-    among = list(range(known.shape[1]))
-    enough = _ENOUGH * known.any(axis=1).sum()
-    while len(among) > 1 and known[:, among].all(axis=1).sum() < enough:
-        counts = known[:, among].sum(axis=0)
+    among = list(range(is_measured.shape[1]))
+    enough = _ENOUGH * is_measured.any(axis=1).sum()
+    while len(among) > 1 and is_measured[:, among].all(axis=1).sum() < enough:
+        counts = is_measured[:, among].sum(axis=0)
         among.pop(len(counts) - 1 - int(counts[::-1].argmin()))
     return among
 
 
-def _material(scores: PerCell, correct: PerCell, cost: PerCell, steps: int) -> _MeasuredQueries:
+def _measure_queries(
+    scores: PerCell, correct: PerCell, cost: PerCell, steps: int
+) -> _MeasuredQueries:
     shares = np.arange(1, steps) / steps
     inner = np.quantile(scores, shares, axis=0)
     ends = np.zeros((1, scores.shape[1])), np.ones((1, scores.shape[1]))
@@ -146,7 +148,7 @@ def _material(scores: PerCell, correct: PerCell, cost: PerCell, steps: int) -> _
     return _MeasuredQueries(correct, cost, thresholds, reached.astype(np.int64))
 
 
-def _budgets(
+def _list_budgets(
     material: _MeasuredQueries, budget: float | None
 ) -> Float[NDArray[np.float64], " budget"]:
     means = material.cost.mean(axis=0)
@@ -168,23 +170,23 @@ def _best_list(
     lists: list[Place] = [(k,) for k in range(count)]
     best: tuple[float, Place] = (-np.inf, (0,))
     for length in range(1, depth + 1):
-        worth = [(_worth(material, one, budgets), one) for one in lists]
+        worth = [(_score_order(material, order, budgets), order) for order in lists]
         worth.sort(key=lambda pair: (-pair[0], pair[1]))
         if worth and worth[0][0] > best[0]:
             best = worth[0]
-        kept = [one for _, one in worth[:_LISTS]]
+        best_orders = [one for _, one in worth[:_LISTS]]
         longer = {
-            (*one[:place], k, *one[place:])
-            for one in kept
+            (*order[:place], k, *order[place:])
+            for order in best_orders
             for place in range(length + 1)
             for k in range(count)
-            if k not in one
+            if k not in order
         }
         lists = sorted(longer)
     return best[1]
 
 
-def _worth(
+def _score_order(
     material: _MeasuredQueries, order: Place, budgets: Float[NDArray[np.float64], " budget"]
 ) -> float:
     """The highest accuracy within a budget, averaged over the budgets; 0 where none is feasible."""
@@ -203,34 +205,34 @@ def outcomes(material: _MeasuredQueries, order: Sequence[int]) -> tuple[Table, T
     accuracy, cost = np.zeros(shape), np.zeros(shape)
     index = np.zeros(len(material.correct), dtype=np.int64)
     for stage, k in enumerate(order):
-        paid = _asked(index, material.cost[:, k], steps, stage)
+        paid = _sum_reached(index, material.cost[:, k], steps, stage)
         cost += paid.reshape(paid.shape + (1,) * (stages - stage))
         if stage < stages:
             index = index * steps + material.bins[:, k]
-            right = _sums(index, material.correct[:, k], steps, stage + 1)
+            right = _sum_cells(index, material.correct[:, k], steps, stage + 1)
             right = right[..., ::-1].cumsum(axis=-1)[..., ::-1]  # those that reach the threshold
             for axis in range(stage):
                 right = right.cumsum(axis=axis) - right
         else:
-            right = _asked(index, material.correct[:, k], steps, stage)
+            right = _sum_reached(index, material.correct[:, k], steps, stage)
         accuracy += right.reshape(right.shape + (1,) * (stages - right.ndim))
     return np.asarray(accuracy / len(index)), np.asarray(cost / len(index))
 
 
-def _asked(
+def _sum_reached(
     index: Int[NDArray[np.int64], " query"],
     values: Float[NDArray[np.float64], " query"],
     steps: int,
     stage: int,
 ) -> Table:
     """The sum over the queries that reach a stage: below all thresholds before it."""
-    cells = _sums(index, values, steps, stage)
+    cells = _sum_cells(index, values, steps, stage)
     for axis in range(stage):
         cells = cells.cumsum(axis=axis) - cells
     return cells
 
 
-def _sums(
+def _sum_cells(
     index: Int[NDArray[np.int64], " query"],
     values: Float[NDArray[np.float64], " query"],
     steps: int,
@@ -241,17 +243,17 @@ def _sums(
     return cells.reshape((steps,) * stages)
 
 
-def _knots(
+def _find_knots(
     material: _MeasuredQueries, order: Place, budget: float | None
 ) -> tuple[Knots, tuple[tuple[float, float], tuple[float, float]], float | None]:
     """The path from accepting every first answer, over the best within budget, to the best."""
     accuracy, cost = outcomes(material, order)
     start = (0,) * accuracy.ndim
-    places, kept = [start], start
+    places, within = [start], start
     if budget is not None:
-        kept = _highest(np.where(cost <= budget * (1 + 1e-12), accuracy, -1), cost, start)
-        places += _climb(accuracy, cost, start, kept)
-    places += _climb(accuracy, cost, kept, _highest(accuracy, cost, kept))
+        within = _find_best_place(np.where(cost <= budget * (1 + 1e-12), accuracy, -1), cost, start)
+        places += _find_path(accuracy, cost, start, within)
+    places += _find_path(accuracy, cost, within, _find_best_place(accuracy, cost, within))
     low, high = float(cost[places[0]]), float(cost[places[-1]])
     rows = {0.0: start}
     for place in places:
@@ -264,12 +266,14 @@ def _knots(
     )
     ends = ((float(accuracy[places[0]]), low), (float(accuracy[places[-1]]), high))
     at = (
-        None if budget is None else max(a for a, place in rows.items() if cost[place] <= cost[kept])
+        None
+        if budget is None
+        else max(a for a, place in rows.items() if cost[place] <= cost[within])
     )
     return knots, ends, at
 
 
-def _highest(accuracy: Table, cost: Table, least: Place) -> Place:
+def _find_best_place(accuracy: Table, cost: Table, least: Place) -> Place:
     """The most accurate place with no threshold below `least`; ties go to the cheapest."""
     part = tuple(slice(i, None) for i in least)
     flat, paid = accuracy[part].ravel(), cost[part].ravel()
@@ -278,21 +282,21 @@ def _highest(accuracy: Table, cost: Table, least: Place) -> Place:
     return tuple(int(i) + j for i, j in zip(inner, least, strict=True))
 
 
-def _climb(accuracy: Table, cost: Table, start: Place, end: Place) -> list[Place]:
+def _find_path(accuracy: Table, cost: Table, start: Place, end: Place) -> list[Place]:
     """The path between two places with the greatest gain per dollar; thresholds never decrease."""
-    way, now = list[Place](), start
-    while now != end:
-        ahead = [
-            (*now[:axis], i, *now[axis + 1 :])
-            for axis in range(len(now))
-            for i in range(now[axis] + 1, end[axis] + 1)
+    path, here = list[Place](), start
+    while here != end:
+        next_places = [
+            (*here[:axis], i, *here[axis + 1 :])
+            for axis in range(len(here))
+            for i in range(here[axis] + 1, end[axis] + 1)
         ]
-        gain = np.array([accuracy[place] - accuracy[now] for place in ahead])
-        extra = np.array([max(cost[place] - cost[now], 1e-300) for place in ahead])
+        gain = np.array([accuracy[place] - accuracy[here] for place in next_places])
+        extra = np.array([max(cost[place] - cost[here], 1e-300) for place in next_places])
         steepest = int((gain / extra).argmax())
-        now = ahead[steepest] if gain[steepest] > 0 else end
-        way.append(now)
-    return way
+        here = next_places[steepest] if gain[steepest] > 0 else end
+        path.append(here)
+    return path
 
 
 @short_repr
@@ -369,30 +373,34 @@ class FrugalCascade(Part):
         """
         scores = np.empty(correctness.shape)
         for fold in np.unique(folds).tolist():
-            held, fitted = folds == fold, folds != fold
+            is_scored, is_fitted = folds == fold, folds != fold
             scorer = AnswerScorer.fit(
-                correctness[fitted], tokens[fitted], correct[fitted], targets=targets
+                correctness[is_fitted], tokens[is_fitted], correct[is_fitted], targets=targets
             )
-            scores[held] = scorer.scores(correctness[held], tokens[held], targets=targets)
-        found = search_stages(
+            scores[is_scored] = scorer.scores(
+                correctness[is_scored], tokens[is_scored], targets=targets
+            )
+        stages = search_stages(
             scores, correct, cost, depth=self.depth, budget=self.budget, steps=self.steps
         )
         scorer = AnswerScorer.fit(correctness, tokens, correct, targets=targets)
-        names = tuple(targets[k] for k in found.columns)
-        policy = Cascade(targets=names, knots=found.knots, scorer=scorer)
-        return FrugalFit(policy, _notes(found, names, targets))
+        names = tuple(targets[k] for k in stages.columns)
+        policy = Cascade(targets=names, knots=stages.knots, scorer=scorer)
+        return FrugalFit(policy, _list_notes(stages, names, targets))
 
 
-def _notes(found: Stages, names: tuple[str, ...], targets: tuple[str, ...]) -> tuple[str, ...]:
-    low, high = found.costs
-    said = [
-        f"the cascade calls {', then '.join(names)}; on {found.queries:,} train queries it was "
-        f"right on {found.accuracies[0]:.1%} for ${low:.3g} a query at lam = 0, and on "
-        f"{found.accuracies[1]:.1%} for ${high:.3g} at lam = 1"
+def _list_notes(
+    stages: Stages, names: tuple[str, ...], targets: tuple[str, ...]
+) -> tuple[str, ...]:
+    low, high = stages.costs
+    notes = [
+        f"the cascade calls {', then '.join(names)}; on {stages.queries:,} train queries it was "
+        f"right on {stages.accuracies[0]:.1%} for ${low:.3g} a query at lam = 0, and on "
+        f"{stages.accuracies[1]:.1%} for ${high:.3g} at lam = 1"
     ]
-    if found.at is not None:
-        said.append(f"it is within its budget at lam = {found.at:.3f} and below")
-    if found.left_out:
-        lacking = ", ".join(targets[k] for k in found.left_out)
-        said.append(f"the cascade leaves out {lacking}, measured on too few of the same queries")
-    return tuple(said)
+    if stages.at is not None:
+        notes.append(f"it is within its budget at lam = {stages.at:.3f} and below")
+    if stages.left_out:
+        lacking = ", ".join(targets[k] for k in stages.left_out)
+        notes.append(f"the cascade leaves out {lacking}, measured on too few of the same queries")
+    return tuple(notes)

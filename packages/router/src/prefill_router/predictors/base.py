@@ -174,7 +174,7 @@ class Examples:
         """Some of the rows, in this order."""
         return replace(
             self,
-            features=mapped_matrix.taken(self.features, rows),
+            features=mapped_matrix.take_rows(self.features, rows),
             correct=self.correct[rows],
             groups=tuple(self.groups[row] for row in rows.tolist()),
             costs=None if self.costs is None else self.costs[rows],

@@ -42,14 +42,14 @@ class Votes:
         row: The row of the labels that each vote is from.
         first: The column of one of its targets.
         second: The column of the other.
-        won: 1 where the first one won, 0 where it lost, a half for a tie.
+        outcome: 1 where the first one won, 0 where it lost, a half for a tie.
         targets: How many targets there are.
     """
 
     row: Int64[NDArray[np.int64], " vote"]
     first: Int64[NDArray[np.int64], " vote"]
     second: Int64[NDArray[np.int64], " vote"]
-    won: PerVote
+    outcome: PerVote
     targets: int
 
     def __len__(self) -> int:
@@ -76,19 +76,19 @@ class Votes:
         row = np.flatnonzero(count == 2)
         columns = np.nonzero(present[row])[1].reshape(-1, 2)
         first, second = columns[:, 0], columns[:, 1]
-        won, lost = labels[row, first], labels[row, second]
-        uneven = np.flatnonzero(np.abs(won + lost - 1) > 1e-9)
+        outcome, opposite = labels[row, first], labels[row, second]
+        uneven = np.flatnonzero(np.abs(outcome + opposite - 1) > 1e-9)
         if len(uneven):
             place = uneven[0]
             raise FitError(
-                f"the labels of row {row[place]} are {won[place]:g} and {lost[place]:g}; those of "
-                "a vote are 1 and 0, or 0.5 each for a tie"
+                f"the labels of row {row[place]} are {outcome[place]:g} and {opposite[place]:g}; "
+                "those of a vote are 1 and 0, or 0.5 each for a tie"
             )
-        return cls(row, first, second, won, labels.shape[1])
+        return cls(row, first, second, outcome, labels.shape[1])
 
     def __getitem__(self, rows: Bool[NDArray[np.bool_], " vote"]) -> "Votes":
         return Votes(
-            self.row[rows], self.first[rows], self.second[rows], self.won[rows], self.targets
+            self.row[rows], self.first[rows], self.second[rows], self.outcome[rows], self.targets
         )
 
     @property
@@ -110,7 +110,7 @@ class Votes:
             scores: Every target's score on the query of each vote.
         """
         ahead = self.differences(scores)
-        return _of_pick(ahead, self.won, 1 - self.won)
+        return _of_pick(ahead, self.outcome, 1 - self.outcome)
 
     def of_pick(
         self,
@@ -148,7 +148,7 @@ class PairScores:
 
     def loss(self, votes: Votes, inputs: Inputs) -> float:
         """The summed cross-entropy of votes, in nats."""
-        return float(cross_entropy(votes.differences(self.scores(inputs)), votes.won).sum())
+        return float(cross_entropy(votes.differences(self.scores(inputs)), votes.outcome).sum())
 
 
 def fit_strengths(votes: Votes) -> Strengths:
@@ -186,9 +186,9 @@ def fit_scores(
         table = values.reshape(width + 1, targets)
         weights, strengths = table[:-1], table[-1]
         ahead = votes.differences(inputs @ (spread * weights) + strengths)
-        total = cross_entropy(ahead, votes.won).sum() + np.square(weights).sum() / 2
+        total = cross_entropy(ahead, votes.outcome).sum() + np.square(weights).sum() / 2
         ties = cross_entropy(strengths, np.full(targets, 0.5)).sum()
-        excess = expit(ahead) - votes.won
+        excess = expit(ahead) - votes.outcome
         slopes = np.zeros((len(votes), targets))
         slopes[places, votes.first] = excess
         slopes[places, votes.second] = -excess

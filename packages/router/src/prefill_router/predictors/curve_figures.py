@@ -25,8 +25,8 @@ def write_curves(curves: TrainingCurves, folder: Path) -> list[Path]:
     Returns:
         The paths of the files.
     """
-    table, figure = folder / "training.csv", _figure(curves)
-    files.write_text(table, _csv(curves))
+    table, figure = folder / "training.csv", _draw_figure(curves)
+    files.write_text(table, _write_csv(curves))
     paths = [table]
     for kind in ("png", "svg"):
         paths.append(folder / f"training.{kind}")
@@ -35,24 +35,24 @@ def write_curves(curves: TrainingCurves, folder: Path) -> list[Path]:
     return paths
 
 
-def _csv(curves: TrainingCurves) -> str:
+def _write_csv(curves: TrainingCurves) -> str:
     text = io.StringIO()
     text.write("seed,epoch,train_loss,validation_loss,best,kept\n")
     for seed, epoch in np.argwhere(~np.isnan(curves.validation)).tolist():
         losses = f"{curves.train[seed, epoch]:.7g},{curves.validation[seed, epoch]:.7g}"
         best = int(curves.best_epoch[seed] == epoch)
-        text.write(f"{seed},{epoch},{losses},{best},{int(curves.kept[seed])}\n")
+        text.write(f"{seed},{epoch},{losses},{best},{int(curves.is_kept[seed])}\n")
     return text.getvalue()
 
 
-def _figure(curves: TrainingCurves) -> Figure:
+def _draw_figure(curves: TrainingCurves) -> Figure:
     figure = Figure(figsize=(9, 4), layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
-    _draw(left, curves, curves.train, title="Train, with dropout")
-    _draw(right, curves, curves.validation, title="Validation")
+    _draw_losses(left, curves, curves.train, title="Train, with dropout")
+    _draw_losses(right, curves, curves.validation, title="Validation")
     left.set_ylabel("cross-entropy (nats per label)")
-    for seed in np.flatnonzero(curves.kept).tolist():
+    for seed in np.flatnonzero(curves.is_kept).tolist():
         right.plot(
             curves.best_epoch[seed], curves.best[seed], "o", color=_KEPT, markeredgecolor="white"
         )
@@ -61,12 +61,12 @@ def _figure(curves: TrainingCurves) -> Figure:
     return figure
 
 
-def _draw(axes: Axes, curves: TrainingCurves, losses: Losses, *, title: str) -> None:
-    for kept, color, style, label in (
+def _draw_losses(axes: Axes, curves: TrainingCurves, losses: Losses, *, title: str) -> None:
+    for is_kept, color, style, label in (
         (False, _DROPPED, "--", "seeds left out"),
         (True, _KEPT, "-", "seeds kept"),
     ):
-        rows = losses[curves.kept == kept]
+        rows = losses[curves.is_kept == is_kept]
         if len(rows):
             axes.plot(rows.T, color=color, linestyle=style, linewidth=1.2, alpha=0.8)
             axes.plot([], [], color=color, linestyle=style, label=label)

@@ -96,9 +96,9 @@ class NeighbourRows(Part):
         for target in np.flatnonzero(self.learned).tolist():
             column = measured[:, target]
             groups.setdefault(b"" if column.mean() > _MOST else column.tobytes(), []).append(target)
-        return tuple(self._search(np.array(targets)) for targets in groups.values())
+        return tuple(self._make_search(np.array(targets)) for targets in groups.values())
 
-    def _search(self, targets: NDArray[np.int64]) -> "NeighbourSearch":
+    def _make_search(self, targets: NDArray[np.int64]) -> "NeighbourSearch":
         labels = self.labels[:, targets].astype(np.float64)
         rows = (labels != MISSING).any(axis=1)
         return NeighbourSearch(NeighbourIndex.of(self.vectors[rows]), labels[rows], targets)
@@ -131,15 +131,15 @@ class NeighbourSearch:
         """
         measured = self.labels != MISSING
         wanted = np.minimum(k, measured.sum(axis=0))
-        found, rows = self._enough(features, measured, wanted)
+        distances, rows = self._search_enough(features, measured, wanted)
         for place, target in enumerate(self.targets.tolist()):
             missing = ~measured[rows, place]
             first = np.argsort(missing, axis=1, kind="stable")[:, : wanted[place]]
-            taken = np.take_along_axis(rows, first, axis=1)
-            distances = np.take_along_axis(found, first, axis=1)
-            yield target, distances, self.labels[taken, place]
+            chosen = np.take_along_axis(rows, first, axis=1)
+            nearest = np.take_along_axis(distances, first, axis=1)
+            yield target, nearest, self.labels[chosen, place]
 
-    def _enough(
+    def _search_enough(
         self, features: Features, measured: NDArray[np.bool_], wanted: NDArray[np.int64]
     ) -> tuple[Distances, NDArray[np.int64]]:
         """Enough of the nearest rows that every target has the measured ones that it needs."""
@@ -180,14 +180,14 @@ def neighbour_weights(
     """
     last = distances[:, -1:]
     share = np.divide(distances, last, out=np.zeros_like(distances), where=last > 0)
-    raw = _raw(share / bandwidth, kernel)
+    raw = _weigh_distances(share / bandwidth, kernel)
     total = raw.sum(axis=1, keepdims=True)
     weights = np.full_like(raw, 1 / raw.shape[1])
     np.divide(raw, total, out=weights, where=total > 0)
     return weights
 
 
-def _raw(share: Weights, kernel: Kernel) -> Weights:
+def _weigh_distances(share: Weights, kernel: Kernel) -> Weights:
     match kernel:
         case "uniform":
             return np.ones_like(share)

@@ -80,7 +80,7 @@ class FeatureScaler(Part):
             spread = np.where(varies, spread, 1.0)
         return cls(mean.astype(np.float32), spread.astype(np.float32))
 
-    def scaled(self, features: Features) -> Float64[NDArray[np.float64], "query feature"]:
+    def scale_features(self, features: Features) -> Float64[NDArray[np.float64], "query feature"]:
         """The features minus the mean, divided by the scale."""
         return np.asarray((features.astype(np.float64) - self.mean) / self.scale)
 
@@ -136,7 +136,7 @@ def cross_validate(
             ]
             losses: list[float] = []
             for c in grid:
-                losses.append(_loss(parts, c))
+                losses.append(_total_loss(parts, c))
                 advance()
                 if _keeps_rising(losses):
                     break
@@ -160,16 +160,18 @@ class _FoldProbes:
     inputs: NDArray[np.float32]
     correct: NDArray[np.float64]
     held_inputs: NDArray[np.float32]
-    held: NDArray[np.float64]
+    held_correct: NDArray[np.float64]
     probes: Probes | None = None
 
     @classmethod
-    def of(cls, rows: Examples, held: NDArray[np.bool_], scaling: Scaling) -> "_FoldProbes":
-        scaler = FeatureScaler.fit(rows.features[~held], scaling)
+    def of(cls, rows: Examples, is_held: NDArray[np.bool_], scaling: Scaling) -> "_FoldProbes":
+        scaler = FeatureScaler.fit(rows.features[~is_held], scaling)
         scaled = np.empty_like(rows.features)
         for block in row_blocks(len(scaled)):
-            scaled[block] = np.clip(scaler.scaled(rows.features[block]), -_FARTHEST, _FARTHEST)
-        return cls(scaled[~held], rows.correct[~held], scaled[held], rows.correct[held])
+            scaled[block] = np.clip(
+                scaler.scale_features(rows.features[block]), -_FARTHEST, _FARTHEST
+            )
+        return cls(scaled[~is_held], rows.correct[~is_held], scaled[is_held], rows.correct[is_held])
 
     def loss(self, c: float) -> tuple[float, int]:
         """The summed cross-entropy of the held-out labels, and their number."""
@@ -177,17 +179,19 @@ class _FoldProbes:
             self.inputs, self.correct, c=c, tolerance=_TOLERANCE, start=self.probes, soft=True
         )
         logits = self.probes.scores(self.held_inputs).astype(np.float64)
-        known = ~np.isnan(self.held) & ~np.isnan(logits)
-        return float(cross_entropy(logits[known], self.held[known]).sum()), int(known.sum())
+        is_known = ~np.isnan(self.held_correct) & ~np.isnan(logits)
+        return float(cross_entropy(logits[is_known], self.held_correct[is_known]).sum()), int(
+            is_known.sum()
+        )
 
 
-def _loss(parts: Sequence[_FoldProbes], c: float) -> float:
+def _total_loss(parts: Sequence[_FoldProbes], c: float) -> float:
     try:
-        found = [part.loss(c) for part in parts]
+        losses = [part.loss(c) for part in parts]
     except FitError:
         return float("inf")
-    count = sum(known for _, known in found)
-    return sum(loss for loss, _ in found) / count if count else float("inf")
+    count = sum(count for _, count in losses)
+    return sum(loss for loss, _ in losses) / count if count else float("inf")
 
 
 Choice = Literal["each", "common", "choose"]
@@ -220,7 +224,7 @@ class Logistic(Predictor):
         check_features(features, width=self.width)
         logits, weights = np.empty((len(features), len(self.targets))), self.weights.astype(float)
         for block in row_blocks(len(features)):
-            logits[block] = self.scaler.scaled(features[block]) @ weights + self.intercepts
+            logits[block] = self.scaler.scale_features(features[block]) @ weights + self.intercepts
         probability: Correctness = expit(logits)
         return probability
 
@@ -275,9 +279,9 @@ class LogisticConfig(PredictorConfig):
             )
         )
         best = min(trials, key=lambda trial: trial.loss)
-        predictor = _fitted(examples, used, best)
+        predictor = _fit_logistic(examples, used, best)
         notes = (*examples.target_notes(), *left_out_note(examples, len(used.features)))
-        return PredictorFit(predictor, notes, _record(best, trials))
+        return PredictorFit(predictor, notes, _record_trials(best, trials))
 
     def _fit_votes(
         self,
@@ -295,17 +299,17 @@ class LogisticConfig(PredictorConfig):
         best = min(trials, key=lambda trial: trial.loss)
         scaler = FeatureScaler.fit(used.features, best.scaling)
         votes = Votes.of(used.correct)
-        found = fit_scores(votes, scaler.scaled(used.features)[votes.row], c=best.c)
+        scores = fit_scores(votes, scaler.scale_features(used.features)[votes.row], c=best.c)
         predictor = Logistic(
             examples.targets,
             scaler,
-            found.weights.astype(np.float32),
-            found.strengths.astype(np.float32),
+            scores.weights.astype(np.float32),
+            scores.strengths.astype(np.float32),
         )
         notes = (*unvoted_notes(votes, examples.targets), *left_out_note(examples, len(votes)))
         if best.c == _NO_FEATURES:
             notes = (*notes, _NOTHING_LEARNED)
-        return PredictorFit(predictor, notes, _record(best, tuple(trials)))
+        return PredictorFit(predictor, notes, _record_trials(best, tuple(trials)))
 
 
 def _try_votes(
@@ -323,21 +327,21 @@ def _try_votes(
             inputs = {}
             for fold in range(int(fold_of.max()) + 1):
                 scaler = FeatureScaler.fit(used.features[fold_of != fold], scaling)
-                scaled = np.clip(scaler.scaled(used.features), -_FARTHEST, _FARTHEST)
+                scaled = np.clip(scaler.scale_features(used.features), -_FARTHEST, _FARTHEST)
                 inputs[fold] = scaled[votes.row]
             losses = list[float]()
             for c in grid:
                 total = 0.0
                 for fold, rows in inputs.items():
-                    held = fold_of[votes.row] == fold
-                    found = fit_scores(
-                        *(votes[~held], rows[~held]),
+                    is_held = fold_of[votes.row] == fold
+                    scores = fit_scores(
+                        *(votes[~is_held], rows[~is_held]),
                         c=c,
                         start=starts.get(fold),
                         tolerance=_TOLERANCE,
                     )
-                    starts[fold] = found
-                    total += found.loss(votes[held], rows[held])
+                    starts[fold] = scores
+                    total += scores.loss(votes[is_held], rows[is_held])
                 losses.append(total / max(1, len(votes)))
                 advance()
                 if _keeps_rising(losses):
@@ -349,10 +353,10 @@ def _try_votes(
     return trials
 
 
-def _fitted(examples: Examples, used: Examples, best: RegularisationTrial) -> Logistic:
+def _fit_logistic(examples: Examples, used: Examples, best: RegularisationTrial) -> Logistic:
     scaler = FeatureScaler.fit(used.features, best.scaling)
     correct = np.where(examples.learnable, used.correct, np.nan)
-    probes = Probes.fit(scaler.scaled(used.features), correct, c=best.c, soft=True)
+    probes = Probes.fit(scaler.scale_features(used.features), correct, c=best.c, soft=True)
     learned = ~np.isnan(probes.intercepts)
     intercepts = np.where(learned, probes.intercepts, logit(examples.base_rates))
     return Logistic(
@@ -363,13 +367,15 @@ def _fitted(examples: Examples, used: Examples, best: RegularisationTrial) -> Lo
     )
 
 
-def _record(best: RegularisationTrial, trials: tuple[RegularisationTrial, ...]) -> dict[str, Any]:
-    known = [
+def _record_trials(
+    best: RegularisationTrial, trials: tuple[RegularisationTrial, ...]
+) -> dict[str, Any]:
+    finite = [
         {"scaling": trial.scaling, "c": trial.c, "loss": trial.loss}
         for trial in trials
         if math.isfinite(trial.loss)
     ]
-    return {"scaling": best.scaling, "c": best.c, "cross_validation": known}
+    return {"scaling": best.scaling, "c": best.c, "cross_validation": finite}
 
 
 ENTRY = PredictorEntry(

@@ -39,7 +39,7 @@ from prefill_router.predictors.base import (
 )
 from prefill_router.predictors.training import draw_folds
 from prefill_router.progress import Progress, SilentProgress
-from prefill_router.serialization import NO_TENSORS, Names, StrictModel, Tensors, under, validated
+from prefill_router.serialization import NO_TENSORS, Names, StrictModel, Tensors, under, validate
 from prefill_router.statistics import shrunken_logistic
 
 
@@ -72,10 +72,10 @@ def out_of_fold(
     result, names = np.full(examples.correct.shape, np.nan), np.unique(folds)
     with (progress or SilentProgress()).task("out of fold", total=float(len(names))) as advance:
         for fold in names if len(names) > 1 else ():
-            held = folds == fold
+            is_held = folds == fold
             try:
-                fitted = config.lighter().fit(examples[np.flatnonzero(~held)], seed=seed)
-                result[held] = fitted.predictor.correctness(examples.features[held])
+                fitted = config.lighter().fit(examples[np.flatnonzero(~is_held)], seed=seed)
+                result[is_held] = fitted.predictor.correctness(examples.features[is_held])
             except FitError:  # for example, all labels are the same
                 pass
             advance()
@@ -129,7 +129,9 @@ class Stack(Predictor):
         each = np.stack([member.correctness(features) for member in self.members])
         learned = np.array([name not in self.fixed for name in self.targets])
         result = np.empty(each.shape[1:])
-        result[:, learned] = expit(_combined(self.level, self.choice, _logits(each[..., learned])))
+        result[:, learned] = expit(
+            _combine_members(self.level, self.choice, _clipped_logits(each[..., learned]))
+        )
         result[:, ~learned] = [self.fixed[name] for name in self.targets if name in self.fixed]
         return result
 
@@ -137,8 +139,8 @@ class Stack(Predictor):
         """Plain values for JSON; the arrays of the members are in `tensors`."""
         members = [member.to_dict() for member in self.members]
         weights = {name: getattr(self, name).tolist() for name in ("level", "choice")}
-        told = {"kind": self.kind, "targets": list(self.targets), "fixed": dict(self.fixed)}
-        return told | {"members": members} | weights
+        summary = {"kind": self.kind, "targets": list(self.targets), "fixed": dict(self.fixed)}
+        return summary | {"members": members} | weights
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """The arrays of the members, by names such as `0.weight.1`."""
@@ -151,19 +153,23 @@ class Stack(Predictor):
     @classmethod
     def parse(cls, config: Mapping[str, Any], tensors: Tensors = NO_TENSORS) -> "Stack":
         """Like `Part.parse`; members are read by their own kinds."""
-        saved = validated(_SavedStack, config, what=cls.called())
+        saved = validate(_SavedStack, config, what=cls.display_name())
         members = tuple(
-            load_predictor(one, under(tensors, f"{i}.")) for i, one in enumerate(saved.members)
+            load_predictor(member, under(tensors, f"{i}."))
+            for i, member in enumerate(saved.members)
         )
-        known = tuple(f"{i}." for i in range(len(members)))
-        surplus = sorted(name for name in tensors if not name.startswith(known))
+        prefixes = tuple(f"{i}." for i in range(len(members)))
+        surplus = sorted(name for name in tensors if not name.startswith(prefixes))
         sizes = len(saved.level), len(saved.choice)
         if surplus or sizes != (len(members), len(members)):
             raise ConfigError(
                 f"it has {sizes} weights for {len(members)} members, and the unknown arrays "
                 f"{surplus}"
             )
-        if any(one.targets != saved.targets or one.width != members[0].width for one in members):
+        if any(
+            member.targets != saved.targets or member.width != members[0].width
+            for member in members
+        ):
             raise ConfigError("its members differ in targets or in features")
         level, choice = np.array(saved.level), np.array(saved.choice)
         return cls(saved.targets, saved.fixed, members, level, choice)
@@ -208,75 +214,83 @@ class StackConfig(PredictorConfig):
         self, examples: Examples, *, seed: int = 0, progress: Progress | None = None
     ) -> PredictorFit:
         """Fit the members, and their weights on the predictions out of fold."""
-        shown, configs, learned = progress or SilentProgress(), self.configs, examples.learnable
-        fitted = [one.fit(examples, seed=seed, progress=shown) for one in configs]
-        rows = self._folded(examples, seed) if examples.folds is None else examples
-        unseen = np.stack([out_of_fold(one, rows, seed=seed, progress=shown) for one in configs])
-        weights = _weights(unseen[..., learned], rows.correct[:, learned])
-        own: Correctness | None = None
+        progress, configs, is_learned = (
+            progress or SilentProgress(),
+            self.configs,
+            examples.learnable,
+        )
+        fitted = [config.fit(examples, seed=seed, progress=progress) for config in configs]
+        rows = self._draw_own_folds(examples, seed) if examples.folds is None else examples
+        unseen = np.stack(
+            [out_of_fold(config, rows, seed=seed, progress=progress) for config in configs]
+        )
+        weights = _fit_weights(unseen[..., is_learned], rows.correct[:, is_learned])
+        predictions: Correctness | None = None
         if examples.folds is not None:
-            own = unseen.mean(axis=0)
-            labels = rows.correct[:, learned]
-            own[:, learned] = _cross_fitted(unseen[..., learned], labels, examples.folds)
-        rates = zip(examples.targets, examples.base_rates.tolist(), learned, strict=True)
+            predictions = unseen.mean(axis=0)
+            labels = rows.correct[:, is_learned]
+            predictions[:, is_learned] = _cross_fit_weights(
+                unseen[..., is_learned], labels, examples.folds
+            )
+        rates = zip(examples.targets, examples.base_rates.tolist(), is_learned, strict=True)
         fixed = {name: rate for name, rate, is_learned in rates if not is_learned}
-        members = tuple(one.predictor for one in fitted)
-        notes = tuple(dict.fromkeys(note for one in fitted for note in one.notes))
-        told = [
-            {"kind": one["kind"], "level": level, "choice": choice}
-            for one, level, choice in zip(
+        members = tuple(member.predictor for member in fitted)
+        notes = tuple(dict.fromkeys(note for member in fitted for note in member.notes))
+        member_weights = [
+            {"kind": member["kind"], "level": level, "choice": choice}
+            for member, level, choice in zip(
                 self.members, *map(np.ndarray.tolist, weights), strict=True
             )
         ]
-        curves = next((one.training for one in fitted if one.training), {})
+        curves = next((member.training for member in fitted if member.training), {})
         return PredictorFit(
             Stack(examples.targets, fixed, members, *weights),
             notes,
-            {**curves, "members": told},
-            unseen=own,
+            {**curves, "members": member_weights},
+            unseen=predictions,
         )
 
-    def _folded(self, examples: Examples, seed: int) -> Examples:
+    def _draw_own_folds(self, examples: Examples, seed: int) -> Examples:
         """The usable rows with folds of their own; rows with equal features share one."""
         used = usable_rows(examples)
         folds = draw_folds(used.features, count=self.folds, seed=seed)
         return replace(used, folds=folds)
 
 
-def _logits(each: Members) -> Members:
+def _clipped_logits(each: Members) -> Members:
     return np.asarray(logit(np.clip(each, _SURE, 1 - _SURE)))
 
 
-def _combined(level: Weights, choice: Weights, each: Members) -> Labels:
+def _combine_members(level: Weights, choice: Weights, each: Members) -> Labels:
     """The logits of the stack, [query, target]."""
     shared = each.mean(axis=2, keepdims=True)
     return np.asarray(np.tensordot(level, shared, 1) + np.tensordot(choice, each - shared, 1))
 
 
-def _weights(unseen: Members, correct: Labels) -> tuple[Weights, Weights]:
+def _fit_weights(unseen: Members, correct: Labels) -> tuple[Weights, Weights]:
     """The weights of levels and of choices for these out-of-fold predictions; equal without any."""
     count = len(unseen)
-    known = ~np.isnan(correct) & ~np.isnan(unseen).any(axis=0)
-    rows = known.any(axis=1)
-    each = _logits(np.nan_to_num(unseen[:, rows], nan=0.5))
+    is_known = ~np.isnan(correct) & ~np.isnan(unseen).any(axis=0)
+    rows = is_known.any(axis=1)
+    each = _clipped_logits(np.nan_to_num(unseen[:, rows], nan=0.5))
     shared = each.mean(axis=2, keepdims=True)
 
     def slopes(miss: Labels) -> NDArray[np.float64]:
         level = miss.sum(axis=1) @ shared[..., 0].T
         return np.concatenate([level, np.tensordot(each - shared, miss, 2)])
 
-    found = shrunken_logistic(
+    weights = shrunken_logistic(
         np.full(2 * count, 1 / count),
-        lambda weights: _combined(weights[:count], weights[count:], each),
+        lambda weights: _combine_members(weights[:count], weights[count:], each),
         slopes,
-        np.where(known, correct, 0)[rows],
-        weights=known[rows].astype(np.float64),
+        np.where(is_known, correct, 0)[rows],
+        weights=is_known[rows].astype(np.float64),
         bounds=[(0, None)] * (2 * count),
     )
-    return found[:count], found[count:]
+    return weights[:count], weights[count:]
 
 
-def _cross_fitted(unseen: Members, correct: Labels, folds: Folds) -> Correctness:
+def _cross_fit_weights(unseen: Members, correct: Labels, folds: Folds) -> Correctness:
     """The stack's own out-of-fold predictions: a fold's weights are those of the other folds.
 
     The members' predictions for those folds know the fold's labels, so these reach its predictions
@@ -285,8 +299,8 @@ def _cross_fitted(unseen: Members, correct: Labels, folds: Folds) -> Correctness
     result = unseen.mean(axis=0)
     for fold in np.unique(folds):
         held = folds == fold
-        weights = _weights(unseen[:, ~held], correct[~held])
-        result[held] = expit(_combined(*weights, _logits(unseen[:, held])))
+        weights = _fit_weights(unseen[:, ~held], correct[~held])
+        result[held] = expit(_combine_members(*weights, _clipped_logits(unseen[:, held])))
     return np.asarray(result)
 
 

@@ -30,12 +30,12 @@ class Holdout:
     """Rows to fit on and held-out rows, both in ascending order."""
 
     fit: Int[NDArray[np.int64], " fitted"]
-    held: Int[NDArray[np.int64], " held"]
+    validation: Int[NDArray[np.int64], " held"]
 
     @property
     def shared(self) -> bool:
         """Whether there was only one distinct row, so that both are all rows."""
-        return len(self.fit) > 0 and np.array_equal(self.fit, self.held)
+        return len(self.fit) > 0 and np.array_equal(self.fit, self.validation)
 
 
 def hold_out(features: Features, *, share: float, seed: int) -> Holdout:
@@ -55,8 +55,8 @@ def hold_out(features: Features, *, share: float, seed: int) -> Holdout:
         return Holdout(everything, everything)
     sizes = np.bincount(group)[order]
     count = int(np.searchsorted(np.cumsum(sizes), share * len(features)))
-    held = np.isin(group, order[: min(max(count, 1), len(order) - 1)])
-    return Holdout(np.flatnonzero(~held), np.flatnonzero(held))
+    is_validation = np.isin(group, order[: min(max(count, 1), len(order) - 1)])
+    return Holdout(np.flatnonzero(~is_validation), np.flatnonzero(is_validation))
 
 
 def draw_folds(features: Features, *, count: int, seed: int) -> Int[NDArray[np.int64], " row"]:
@@ -118,19 +118,19 @@ class Draws:
         """The rows 0 to count - 1 in random order."""
         return self._random.permutation(count)
 
-    def kept(self, out: Bool[NDArray[np.bool_], "row unit"], *, dropout: float) -> None:
+    def draw_mask(self, out: Bool[NDArray[np.bool_], "row unit"], *, dropout: float) -> None:
         """Draw which units are kept, each with `keep_probability(dropout)`, into `out`."""
         words = self._bits.random_raw(-(-out.size // 4))
         bits = words.view(np.uint16)[: out.size].reshape(out.shape)
-        np.greater_equal(bits, np.uint16(_dropped(dropout)), out=out)
+        np.greater_equal(bits, np.uint16(_drop_steps(dropout)), out=out)
 
 
 def keep_probability(dropout: float) -> float:
     """The probability with which a unit is kept: 1 - dropout, rounded to sixteen bits."""
-    return 1 - _dropped(dropout) / _STEPS
+    return 1 - _drop_steps(dropout) / _STEPS
 
 
-def _dropped(dropout: float) -> int:
+def _drop_steps(dropout: float) -> int:
     return min(round(dropout * _STEPS), _STEPS - 1)
 
 
@@ -144,30 +144,30 @@ class TrainingCurves:
         train: Mean training loss during the epoch, with dropout.
         validation: Validation loss after the epoch, without dropout.
         best_epoch: The epoch, from 0, of each seed's least validation loss; its weights are kept.
-        kept: Whether a seed is in the ensemble.
+        is_kept: Whether a seed is in the ensemble.
     """
 
     train: Float64[NDArray[np.float64], "seed epoch"]
     validation: Float64[NDArray[np.float64], "seed epoch"]
     best_epoch: Int[NDArray[np.int64], " seed"]
-    kept: Bool[NDArray[np.bool_], " seed"]
+    is_kept: Bool[NDArray[np.bool_], " seed"]
 
     @property
     def best(self) -> Float64[NDArray[np.float64], " seed"]:
         """Each seed's least validation loss."""
-        least: NDArray[np.float64] = self.validation[np.arange(len(self.kept)), self.best_epoch]
+        least: NDArray[np.float64] = self.validation[np.arange(len(self.is_kept)), self.best_epoch]
         return least
 
     @classmethod
     def of(
-        cls, runs: Sequence[TrainingRun], kept: Bool[NDArray[np.bool_], " seed"]
+        cls, runs: Sequence[TrainingRun], is_kept: Bool[NDArray[np.bool_], " seed"]
     ) -> "TrainingCurves":
         """The curves of each seed's run."""
         return cls(
             _losses_table([run.train for run in runs]),
             _losses_table([run.validation for run in runs]),
             np.array([run.best_epoch for run in runs]),
-            kept,
+            is_kept,
         )
 
     @classmethod
@@ -184,10 +184,10 @@ class TrainingCurves:
                 for name in ("train_loss", "validation_loss")
             )
             best = np.array([entry["best_epoch"] for entry in seeds], dtype=np.int64)
-            kept = np.array([entry["kept"] for entry in seeds], dtype=np.bool_)
+            is_kept = np.array([entry["kept"] for entry in seeds], dtype=np.bool_)
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptError(f"these aren't training curves: {error!r}") from None
-        return cls(_losses_table(train), _losses_table(validation), best, kept)
+        return cls(_losses_table(train), _losses_table(validation), best, is_kept)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON: one entry per seed, with its own epochs only."""
@@ -197,7 +197,7 @@ class TrainingCurves:
             seeds.append(
                 {
                     "seed": seed,
-                    "kept": bool(self.kept[seed]),
+                    "kept": bool(self.is_kept[seed]),
                     "best_epoch": epoch,
                     "train_loss": self.train[seed, ran].tolist(),
                     "validation_loss": self.validation[seed, ran].tolist(),

@@ -51,7 +51,7 @@ from prefill_router.serialization import (
     StrictModel,
     Tensors,
     take_tensors,
-    validated,
+    validate,
 )
 from prefill_router.short_repr import short_repr
 from prefill_router.statistics import sigmoid
@@ -101,14 +101,14 @@ class TrunkConfig(PredictorConfig):
         self, examples: Examples, *, seed: int = 0, progress: Progress | None = None
     ) -> PredictorFit:
         """Fit a SharedTrunkNet; `seed` is added to the options' own."""
-        found = fit_trunk(
+        trunk = fit_trunk(
             examples.features,
             examples.correct,
             examples.targets,
             config=replace(self, seed=self.seed + seed),
             progress=progress,
         )
-        return PredictorFit(found.predictor, found.notes, found.curves.to_dict())
+        return PredictorFit(trunk.predictor, trunk.notes, trunk.curves.to_dict())
 
     def lighter(self) -> "TrunkConfig":
         """The same options with at most three networks."""
@@ -122,7 +122,7 @@ class TrunkConfig(PredictorConfig):
 _ROWS = 4096  # rows per batch; bounds the memory
 
 
-def _describe(widths: Sequence[int]) -> Network:
+def _describe_network(widths: Sequence[int]) -> Network:
     """One of the networks; its layers are saved as 0, 1, ..., the last for all targets."""
     *inner, outputs = widths
     return Network(tuple(inner), {str(len(inner) - 1): outputs})
@@ -166,10 +166,10 @@ class SharedTrunkNet(Predictor):
         result = np.empty((len(features), len(self.targets)))
         for start in range(0, len(features), _ROWS):
             part = slice(start, start + _ROWS)
-            result[part] = self._mean(features[part].astype(np.float64))
+            result[part] = self._mean_sigmoid(features[part].astype(np.float64))
         return result
 
-    def _mean(self, rows: Float64[NDArray[np.float64], "query feature"]) -> Correctness:
+    def _mean_sigmoid(self, rows: Float64[NDArray[np.float64], "query feature"]) -> Correctness:
         total = np.zeros((len(rows), len(self.targets)))
         head = self._network.layers[-1].name
         for arrays in self._each:
@@ -187,7 +187,7 @@ class SharedTrunkNet(Predictor):
 
     @cached_property
     def _network(self) -> Network:
-        return _describe(self._widths)
+        return _describe_network(self._widths)
 
     @property
     def _widths(self) -> list[int]:
@@ -195,8 +195,8 @@ class SharedTrunkNet(Predictor):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        told = {"kind": self.kind, "targets": list(self.targets)}
-        return told | {"widths": self._widths, "networks": self.networks}
+        summary = {"kind": self.kind, "targets": list(self.targets)}
+        return summary | {"widths": self._widths, "networks": self.networks}
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """`weight.0`, `bias.0`, ... from the first layer to the last."""
@@ -208,15 +208,15 @@ class SharedTrunkNet(Predictor):
     @classmethod
     def parse(cls, config: Mapping[str, Any], tensors: Tensors = NO_TENSORS) -> "SharedTrunkNet":
         """Like `Part.parse`; the widths determine the shapes of the layers."""
-        saved = validated(_SavedTrunk, config, what=cls.called())
+        saved = validate(_SavedTrunk, config, what=cls.display_name())
         targets, widths, networks = saved.targets, saved.widths, saved.networks
         if widths[-1] != len(targets):
             raise ConfigError(f"its widths {widths} don't end in one output for each of {targets}")
         shapes: dict[str, Shape] = {}
-        for name, before, after in _describe(widths).layers:
+        for name, before, after in _describe_network(widths).layers:
             shapes[f"weight.{name}"] = (networks, before, after)
             shapes[f"bias.{name}"] = (networks, after)
-        arrays = take_tensors(tensors, shapes, what=cls.called())
+        arrays = take_tensors(tensors, shapes, what=cls.display_name())
         return cls(targets, tuple(arrays[0::2]), tuple(arrays[1::2]))
 
 
@@ -263,19 +263,19 @@ def fit_trunk(
     """
     config = config or TrunkConfig()
     examples = Examples(features, correct, tuple(targets), ("",) * len(features))
-    learned = examples.learnable
-    present = ~np.isnan(correct) & learned
+    is_learned = examples.learnable
+    present = ~np.isnan(correct) & is_learned
     labelled = np.asarray(present.any(axis=1))
     rows = slice(None) if labelled.all() else labelled  # a slice copies nothing
     weights = query_weights(correct[rows], disagreement_weight=config.disagreement_weight)
     counts = present[rows] * weights[:, None]
     if not labelled.all():
-        features = mapped_matrix.taken(features, np.flatnonzero(labelled))
+        features = mapped_matrix.take_rows(features, np.flatnonzero(labelled))
     parts = hold_out(features, share=config.validation, seed=config.seed)
-    curves, layers, biases = _train(
+    curves, layers, biases = _train_seeds(
         features, correct[rows], counts, parts, config, progress or SilentProgress()
     )
-    _set_constants(layers[-1], biases[-1], learned, examples.base_rates)
+    _set_constants(layers[-1], biases[-1], is_learned, examples.base_rates)
     predictor = SharedTrunkNet(tuple(targets), tuple(layers), tuple(biases))
     notes = (*examples.target_notes(), *left_out_note(examples, int(labelled.sum())))
     if parts.shared:
@@ -283,7 +283,7 @@ def fit_trunk(
     return TrunkFit(predictor, curves, notes)
 
 
-def _train(
+def _train_seeds(
     features: Features,
     correct: Labels,
     counts: Float64[NDArray[np.float64], "query target"],
@@ -302,10 +302,10 @@ def _train(
             "the losses aren't finite; the features are up to "
             f"{np.abs(features).max():.3g}, scale them to about 1"
         )
-    kept = np.sort(np.argsort(best, kind="stable")[: config.keep])
-    curves = TrainingCurves.of(runs, np.isin(np.arange(len(runs)), kept))
+    kept_runs = np.sort(np.argsort(best, kind="stable")[: config.keep])
+    curves = TrainingCurves.of(runs, np.isin(np.arange(len(runs)), kept_runs))
     stacked = {
-        name: np.concatenate([runs[i].parameters[name] for i in kept])
+        name: np.concatenate([runs[i].parameters[name] for i in kept_runs])
         for name in runs[0].parameters  # from the first layer to the last
     }
     weights = [array for name, array in stacked.items() if name.startswith("weight.")]

@@ -33,7 +33,7 @@ class Trunk(Heads):
 
     def initial(self, draws: Draws) -> Parameters:
         """Initialised like torch's Linear."""
-        return self._layers(draws)
+        return self._draw_layers(draws)
 
 
 def trunk_rows(

@@ -1,6 +1,6 @@
 from .folder import (
     check_place as check_place,
-    held_files as held_files,
+    find_files as find_files,
     is_free as is_free,
     reading as reading,
     replacing_folder as replacing_folder,

@@ -31,7 +31,7 @@ from prefill_router.remote.path import PathOrUrl, RemotePath, location
 
 POINTER = "CURRENT"
 GENERATIONS = "generations"
-ABANDONED = timedelta(days=1)
+ABANDONED_AFTER = timedelta(days=1)
 _FORMAT = {"format": "prefill-router folder", "version": 1}
 _ID = re.compile(r"[0-9a-f]{32}")
 _LEFTOVER = re.compile(r"\..+\.([a-z0-9_]{8}\.(tmp|old)|lock)")
@@ -49,15 +49,15 @@ def reading(place: PathOrUrl | str, names: Sequence[str]) -> Iterator[Path]:
         ConfigError: The URL can't be read.
         CorruptError: A file at the URL is missing, or isn't what was written.
     """
-    found = location(place)
-    if isinstance(found, Path):
-        yield found
+    place = location(place)
+    if isinstance(place, Path):
+        yield place
         return
-    copy = _copied(found, names)
+    copy = _copy_files(place, names)
     try:
         yield copy
     except PrefillRouterError as error:
-        error.retell(lambda told: told.replace(str(copy), str(found)))
+        error.reword(lambda message: message.replace(str(copy), str(place)))
         raise
 
 
@@ -74,49 +74,51 @@ def replacing_folder(place: PathOrUrl | str, *, new: bool = False) -> Iterator[P
         StoreError: Another process has replaced it meanwhile, or nothing may be replaced and
             something is there.
     """
-    found = location(place)
-    if new and not is_free(found):
-        raise StoreError(f"{found} is there already; name another place")
-    if isinstance(found, Path):
-        with files.replacing_folder(found) as temporary:
+    place = location(place)
+    if new and not is_free(place):
+        raise StoreError(f"{place} is there already; name another place")
+    if isinstance(place, Path):
+        with files.replacing_folder(place) as temporary:
             yield temporary
         return
     scratch = Path(tempfile.mkdtemp(prefix="prefill-router-"))
     try:
-        before = None if new else (found / POINTER).read()
+        before = None if new else (place / POINTER).read()
         yield scratch
         try:
-            _publish(found, scratch, before)
+            _publish_files(place, scratch, before)
         except PrefillRouterError as error:
-            kept = scratch.rename(scratch.with_name(f"{scratch.name}-kept"))
-            error.retell(lambda told: f"{told}; the files that were to be written are in {kept}")
+            rescued = scratch.rename(scratch.with_name(f"{scratch.name}-kept"))
+            error.reword(
+                lambda message: f"{message}; the files that were to be written are in {rescued}"
+            )
             raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def held_files(place: PathOrUrl | str, names: Sequence[str]) -> set[str]:
+def find_files(place: PathOrUrl | str, names: Sequence[str]) -> set[str]:
     """Those of these files that a folder has."""
-    found = location(place)
-    if isinstance(found, Path):
-        return {name for name in names if (found / name).is_file()}
-    return set(names) & _Contents.of(found).files.keys()
+    place = location(place)
+    if isinstance(place, Path):
+        return {name for name in names if (place / name).is_file()}
+    return set(names) & _Contents.of(place).files.keys()
 
 
 def is_free(place: PathOrUrl | str, *, own: Collection[str] = ()) -> bool:
-    """Whether nothing is there, but for an empty folder or leftovers of killed writers.
+    """Whether nothing is there except an empty folder or leftovers of killed writers.
 
     Args:
         place: A folder or URL.
         own: Names in it that don't count, since the writer makes them before it has finished.
     """
-    found = location(place)
-    if not isinstance(found, Path):
-        return not found.entries().keys() - {GENERATIONS, *own}
-    if not found.exists():
+    place = location(place)
+    if not isinstance(place, Path):
+        return not place.entries().keys() - {GENERATIONS, *own}
+    if not place.exists():
         return True
-    return found.is_dir() and all(
-        entry.name in own or _LEFTOVER.fullmatch(entry.name) for entry in found.iterdir()
+    return place.is_dir() and all(
+        entry.name in own or _LEFTOVER.fullmatch(entry.name) for entry in place.iterdir()
     )
 
 
@@ -126,11 +128,11 @@ def check_place(place: PathOrUrl | str) -> None:
     Raises:
         ConfigError: It can't.
     """
-    found = location(place)
-    if isinstance(found, Path):
-        files.check_place(found)
+    place = location(place)
+    if isinstance(place, Path):
+        files.check_place(place)
         return
-    probe = found / GENERATIONS / uuid4().hex
+    probe = place / GENERATIONS / uuid4().hex
     (probe / "probe").exchange(b"", None)
     probe.remove(["probe"])
 
@@ -155,7 +157,7 @@ class _Contents:
     def of(cls, place: RemotePath) -> "_Contents":
         pointer = (place / POINTER).read()
         if pointer is not None:
-            return _pointed(place, pointer[0])
+            return _read_pointer(place, pointer[0])
         entries = place.entries()
         if POINTER in entries:  # written since it was looked for
             return cls.of(place)
@@ -176,7 +178,7 @@ class _Contents:
         return hashlib.sha256(repr(versions).encode()).hexdigest()[:24]
 
 
-def _pointed(place: RemotePath, content: bytes) -> _Contents:
+def _read_pointer(place: RemotePath, content: bytes) -> _Contents:
     """What `CURRENT` names.
 
     Raises:
@@ -186,31 +188,31 @@ def _pointed(place: RemotePath, content: bytes) -> _Contents:
         value = json.loads(content)
         if not _ID.fullmatch(value["generation"]) or value["version"] != _FORMAT["version"]:
             raise ValueError
-        stored = {
-            name: _StoredFile(int(one["bytes"]), str(one["sha256"]), str(one["sha256"]))
-            for name, one in value["files"].items()
+        files_by_name = {
+            name: _StoredFile(int(entry["bytes"]), str(entry["sha256"]), str(entry["sha256"]))
+            for name, entry in value["files"].items()
         }
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise CorruptError(
             f"{place / POINTER} isn't what was written, or is of a newer version; write the folder "
             "again"
         ) from None
-    return _Contents(place / GENERATIONS / value["generation"], stored)
+    return _Contents(place / GENERATIONS / value["generation"], files_by_name)
 
 
-def _copied(place: RemotePath, names: Sequence[str]) -> Path:
+def _copy_files(place: RemotePath, names: Sequence[str]) -> Path:
     """The cache's copy of these files, without those that the place doesn't have."""
     for _ in range(_ATTEMPTS):
         contents = _Contents.of(place)
         copy = files.default_cache() / "remote" / f"{place.name[:100]}-{contents.key()}"
         wanted = {name: contents.files[name] for name in names if name in contents.files}
-        missing = {n: one for n, one in wanted.items() if not _is_whole(copy / n, one.digest)}
+        missing = {n: file for n, file in wanted.items() if not _is_whole(copy / n, file.digest)}
         try:
-            with place.showing("downloading", sum(one.size for one in missing.values())) as moved:
-                for name, one in missing.items():
+            with place.showing("downloading", sum(file.size for file in missing.values())) as moved:
+                for name, file in missing.items():
                     with files.replacing_file(copy / name) as temporary:
                         (contents.objects / name).get(temporary, moved)
-                        if one.digest and not _is_whole(temporary, one.digest):
+                        if file.digest and not _is_whole(temporary, file.digest):
                             raise CorruptError(
                                 f"{contents.objects / name} isn't what was written (its SHA-256 "
                                 "differs); copy or make the folder again"
@@ -225,7 +227,7 @@ def _is_whole(path: Path, digest: str | None) -> bool:
     return path.is_file() and (digest is None or files.file_digest(path) == digest)
 
 
-def _publish(place: RemotePath, folder: Path, before: tuple[bytes, str] | None) -> None:
+def _publish_files(place: RemotePath, folder: Path, before: tuple[bytes, str] | None) -> None:
     """Upload a folder's files, and then the object that makes them the current ones."""
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     sizes = {name: (folder / name).stat().st_size for name in names}
@@ -244,19 +246,21 @@ def _publish(place: RemotePath, folder: Path, before: tuple[bytes, str] | None) 
     if not (place / POINTER).exchange(files.as_json(pointer).encode(), before):
         raise StoreError(f"{place} was replaced by another process meanwhile; name another place")
     try:
-        _tidy(place, names, before)
+        _remove_old(place, names, before)
     except (PrefillRouterError, OSError):
         return  # what is left is left to the next writer
 
 
-def _tidy(place: RemotePath, names: Sequence[str], before: tuple[bytes, str] | None) -> None:
+def _remove_old(place: RemotePath, names: Sequence[str], before: tuple[bytes, str] | None) -> None:
     """Remove old generations, and the files of a folder without generations that was replaced."""
     current = _Contents.of(place).objects.name
-    kept = {current} if before is None else {current, _pointed(place, before[0]).objects.name}
+    in_use = (
+        {current} if before is None else {current, _read_pointer(place, before[0]).objects.name}
+    )
     place.remove([name for name in place.entries() if name in names])
     generations = place / GENERATIONS
-    for name in generations.entries().keys() - kept:
+    for name in generations.entries().keys() - in_use:
         left = list((generations / name).entries(deep=True))
-        newest = max(((generations / name / one).modified() for one in left), default=None)
-        if newest is not None and newest < datetime.now(UTC) - ABANDONED:
+        newest = max(((generations / name / entry).modified() for entry in left), default=None)
+        if newest is not None and newest < datetime.now(UTC) - ABANDONED_AFTER:
             (generations / name).remove(left)

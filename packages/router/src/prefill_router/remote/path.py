@@ -19,13 +19,13 @@ from typing_extensions import TypeAliasType
 
 from prefill_router import files
 from prefill_router.errors import ConfigError, CorruptError, PrefillRouterError
-from prefill_router.lazy_imports import EXTRAS, installed
+from prefill_router.lazy_imports import EXTRAS, find_module
 from prefill_router.progress import Progress, SilentProgress
 
 Moved = Callable[[float], object]
-"""Told the bytes that were moved since the last call."""
+"""Called with the bytes that were moved since the last call."""
 
-_SHOWN_BYTES = 8_000_000
+_PROGRESS_BYTES = 8_000_000
 _AT_ONCE = 64
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _S3 = ("s3", "s3a")
@@ -101,31 +101,33 @@ class RemotePath:
 
     def read(self) -> tuple[bytes, str] | None:
         """The object's content, and a version that is at least as old; None if there is none."""
-        with self._opened("read") as (system, path):
+        with self._open_system("read") as (system, path):
             try:
-                version = _version(system.info(path))
+                version = _read_version(system.info(path))
                 return bytes(system.cat_file(path)), version
             except FileNotFoundError:
                 return None
 
     def entries(self, *, deep: bool = False) -> dict[str, ObjectInfo]:
         """The objects and folders here, or all objects below, by their names from here."""
-        with self._opened("list") as (system, path):
+        with self._open_system("list") as (system, path):
             system.invalidate_cache()
             try:
-                found = (system.find if deep else system.ls)(path, detail=True)
+                listing = (system.find if deep else system.ls)(path, detail=True)
             except FileNotFoundError:
                 return {}
-        named = {one["name"].rstrip("/"): one for one in (found.values() if deep else found)}
+        named = {info["name"].rstrip("/"): info for info in (listing.values() if deep else listing)}
         return {
-            name.removeprefix(f"{path}/"): ObjectInfo(int(one.get("size") or 0), _version(one))
-            for name, one in named.items()
+            name.removeprefix(f"{path}/"): ObjectInfo(
+                int(info.get("size") or 0), _read_version(info)
+            )
+            for name, info in named.items()
             if name != path  # a listing of an object is the object
         }
 
     def modified(self) -> datetime:
         """The time of the last change of the object."""
-        with self._opened("read") as (system, path):
+        with self._open_system("read") as (system, path):
             changed: datetime = system.modified(path)
             return changed
 
@@ -133,10 +135,10 @@ class RemotePath:
         """Copy the object to a file.
 
         Raises:
-            FileNotFoundError: There is none.
+            FileNotFoundError: There is no such object.
         """
-        with self._opened("read") as (system, path):
-            system.get_file(path, str(target), callback=_callback(moved))
+        with self._open_system("read") as (system, path):
+            system.get_file(path, str(target), callback=_make_callback(moved))
 
     def get_all(self, targets: Mapping[str, Path], moved: Moved) -> None:
         """Copy many small objects below to these files, several at once.
@@ -144,7 +146,7 @@ class RemotePath:
         Raises:
             FileNotFoundError: One is missing.
         """
-        with self._opened("read") as (system, path):
+        with self._open_system("read") as (system, path):
             names = list(targets)
             for start in range(0, len(names), _AT_ONCE):
                 some = names[start : start + _AT_ONCE]
@@ -159,14 +161,14 @@ class RemotePath:
             FileNotFoundError: An object is missing.
         """
         paths, starts, stops = map(list, zip(*wanted, strict=True))
-        with paths[0]._opened("read") as (system, _):
+        with paths[0]._open_system("read") as (system, _):
             names = [system._strip_protocol(path.url) for path in paths]
             return list(map(bytes, system.cat_ranges(names, starts, stops, on_error="raise")))
 
     def put(self, source: Path, moved: Moved) -> None:
         """Write the object; in an object store, it is seen whole or not at all."""
-        with self._opened("write") as (system, path):
-            system.put_file(str(source), path, callback=_callback(moved))
+        with self._open_system("write") as (system, path):
+            system.put_file(str(source), path, callback=_make_callback(moved))
 
     def exchange(self, content: bytes, before: tuple[bytes, str] | None) -> bool:
         """Write a small object unless it has changed; whether this was done.
@@ -185,10 +187,10 @@ class RemotePath:
             options = {"IfMatch": before[1]}
         if not options and self.read() != before:
             return False
-        with self._opened("write") as (system, path):
+        with self._open_system("write") as (system, path):
             try:
                 system.pipe_file(path, content, **options)
-            except _failures():
+            except _list_failures():
                 now = self.read()
                 if now is None or now[0] != content:  # else a repeated request met its own effect
                     if now != before:
@@ -198,7 +200,7 @@ class RemotePath:
 
     def remove(self, names: Sequence[str]) -> None:
         """Remove objects below."""
-        with self._opened("remove from") as (system, path):
+        with self._open_system("remove from") as (system, path):
             paths = [f"{path}/{name}" for name in names]
             if self.scheme in _ONE_BY_ONE:
                 for one in paths:
@@ -209,14 +211,14 @@ class RemotePath:
     @contextmanager
     def showing(self, label: str, size: float) -> Iterator[Moved]:
         """Show the progress of moving so many bytes, unless they are few."""
-        if size < _SHOWN_BYTES:
+        if size < _PROGRESS_BYTES:
             yield lambda _: None
             return
         with self.progress.task(f"{label} {self.name}, MB", total=size / 1e6) as advance:
             yield lambda moved: advance(moved / 1e6)
 
     @contextmanager
-    def _opened(self, doing: str) -> Iterator[tuple[Any, str]]:
+    def _open_system(self, doing: str) -> Iterator[tuple[Any, str]]:
         """The file system and its path.
 
         Raises:
@@ -236,13 +238,13 @@ class RemotePath:
             ) from None
         except PermissionError as error:
             raise ConfigError(
-                f"no permission to {doing} {self}: {_reason(error)}; check the credentials in the "
-                "environment, and what they may do there"
+                f"no permission to {doing} {self}: {_explain_failure(error)}; check the "
+                "credentials in the environment, and what they may do there"
             ) from None
-        except _failures() as error:
+        except _list_failures() as error:
             raise ConfigError(
-                f"can't {doing} {self}: {_reason(error)}; check the URL, the connection, and the "
-                "credentials and endpoint in the environment"
+                f"can't {doing} {self}: {_explain_failure(error)}; check the URL, the "
+                "connection, and the credentials and endpoint in the environment"
             ) from None
 
     def _file_system(self) -> tuple[Any, str]:
@@ -251,7 +253,7 @@ class RemotePath:
 
         home = known_implementations.get(self.scheme, {"class": ""})["class"].partition(".")[0]
         if home in EXTRAS:
-            installed(home, needed_for=f"{self.scheme}://")
+            find_module(home, needed_for=f"{self.scheme}://")
         try:
             get_filesystem_class(self.scheme)
         except (ImportError, ValueError) as error:
@@ -275,39 +277,41 @@ def location(place: PathOrUrl | str, *, progress: Progress | None = None) -> Pat
     """
     if isinstance(place, RemotePath):
         return place
-    found = None if isinstance(place, Path) else _URL.fullmatch(place)
-    if found is None:
+    match = None if isinstance(place, Path) else _URL.fullmatch(place)
+    if match is None:
         files.refuse_url(Path(place))
         return Path(place)
-    shown, authority = redacted(str(place)), found[2].partition("/")[0]
-    if ":" in authority.rpartition("@")[0] or "?" in found[2]:
+    redacted_place, authority = redact(str(place)), match[2].partition("/")[0]
+    if ":" in authority.rpartition("@")[0] or "?" in match[2]:
         raise ConfigError(
-            f"{shown} was given with a password or a query; leave them out: credentials come from "
-            "the environment"
+            f"{redacted_place} was given with a password or a query; leave them out: "
+            "credentials come from the environment"
         )
-    if found[1].lower() in ("file", "local") or not found[2].strip("/"):
-        raise ConfigError(f"{shown} names no place; write s3://bucket/path, or a path on the disk")
-    return RemotePath(f"{found[1].lower()}://{found[2].rstrip('/')}", progress or SilentProgress())
+    if match[1].lower() in ("file", "local") or not match[2].strip("/"):
+        raise ConfigError(
+            f"{redacted_place} names no place; write s3://bucket/path, or a path on the disk"
+        )
+    return RemotePath(f"{match[1].lower()}://{match[2].rstrip('/')}", progress or SilentProgress())
 
 
-def redacted(text: str) -> str:
+def redact(text: str) -> str:
     """A text whose URLs have lost their users, passwords and queries."""
     return re.sub(r"(://)[^/\s@'\"]*@|\?[^\s'\"]*", r"\1", text)
 
 
-def _failures() -> tuple[type[Exception], ...]:
+def _list_failures() -> tuple[type[Exception], ...]:
     """The errors of file systems, those of the libraries that are loaded among them."""
     loaded = ((sys.modules.get(module), name) for module, name in _ERRORS)
     theirs = (getattr(module, name) for module, name in loaded if module)
     return (OSError, ValueError, RuntimeError, *theirs)
 
 
-def _reason(error: Exception) -> str:
-    text = redacted(" ".join(str(error).split()))[:300].rstrip(".")
+def _explain_failure(error: Exception) -> str:
+    text = redact(" ".join(str(error).split()))[:300].rstrip(".")
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _version(info: Mapping[str, Any]) -> str:
+def _read_version(info: Mapping[str, Any]) -> str:
     """What tells two contents of one object apart: the store's own mark, or else times and size."""
     for mark in ("ETag", "etag", "md5Hash", "blob_id"):
         if info.get(mark):
@@ -315,18 +319,18 @@ def _version(info: Mapping[str, Any]) -> str:
     return str([info.get(name) for name in ("created", "mtime", "modified", "size")])
 
 
-def _callback(moved: Moved) -> Any:
+def _make_callback(moved: Moved) -> Any:
     from fsspec.callbacks import Callback
 
-    told = 0
+    reported = 0
 
-    def _tell(size: int | None, value: int, **_: Any) -> None:
+    def _report_moved(size: int | None, value: int, **_: Any) -> None:
         del size
-        nonlocal told
-        moved(value - told)
-        told = value
+        nonlocal reported
+        moved(value - reported)
+        reported = value
 
-    return Callback(hooks={"tell": _tell})
+    return Callback(hooks={"tell": _report_moved})
 
 
 _BATCH_BYTES = 256_000_000
@@ -370,7 +374,7 @@ def fetch_ranges(wanted: Sequence[ObjectRange]) -> None:
         return
     total = sum(part.stop - part.start for part in missing)
     with missing[0].path.showing("downloading parts of", total) as moved:
-        for batch in _batches(missing):
+        for batch in _make_batches(missing):
             for part, content in zip(batch, read_ranges(batch), strict=True):
                 with files.replacing_file(part.copy) as temporary:
                     temporary.write_bytes(content)
@@ -397,11 +401,11 @@ def read_ranges(wanted: Sequence[ObjectRange]) -> list[bytes]:
     return contents
 
 
-def _batches(parts: Sequence[ObjectRange]) -> Iterator[list[ObjectRange]]:
+def _make_batches(parts: Sequence[ObjectRange]) -> Iterator[list[ObjectRange]]:
     """Parts that are read at once, within a limit of memory."""
     batch: list[ObjectRange] = []
     for part in parts:
-        if sum(one.stop - one.start for one in [*batch, part]) > _BATCH_BYTES and batch:
+        if sum(other.stop - other.start for other in [*batch, part]) > _BATCH_BYTES and batch:
             yield batch
             batch = []
         batch.append(part)

@@ -29,9 +29,9 @@ from .reference import TrainReference as TrainReference
 from .router import (
     EncoderSources as EncoderSources,
     Router as Router,
-    cached_states as cached_states,
     count_tokens as count_tokens,
-    finished_store as finished_store,
+    encode_cached as encode_cached,
+    find_finished_store as find_finished_store,
 )
 from .storage import (
     check_replaceable as check_replaceable,

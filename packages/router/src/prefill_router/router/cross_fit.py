@@ -89,7 +89,7 @@ class CrossFit:
         return cls(joined, fold, tuple(part.choices[0] for part in parts))
 
     @property
-    def pooled(self) -> Predictions:
+    def comparable_predictions(self) -> Predictions:
         """The predictions of all folds, comparable across them.
 
         The mean log-odds of each target are those of all rows in every fold. Without that, a fold
@@ -147,7 +147,7 @@ class CrossFit:
                 "folds": _FOLDS.dump_python(self.choices, mode="json"),
             },
         )
-        tables = {"fold": self.fold.astype(np.int64), **_tables(predictions)}
+        tables = {"fold": self.fold.astype(np.int64), **_select_tables(predictions)}
         (folder / FILES[1]).write_bytes(save(tables))
 
     @classmethod
@@ -164,12 +164,14 @@ class CrossFit:
             value = json.loads(place.read_text(encoding="utf-8"))
             if value["format"] != _FORMAT:
                 raise ValueError(f"format {value['format']}, and this package reads {_FORMAT}")
-            return cls._of(value, read_tensors(folder / FILES[1]).tensors)
+            return cls._from_parts(value, read_tensors(folder / FILES[1]).tensors)
         except (KeyError, TypeError, ValueError, ValidationError, PrefillRouterError) as error:
             raise CorruptError(f"{place} isn't what was written: {error}; fit it again") from None
 
     @classmethod
-    def _of(cls, value: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> "CrossFit":
+    def _from_parts(
+        cls, value: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]
+    ) -> "CrossFit":
         choices = _FOLDS.validate_python(value["folds"])
         predictions = Predictions(
             query_ids=tuple(value["query_ids"]),
@@ -181,6 +183,6 @@ class CrossFit:
         return cls(predictions, tensors["fold"], choices)
 
 
-def _tables(predictions: Predictions) -> dict[str, NDArray[np.float64]]:
+def _select_tables(predictions: Predictions) -> dict[str, NDArray[np.float64]]:
     tables = asdict(predictions)
     return {name: tables[name] for name in ("correctness", "estimated_cost")}

@@ -32,13 +32,13 @@ def as_prompt(request: object) -> Prompt:
         return request
     if not isinstance(request, Sequence):
         raise DataError("the request must be a text, or a list of messages with role and content")
-    turns = [turn if isinstance(turn, Message) else _message(turn) for turn in request]
+    turns = [turn if isinstance(turn, Message) else _read_message(turn) for turn in request]
     if not turns:
         raise DataError("the request has no messages; give at least one, or a text")
     return tuple(turns)
 
 
-def _message(turn: object) -> Message:
+def _read_message(turn: object) -> Message:
     role, content = (
         (turn.get("role"), turn.get("content")) if isinstance(turn, Mapping) else (None, None)
     )
@@ -127,16 +127,16 @@ class Decision:
     @property
     def changes_below(self) -> Segment | None:
         """The next winner at lower lam and its range; None if there is none."""
-        place = self._place()
+        place = self._segment_index()
         return self.path[place - 1] if place > 0 else None
 
     @property
     def changes_above(self) -> Segment | None:
         """The next winner at higher lam and its range; None if there is none."""
-        place = self._place()
+        place = self._segment_index()
         return self.path[place + 1] if place + 1 < len(self.path) else None
 
-    def _place(self) -> int:
+    def _segment_index(self) -> int:
         return next(i for i, segment in enumerate(self.path) if segment.target == self.target)
 
     def _repr_html_(self) -> str:
@@ -212,7 +212,7 @@ def decide(
         priced: Whether costs are known; otherwise `estimated_cost` is zero, and isn't reported.
         labels: What the router learned from.
     """
-    told = estimated_cost.tolist() if priced else [None] * len(names)
+    costs = estimated_cost.tolist() if priced else [None] * len(names)
     p, cost = correctness[None, :], scale.normalise(estimated_cost)[None, :]
     path = policy.path(p, cost, targets=tuple(names))
     ordered = policy.order(p, cost, lam, targets=tuple(names))[0]
@@ -221,7 +221,7 @@ def decide(
         target=names[int(ordered[0])],
         lam=lam,
         correctness=dict(zip(names, correctness.tolist(), strict=True)),
-        estimated_cost=dict(zip(names, told, strict=True)),
+        estimated_cost=dict(zip(names, costs, strict=True)),
         policy=str(policy.kind),
         score=dict(zip(names, score(p, cost, lam)[0].tolist(), strict=True)),
         order=tuple(names[int(k)] for k in ordered),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # ValueError: an invalid token, or an invalid response of the hub.
 _FAILURES = (HTTPError, OSError, ValueError)
-_REFUSED = (401, 403)
+_REFUSAL_STATUSES = (401, 403)
 _GROUP: Final = "prefill_router.routers"
 _LOG_IN = "log in with: hf auth login, set HF_TOKEN, or pass a token"
 
@@ -49,7 +49,7 @@ def push(router: "Router", repo_id: str, *, private: bool, token: str | None) ->
                 repo_id=repo_id, folder_path=folder, commit_message="A prefill router"
             )
         except _FAILURES as error:
-            raise ConfigError(f"can't upload to {repo_id!r}: {_reason(error)}") from None
+            raise ConfigError(f"can't upload to {repo_id!r}: {_explain_failure(error)}") from None
     return str(commit.commit_url)
 
 
@@ -69,7 +69,7 @@ def load(name: str, *, revision: str | None, token: str | None) -> "Router":
     home = suggest_distribution(_GROUP, name)
     if home:
         raise ConfigError(f"there is no router {name!r} here{home}")
-    folder = _fetch(name, revision, token)
+    folder = _download_files(name, revision, token)
     if not is_router(folder):
         raise ConfigError(f"the repository {name!r} holds no router; check its name")
     try:
@@ -81,21 +81,22 @@ def load(name: str, *, revision: str | None, token: str | None) -> "Router":
         ) from None
 
 
-def _fetch(name: str, revision: str | None, token: str | None) -> Path:
+def _download_files(name: str, revision: str | None, token: str | None) -> Path:
     try:
         return Path(
             snapshot_download(name, revision=revision, token=token, allow_patterns=list(FILES))
         )
     except _FAILURES as error:
         raise ConfigError(
-            f"{name!r} isn't a local folder, and can't be loaded from the hub: {_reason(error)}"
+            f"{name!r} isn't a local folder, and can't be loaded from the hub: "
+            f"{_explain_failure(error)}"
         ) from None
 
 
-def _reason(error: Exception) -> str:
+def _explain_failure(error: Exception) -> str:
     """What went wrong and what to do, without quoting the request's headers."""
     if isinstance(error, LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
-        return _reason(error.__cause__)
+        return _explain_failure(error.__cause__)
     if isinstance(error, HFValidationError):
         return "that isn't the name of a repository; write it like you/your-router"
     if isinstance(error, RevisionNotFoundError):
@@ -104,7 +105,7 @@ def _reason(error: Exception) -> str:
         return f"there is no such repository, or it is private; check the name, or {_LOG_IN}"
     if isinstance(error, HfHubHTTPError):
         status = error.response.status_code
-        if status in _REFUSED:
+        if status in _REFUSAL_STATUSES:
             return f"the hub refuses the token, or there is none (HTTP {status}); {_LOG_IN}"
         return f"the hub returned an error (HTTP {status}); try again later"
     if isinstance(error, OSError) and error.filename:

@@ -90,7 +90,7 @@ def without_router(pool: Pool) -> LightRouter:
         pool: The targets.
     """
     if not all(target.has_price for target in pool):
-        targets = tuple(target.priced_as(Target(name=target.name)) for target in pool)
+        targets = tuple(target.with_prices_of(Target(name=target.name)) for target in pool)
         pool = replace(pool, targets=targets)
     ones, unknown = np.ones(len(pool)), np.full(len(pool), np.nan)
     costs = CostEstimator(
@@ -112,10 +112,10 @@ def read_light(place: PathOrUrl | str) -> LightRouter:
         CorruptError: A file is missing, isn't what was written, or is of another version.
     """
     with reading(place, FILES) as folder:
-        return _read(folder)
+        return _read_folder(folder)
 
 
-def _read(folder: Path) -> LightRouter:
+def _read_folder(folder: Path) -> LightRouter:
     model = read_checked(folder)
     try:
         costs = read_costs(model, folder)
@@ -134,53 +134,55 @@ def _read(folder: Path) -> LightRouter:
         costs=costs,
         policy=chosen,
         fingerprint=fingerprint(folder),
-        encoders=tuple(dict.fromkeys(_encoders(model.features))),
+        encoders=tuple(dict.fromkeys(_find_encoders(model.features))),
         reference_accuracy=accuracy,
         reference_shares=shares,
-        verdict=_verdict(record),
-        lam=_lam(record),
-        rule=_rule(record),
+        verdict=_read_verdict(record),
+        lam=_read_lam(record),
+        rule=_read_rule(record),
         labels="vote" if record.get("labels") == "vote" else "right",
     )
 
 
-def _verdict(record: Any) -> dict[str, Any] | None:
+def _read_verdict(record: Any) -> dict[str, Any] | None:
     """The part of the verdict that may be public: it names no target."""
     try:
-        said = record["verdict"]
+        verdict = record["verdict"]
         return {
-            "word": str(said["word"]),
-            "lam": float(said["lam"]),
-            "gain": said["curve"][0]["best_mix"]["gain"] if "curve" in said else said["gain"],
+            "word": str(verdict["word"]),
+            "lam": float(verdict["lam"]),
+            "gain": verdict["curve"][0]["best_mix"]["gain"]
+            if "curve" in verdict
+            else verdict["gain"],
         }
     except (KeyError, TypeError, ValueError):
         return None
 
 
-def _lam(record: Any) -> float | None:
+def _read_lam(record: Any) -> float | None:
     try:
         return min(max(float(record["chosen"]["setting"]), 0.0), 1.0)
     except (KeyError, TypeError, ValueError):
         return None
 
 
-def _rule(record: Any) -> str:
+def _read_rule(record: Any) -> str:
     try:
         return str(record["chosen"]["rule"])
     except (KeyError, TypeError):
         return ""
 
 
-def _encoders(saved: Any) -> Iterator[str]:
+def _find_encoders(saved: Any) -> Iterator[str]:
     """Every encoder that the saved features name; each family saves it in its own place."""
     if isinstance(saved, list):
-        for one in saved:
-            yield from _encoders(one)
+        for part in saved:
+            yield from _find_encoders(part)
     elif isinstance(saved, dict):
         if isinstance(saved.get("encoder"), str) and isinstance(saved.get("revision"), str):
             yield saved["encoder"]
-        for one in saved.values():
-            yield from _encoders(one)
+        for part in saved.values():
+            yield from _find_encoders(part)
 
 
 Answer = TypeVar("Answer")

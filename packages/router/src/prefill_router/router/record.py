@@ -76,7 +76,7 @@ class RouterRecord(BaseModel):
         metrics: Metrics on the test part, or else by cross-fitting, by the keys of `metrics.json`.
         training: The training curves, as `predictors` returns them.
         notes: Notes for the user, such as which targets have too few labels.
-        licences: The licences of encoders and benchmarks, by name, as far as somebody told them.
+        licences: The licences of encoders and benchmarks, by name, as far as somebody gave them.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -98,12 +98,12 @@ class RouterRecord(BaseModel):
         """The record with the licences of encoders and benchmarks, by name."""
         return self.model_copy(update={"licences": {**self.licences, **licences}})
 
-    def changed(self, note: str) -> "RouterRecord":
+    def drop_measurements(self, note: str) -> "RouterRecord":
         """The record after its targets changed: without what was measured of the old pool."""
         notes = (*self.notes, f"{note}; metrics and operating points of the old pool were dropped")
         names = ("verdict", "test_verdict", "chosen", "references")
-        gone: dict[str, Any] = {"metrics": {}, **dict.fromkeys(names)}
-        return self.model_copy(update={"notes": notes, **gone})
+        dropped: dict[str, Any] = {"metrics": {}, **dict.fromkeys(names)}
+        return self.model_copy(update={"notes": notes, **dropped})
 
 
 _LICENCES = {
@@ -157,15 +157,15 @@ def card(
     """
     parts = [
         _front_matter(encoders),
-        f"# A router over {len(pool)} targets\n\n{_summary(record, pool, version)}\n",
-        "## Is it worth having?\n\n" + _verdict(record),
+        f"# A router over {len(pool)} targets\n\n{_write_summary(record, pool, version)}\n",
+        "## Is it worth having?\n\n" + _write_verdict(record),
         "## How to use it\n\n```python\nfrom prefill_router import Router\n\n"
         'router = Router.load("this folder")\nrouter.route("your request").target\n```\n',
-        "## Metrics\n\n" + _metrics(record.metrics),
-        "## Targets and prices\n\n" + _prices(pool),
-        "## Features, predictor and policy\n\n" + _table(("part", "value"), parts_read),
-        "## Encoders\n\n" + _encoders(encoders),
-        "## Licences\n\n" + _licences(record, encoders),
+        "## Metrics\n\n" + _write_metrics(record.metrics),
+        "## Targets and prices\n\n" + _write_prices(pool),
+        "## Features, predictor and policy\n\n" + _write_table(("part", "value"), parts_read),
+        "## Encoders\n\n" + _write_encoders(encoders),
+        "## Licences\n\n" + _write_licences(record, encoders),
         "## Notes\n\n" + ("".join(f"- {note}\n" for note in record.notes) or "None.\n"),
     ]
     return "\n".join(parts)
@@ -186,40 +186,42 @@ def record_html(
         accuracy: Each target's accuracy on the train rows, if known.
     """
     verdict = record.verdict
-    told = "not evaluated" if verdict is None else f"{verdict['word']}: {verdict['because']}"
-    known = [None] * len(pool) if accuracy is None else accuracy.tolist()
+    verdict_text = (
+        "not evaluated" if verdict is None else f"{verdict['word']}: {verdict['because']}"
+    )
+    shares = [None] * len(pool) if accuracy is None else accuracy.tolist()
     rows = [
         (target.name, share, target.input_price, target.output_price)
-        for target, share in zip(pool, known, strict=True)
+        for target, share in zip(pool, shares, strict=True)
     ]
     share = LabelMeaning(kind=record.labels).title
     head = ("target", f"{share} on train rows", "$ per million tokens in", "out")
-    return html_table(f"{title}, {told}", head, rows)
+    return html_table(f"{title}, {verdict_text}", head, rows)
 
 
-def _summary(record: RouterRecord, pool: Pool, version: int) -> str:
-    made = f"{record.created} with prefill-router {record.package}; format {version}"
+def _write_summary(record: RouterRecord, pool: Pool, version: int) -> str:
+    origin = f"{record.created} with prefill-router {record.package}; format {version}"
     if not record.trained_on.queries:
-        return f"Imported on {made}. What it was fitted on is unknown."
+        return f"Imported on {origin}. What it was fitted on is unknown."
     sizes = ", ".join(f"{count:,} {part}" for part, count in record.trained_on.queries.items())
     sources = ", ".join(
         f"{name or 'unnamed'} ({count:,})" for name, count in record.trained_on.benchmarks.items()
     )
     return (
-        f"Fitted on {made}. Queries: {sizes}; from {sources}; "
+        f"Fitted on {origin}. Queries: {sizes}; from {sources}; "
         f"{record.trained_on.missing_labels:,} labels were missing. The dataset's fingerprint is "
         f"`{record.trained_on.fingerprint}`. Prices as of {pool.prices_date or 'an unknown day'}."
-        f"{_VOTED if record.labels == 'vote' else ''}"
+        f"{_VOTE_NOTE if record.labels == 'vote' else ''}"
     )
 
 
-_VOTED = (
+_VOTE_NOTE = (
     "\n\nThe labels are votes between two answers. So it predicts each target's chance to win "
     "against the average target, and no accuracy is claimed."
 )
 
 
-def _verdict(record: RouterRecord) -> str:
+def _write_verdict(record: RouterRecord) -> str:
     if record.verdict is None:
         return "Not evaluated: fit it again, or see `prefill-router doctor`.\n"
     word, because = record.verdict["word"], record.verdict["because"]
@@ -233,26 +235,26 @@ def _verdict(record: RouterRecord) -> str:
     return f"**{str(word).capitalize()}**: {because}.\n\n{lines}{alone}"
 
 
-def _metrics(metrics: dict[str, Interval]) -> str:
+def _write_metrics(metrics: dict[str, Interval]) -> str:
     rows = [
-        (title, _number(metrics[key].value), _interval(metrics[key]))
+        (title, _format_number(metrics[key].value), _format_interval(metrics[key]))
         for key, title in _TITLES.items()
         if key in metrics
     ]
-    return _table(("metric", "value", "95 % interval"), rows) if rows else "Not evaluated.\n"
+    return _write_table(("metric", "value", "95 % interval"), rows) if rows else "Not evaluated.\n"
 
 
-def _prices(pool: Pool) -> str:
+def _write_prices(pool: Pool) -> str:
     rows = [
         (t.name, "unknown", "unknown")
         if t.input_price is None
         else (t.name, f"{t.input_price:g}", f"{t.output_price:g}")
         for t in pool
     ]
-    return _table(("target", "$ per million tokens in", "out"), rows)
+    return _write_table(("target", "$ per million tokens in", "out"), rows)
 
 
-def _encoders(encoders: Sequence[dict[str, Any]]) -> str:
+def _write_encoders(encoders: Sequence[dict[str, Any]]) -> str:
     return "".join(
         f"- {facts['encoder']}: "
         + ", ".join(f"{key} `{value}`" for key, value in facts.items() if key != "encoder")
@@ -264,13 +266,13 @@ def _encoders(encoders: Sequence[dict[str, Any]]) -> str:
 def _front_matter(encoders: Sequence[dict[str, Any]]) -> str:
     """What hubs read of a card; they show the encoders as those that it was made from."""
     lines = ["library_name: prefill-router", "tags:", "- llm-routing", "- prefill-router"]
-    made_from = dict.fromkeys(name for facts in encoders for name in _repositories(facts))
+    made_from = dict.fromkeys(name for facts in encoders for name in _find_repositories(facts))
     if made_from:
         lines += ["base_model:", *(f"- {json.dumps(name)}" for name in made_from)]
     return "\n".join(["---", *lines, "---\n"])
 
 
-def _repositories(facts: Mapping[str, Any]) -> Iterator[str]:
+def _find_repositories(facts: Mapping[str, Any]) -> Iterator[str]:
     """The repository of an encoder on the hub, if it is known to have one."""
     name = str(facts["encoder"])
     _, _, published = _LICENCES.get(name, "").rstrip(")").partition(" (")
@@ -280,33 +282,33 @@ def _repositories(facts: Mapping[str, Any]) -> Iterator[str]:
         yield name
 
 
-def _licences(record: RouterRecord, encoders: Sequence[dict[str, Any]]) -> str:
+def _write_licences(record: RouterRecord, encoders: Sequence[dict[str, Any]]) -> str:
     """Whose terms hold besides those of the router's owner, as far as that is known."""
-    told, lines = record.licences, list[str]()
+    licences, lines = record.licences, list[str]()
     read = dict.fromkeys(str(facts["encoder"]) for facts in encoders)
     for name in read:
-        known = _LICENCES.get(name, "not recorded; see where it was published")
-        lines.append(f"The encoder {name}: {told.get(name, known)}")
+        default = _LICENCES.get(name, "not recorded; see where it was published")
+        lines.append(f"The encoder {name}: {licences.get(name, default)}")
     for name in record.trained_on.benchmarks or ("",):
-        known = "not recorded; ask who gave them before you publish it"
-        lines.append(f"The answers ({name or 'unnamed data'}): {told.get(name, known)}")
-    others = told.keys() - read.keys() - record.trained_on.benchmarks.keys()
-    lines += [f"{name}: {told[name]}" for name in sorted(others)]
+        default = "not recorded; ask who gave them before you publish it"
+        lines.append(f"The answers ({name or 'unnamed data'}): {licences.get(name, default)}")
+    others = licences.keys() - read.keys() - record.trained_on.benchmarks.keys()
+    lines += [f"{name}: {licences[name]}" for name in sorted(others)]
     return "".join(f"- {line}.\n" for line in lines)
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _write_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "".join(
         "| " + " | ".join(cell.replace("|", "\\|") for cell in r) + " |\n" for r in lines
     )
 
 
-def _interval(metric: Interval) -> str:
-    return f"{_number(metric.lower)} to {_number(metric.upper)}"
+def _format_interval(metric: Interval) -> str:
+    return f"{_format_number(metric.lower)} to {_format_number(metric.upper)}"
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
@@ -373,19 +375,19 @@ class PoolChanges(Part):
 
     def __post_init__(self) -> None:
         heads = {len(self.caution), len(self.labels), len(self.output_ratio), len(self.weights)}
-        if heads != {len(self.joined)} or self.weights.shape[1] != len(self.fitted) + 2:
+        if heads != {len(self.joined_targets)} or self.weights.shape[1] != len(self.fitted) + 2:
             raise ConfigError(
-                f"{len(self.joined)} targets joined {len(self.fitted)}; the heads are "
+                f"{len(self.joined_targets)} targets joined {len(self.fitted)}; the heads are "
                 f"{self.weights.shape}, and need {len(self.fitted) + 2} weights each"
             )
 
     @property
-    def joined(self) -> tuple[str, ...]:
+    def joined_targets(self) -> tuple[str, ...]:
         """The targets that joined, in order."""
         return tuple(name for name in self.targets if name not in self.fitted)
 
     @property
-    def stayed(self) -> list[int]:
+    def remaining_places(self) -> list[int]:
         """The positions of the fitted targets that are still there."""
         return [self.fitted.index(name) for name in self.targets if name in self.fitted]
 
@@ -403,7 +405,7 @@ class PoolChanges(Part):
 
     def without(self, name: str) -> "PoolChanges":
         """The same without one of the targets."""
-        rows = [i for i, other in enumerate(self.joined) if other != name]
+        rows = [i for i, other in enumerate(self.joined_targets) if other != name]
         return replace(
             self,
             targets=tuple(other for other in self.targets if other != name),
@@ -423,7 +425,7 @@ class PoolChanges(Part):
             spread = np.sqrt(np.maximum(((inputs @ covariance) * inputs).sum(axis=1), 0))
             lowered = inputs @ weights - caution * spread
             added.append(sigmoid(lowered / np.sqrt(1 + np.pi / 8 * spread**2)))  # MacKay 1992
-        return np.column_stack([fitted[:, self.stayed], *added])
+        return np.column_stack([fitted[:, self.remaining_places], *added])
 
     def expected(self, fitted: Expected) -> Expected:
         """The predicted outputs of the present targets from those of the fitted ones."""
@@ -431,7 +433,9 @@ class PoolChanges(Part):
         ratios = [np.nan if ratio is None else ratio for ratio in self.output_ratio]
         return Expected(
             *(
-                np.column_stack([table[:, self.stayed], np.multiply.outer(column, ratios)])
+                np.column_stack(
+                    [table[:, self.remaining_places], np.multiply.outer(column, ratios)]
+                )
                 for table, column in zip(fitted, shared, strict=True)
             )
         )

@@ -83,10 +83,10 @@ class TrainReference(Part):
         columns = widest(wide, most=WIDEST)
         wide = wide[:, columns]
         mean, spread = wide.mean(axis=0), wide.std(axis=0)
-        edges = _edges(wide[:, :WATCHED])
+        edges = _find_edges(wide[:, :WATCHED])
         wide -= mean
         wide /= spread
-        rotation, distances = whitened(wide)
+        rotation, distances = whiten(wide)
         return cls(
             width=features.shape[1],
             rows=len(features),
@@ -96,7 +96,7 @@ class TrainReference(Part):
             whitening=(rotation / spread[:, None]).astype(np.float32),
             quantiles=np.quantile(distances, np.linspace(0, 1, _QUANTILES)).astype(np.float32),
             edges=edges,
-            counts=_counts(_bins(features[:, columns[:WATCHED]], edges)),
+            counts=_count_bins(_assign_bins(features[:, columns[:WATCHED]], edges)),
         )
 
     def __post_init__(self) -> None:
@@ -114,7 +114,7 @@ class TrainReference(Part):
             raise ConfigError("its quantiles and edges must be ascending")
 
     @property
-    def watched(self) -> int:
+    def watched_count(self) -> int:
         """The number of columns in `bins`."""
         return len(self.edges)
 
@@ -141,7 +141,7 @@ class TrainReference(Part):
         Raises:
             ConfigError: The features have another width.
         """
-        near = self._kept(features) - self.mean
+        near = self._select_columns(features) - self.mean
         with np.errstate(
             over="ignore", invalid="ignore"
         ):  # values out of float32's range are far away
@@ -156,15 +156,15 @@ class TrainReference(Part):
         Raises:
             ConfigError: The features have another width.
         """
-        return _bins(self._kept(features)[:, : self.watched], self.edges)
+        return _assign_bins(self._select_columns(features)[:, : self.watched_count], self.edges)
 
-    def _kept(self, features: Columns) -> Float32[NDArray[np.float32], "query kept"]:
+    def _select_columns(self, features: Columns) -> Float32[NDArray[np.float32], "query kept"]:
         if features.shape[1] != self.width:
             raise ConfigError(
                 f"the features are {features.shape[1]} wide; the reference has {self.width}"
             )
-        kept: Float32[NDArray[np.float32], "query kept"] = features[:, self.columns]
-        return kept
+        selection: Float32[NDArray[np.float32], "query kept"] = features[:, self.columns]
+        return selection
 
 
 def outline(
@@ -195,7 +195,7 @@ def _check_counts(counts: Int64[NDArray[np.int64], "watched bin"], rows: int, co
         )
 
 
-def _edges(
+def _find_edges(
     rows: Float64[NDArray[np.float64], "row watched"],
 ) -> Float32[NDArray[np.float32], "watched edge"]:
     tenths = np.arange(1, BINS) / BINS
@@ -203,7 +203,7 @@ def _edges(
     return np.ascontiguousarray(edges, dtype=np.float32)
 
 
-def _bins(
+def _assign_bins(
     rows: Float32[NDArray[np.float32], "query watched"],
     edges: Float32[NDArray[np.float32], "watched edge"],
 ) -> UInt8[NDArray[np.uint8], "query watched"]:
@@ -213,7 +213,7 @@ def _bins(
     return passed
 
 
-def _counts(
+def _count_bins(
     bins: UInt8[NDArray[np.uint8], "row watched"],
 ) -> Int64[NDArray[np.int64], "watched bin"]:
     return np.stack([(bins == number).sum(axis=0) for number in range(BINS)], axis=1)
@@ -232,11 +232,11 @@ def widest(
     spread = features.std(axis=0)
     order = np.argsort(-spread, kind="stable")
     varies = spread > np.maximum(_CONSTANT * np.abs(features.mean(axis=0)), _TINY)
-    kept: Int64[NDArray[np.int64], " kept"] = order[varies[order]][:most]
-    return kept
+    columns: Int64[NDArray[np.int64], " kept"] = order[varies[order]][:most]
+    return columns
 
 
-def whitened(
+def whiten(
     rows: Float64[NDArray[np.float64], "row column"],
 ) -> tuple[Float64[NDArray[np.float64], "column column"], Float64[NDArray[np.float64], " row"]]:
     """The whitening matrix of standardised rows, and each row's leave-one-out distance.
@@ -248,10 +248,12 @@ def whitened(
 
     count, width = rows.shape
     covariance = rows.T @ rows / count
-    shrinkage = _shrinkage(rows, covariance)
+    shrinkage = _estimate_shrinkage(rows, covariance)
     covariance *= 1 - shrinkage
     covariance += shrinkage * np.eye(width)
-    variances, directions = scipy.linalg.eigh(covariance, overwrite_a=True) if width else _nothing()
+    variances, directions = (
+        scipy.linalg.eigh(covariance, overwrite_a=True) if width else _empty_moments()
+    )
     rotation = directions / np.sqrt(np.maximum(variances, _LEAST_VARIANCE))
     turned = rows @ rotation
     squared = np.square(turned, out=turned).sum(axis=1)
@@ -261,7 +263,7 @@ def whitened(
     return rotation, np.sqrt(freed) * count / others
 
 
-def _shrinkage(
+def _estimate_shrinkage(
     rows: Float64[NDArray[np.float64], "row column"],
     covariance: Float64[NDArray[np.float64], "column column"],
 ) -> float:
@@ -272,11 +274,11 @@ def _shrinkage(
     return 1.0 if noise >= away else float(noise / away)
 
 
-def _nothing() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _empty_moments() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return np.zeros(0), np.zeros((0, 0))
 
 
-def compared(
+def compare_features(
     reference: TrainReference | None, features: Columns
 ) -> tuple[Sequence[float | None], Sequence[tuple[int, ...]]]:
     """The novelty and bins of each query, by the reference of the train rows."""

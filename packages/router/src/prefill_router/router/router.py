@@ -39,7 +39,7 @@ from prefill_router.router.decision import (
     refuse_cascade,
 )
 from prefill_router.router.record import PoolChanges, Present, RouterRecord, record_html
-from prefill_router.router.reference import TrainReference, compared
+from prefill_router.router.reference import TrainReference, compare_features
 from prefill_router.targets import Pool
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ Load = Callable[[Provenance], Encoder]
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
-def finished_store(
+def find_finished_store(
     stores: Sequence[Activations],
     provenance: Provenance,
     sites: Sequence[Site],
@@ -92,7 +92,7 @@ def finished_store(
     return None
 
 
-def cached_states(
+def encode_cached(
     dataset: RoutingDataset,
     encoder: Encoder,
     cache: Path,
@@ -130,23 +130,23 @@ def dataset_states(
     """
     states: list[Activations] = []
     for provenance, rounding, sites in _read_of(features):
-        held = finished_store(stores, provenance, sites, rounding, dataset.prompt_keys)
+        held = find_finished_store(stores, provenance, sites, rounding, dataset.prompt_keys)
         if held is not None:
             states.append(held)
         elif cache is None:
-            made = load(provenance).encode(
+            in_memory = load(provenance).encode(
                 dataset.queries, sites, rounding=rounding, progress=progress
             )
-            states.append(made)
+            states.append(in_memory)
         else:
-            kept = cached_states(
+            stored = encode_cached(
                 dataset, load(provenance), cache, sites=sites, rounding=rounding, progress=progress
             )
-            states.append(kept)
+            states.append(stored)
     return states
 
 
-def encoded_states(
+def encode_states(
     queries: Sequence[Query],
     features: FeatureSet,
     *,
@@ -179,7 +179,7 @@ def count_tokens(features: FeatureSet, reading: PromptStates) -> Int[NDArray[np.
     return np.array(lengths, dtype=np.int64)
 
 
-_REPRICED = "prices were changed; the metrics are at those of"
+_REPRICE_NOTE = "prices were changed; the metrics are at those of"
 
 
 @final
@@ -360,14 +360,14 @@ class Router:
             PromptError: A request can't be encoded; it is named `request N`, counted from 1.
         """
         queries = [Query(f"request {i}", as_prompt(r)) for i, r in enumerate(requests, 1)]
-        states = encoded_states(queries, self.features, load=self.encoder, progress=progress)
+        states = encode_states(queries, self.features, load=self.encoder, progress=progress)
         reading = PromptStates.of([query.prompt for query in queries], states)
         features = self.features.read(reading)
-        correctness = self._calibrated(features)
+        correctness = self._predict_calibrated(features)
         tokens = count_tokens(self.features, reading)
         limit = states[0].provenance.max_tokens if states else math.inf
-        novelty, bins = compared(self.reference, features)
-        expected = self._expected(features, tokens)
+        novelty, bins = compare_features(self.reference, features)
+        expected = self._expect_output(features, tokens)
         return [
             Forecast(
                 correctness[i],
@@ -405,7 +405,7 @@ class Router:
             expected=np.reshape(outputs, (len(forecasts), len(self.pool))),
         )
 
-    def _expected(self, features: Columns, tokens: NDArray[np.int64]) -> Expected | None:
+    def _expect_output(self, features: Columns, tokens: NDArray[np.int64]) -> Expected | None:
         if self.output is None:
             return None
         expected = self.output.expect(features, tokens)
@@ -440,11 +440,11 @@ class Router:
             )
         inputs = dataset.select(targets=self.pool.names).input_tokens
         features, tokens = self.read(dataset, stores=stores, cache=cache, progress=progress)
-        expected = self._expected(features, tokens)
+        expected = self._expect_output(features, tokens)
         return Predictions(
             query_ids=dataset.query_ids,
             targets=self.pool.names,
-            correctness=self._calibrated(features),
+            correctness=self._predict_calibrated(features),
             estimated_cost=self.costs.estimate(
                 tokens,
                 input_tokens=inputs,
@@ -475,17 +475,17 @@ class Router:
 
     def correctness(self, reading: PromptStates) -> Correctness:
         """Every target's probability of a correct answer, calibrated: [query, target]."""
-        return self._calibrated(self.features.read(reading))
+        return self._predict_calibrated(self.features.read(reading))
 
-    def _calibrated(self, features: Columns) -> Correctness:
-        return self.mapped(self.predictor.correctness(features))
+    def _predict_calibrated(self, features: Columns) -> Correctness:
+        return self.calibrate(self.predictor.correctness(features))
 
-    def mapped(self, raw: Correctness) -> Present:
+    def calibrate(self, raw: Correctness) -> Present:
         """A predictor's probabilities, shrunk and calibrated, of the present targets."""
-        found = self.mapped_as_fitted(raw)
+        found = self.calibrate_fitted(raw)
         return found if self.changes is None else self.changes.correctness(found)
 
-    def mapped_as_fitted(self, raw: Correctness) -> Correctness:
+    def calibrate_fitted(self, raw: Correctness) -> Correctness:
         """The same of `fitted_targets`, whatever joined or left since."""
         shrunk = raw if self.shrinkage is None else self.shrinkage.shrink(raw)
         return shrunk if self.calibrator is None else self.calibrator.calibrate(shrunk)
@@ -506,18 +506,20 @@ class Router:
         notes = self.record.notes
         if pool == self.pool or self.is_repriced:
             return repriced
-        note = f"{_REPRICED} {self.pool.prices_date or 'an unknown day'}"
+        note = f"{_REPRICE_NOTE} {self.pool.prices_date or 'an unknown day'}"
         noted = repriced.record.model_copy(update={"notes": (*notes, note)})
         return repriced.with_record(noted)
 
     @property
     def is_repriced(self) -> bool:
         """Whether its prices were changed since it was fitted."""
-        return any(note.startswith(_REPRICED) for note in self.record.notes)
+        return any(note.startswith(_REPRICE_NOTE) for note in self.record.notes)
 
     def with_sources(self, sources: EncoderSources) -> "Router":
         """The same router with other locations of its encoders and networks."""
-        features = FeatureSet(tuple(f.located(sources.folders) for f in self.features.families))
+        features = FeatureSet(
+            tuple(f.with_folders(sources.folders) for f in self.features.families)
+        )
         return replace(self, sources=sources, features=features)
 
     def with_record(self, record: RouterRecord) -> "Router":

@@ -31,7 +31,7 @@ from prefill_router.predictors import load_predictor
 from prefill_router.remote import (
     PathOrUrl,
     check_place,
-    held_files,
+    find_files,
     is_free,
     reading,
     replacing_folder,
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from prefill_router.router.router import Router
 
 FORMAT = 6
-CHECKED = ("router.json", "weights.safetensors", "split.json", "record.json")
-FILES = (*CHECKED, *cross_fit.FILES, "README.md", files.CHECKSUMS)
+CHECKED_FILES = ("router.json", "weights.safetensors", "split.json", "record.json")
+FILES = (*CHECKED_FILES, *cross_fit.FILES, "README.md", files.CHECKSUMS)
 _PER_TARGET = ("median_output", "token_ratio", "least_input", "most_input", "fixed")
 
 
@@ -84,18 +84,18 @@ def save_router(router: "Router", folder: PathOrUrl | str, *, new: bool = False)
     check_replaceable(folder)
     with replacing_folder(folder, new=new) as temporary:
         files.write_json(temporary / "router.json", _to_dict(router))
-        (temporary / "weights.safetensors").write_bytes(save(_tensors(router)))
+        (temporary / "weights.safetensors").write_bytes(save(_collect_tensors(router)))
         files.write_json(temporary / "split.json", router.split.to_dict())
         files.write_json(temporary / "record.json", router.record.model_dump(mode="json"))
         if router.cross_fit is not None:
             router.cross_fit.save(temporary)
-        files.write_text(temporary / "README.md", _card(router))
-        files.write_checksums(temporary, _checked(temporary))
+        files.write_text(temporary / "README.md", _write_card(router))
+        files.write_checksums(temporary, _checked_files(temporary))
 
 
-def _checked(folder: Path) -> list[str]:
+def _checked_files(folder: Path) -> list[str]:
     """The files of a router's folder that have checksums: all that decide, and those it has."""
-    return [*CHECKED, *(name for name in cross_fit.FILES if (folder / name).is_file())]
+    return [*CHECKED_FILES, *(name for name in cross_fit.FILES if (folder / name).is_file())]
 
 
 def check_replaceable(folder: PathOrUrl | str) -> None:
@@ -117,10 +117,10 @@ def load_router(place: PathOrUrl | str) -> "Router":
         CorruptError: A file is missing, isn't what was written, or is of another version.
     """
     with reading(place, FILES) as folder:
-        return _load(folder)
+        return _load_folder(folder)
 
 
-def _load(folder: Path) -> "Router":
+def _load_folder(folder: Path) -> "Router":
     from prefill_router.router.router import Router
 
     model = read_checked(folder)
@@ -158,7 +158,7 @@ def read_checked(folder: Path) -> RouterModel:
     """
     if not is_router(folder):
         raise ConfigError(f"{folder} isn't a router's folder; make one with: prefill-router fit")
-    files.verify_checksums(folder, _checked(folder))
+    files.verify_checksums(folder, _checked_files(folder))
     return _read_model(folder)
 
 
@@ -183,10 +183,10 @@ def fingerprint(place: PathOrUrl | str) -> str:
 
 def is_router(folder: PathOrUrl | str) -> bool:
     """Whether a folder is a router's, complete or not."""
-    return bool(held_files(folder, CHECKED))
+    return bool(find_files(folder, CHECKED_FILES))
 
 
-def _parts(router: "Router") -> "dict[str, FeatureSet | Part | None]":
+def _fitted_parts(router: "Router") -> "dict[str, FeatureSet | Part | None]":
     """The fitted parts, by their keys in `router.json`, which also prefix their arrays' names."""
     names = ("features", "predictor", "shrinkage", "calibrator", "policy", "reference", "output")
     changes = {} if router.changes is None else {"changes": router.changes}
@@ -199,15 +199,16 @@ def _to_dict(router: "Router") -> dict[str, Any]:
         for name in _PER_TARGET
     }
     plain = {
-        name: None if part is None else part.to_dict() for name, part in _parts(router).items()
+        name: None if part is None else part.to_dict()
+        for name, part in _fitted_parts(router).items()
     }
     return {"format": FORMAT, "pool": router.pool.public().to_dict(), "costs": costs, **plain}
 
 
-def _tensors(router: "Router") -> dict[str, np.ndarray]:
+def _collect_tensors(router: "Router") -> dict[str, np.ndarray]:
     return {
         f"{place}.{name}": np.ascontiguousarray(value)
-        for place, part in _parts(router).items()
+        for place, part in _fitted_parts(router).items()
         if part is not None
         for name, value in part.tensors().items()
     }
@@ -261,12 +262,12 @@ def _costs_from(
     return counts
 
 
-def _card(router: "Router") -> str:
+def _write_card(router: "Router") -> str:
     encoders = [p.to_dict() for p in router.features.provenances]
-    return card(router.record, router.pool, _described(router), encoders, version=FORMAT)
+    return card(router.record, router.pool, _describe_parts(router), encoders, version=FORMAT)
 
 
-def _described(router: "Router") -> list[tuple[str, str]]:
+def _describe_parts(router: "Router") -> list[tuple[str, str]]:
     """The features and other parts in words, for the card."""
     rows = []
     for family in router.features.families:

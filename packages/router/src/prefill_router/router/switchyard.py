@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 
 LAYERS = 3
-_NEEDED_FOR = "a checkpoint of Switchyard"
+_PURPOSE = "a checkpoint of Switchyard"
 _MOST_NUMBERS = 2**27
 _UNREADABLE = (
     *(AssertionError, AttributeError, EOFError, IndexError, KeyError, MemoryError, OverflowError),
@@ -150,8 +150,8 @@ class SwitchyardCheckpoint:
             FormatError: It isn't a checkpoint of format 1, is damaged, or selects a layer whose
                 states are others here.
         """
-        found = _Tensors(path)
-        read = found.checkpoint
+        tensors = _Tensors(path)
+        read = tensors.checkpoint
         made_with, pipeline = read.encoder, read.feature_pipeline
         layers = tuple(pipeline.selected_layers)
         if len(set(layers)) < len(layers) or max(layers) >= made_with.n_layers:
@@ -161,8 +161,8 @@ class SwitchyardCheckpoint:
                 "and before it here",
                 file=path,
             )
-        mean, scale, components = _folded(found, pipeline, made_with.hidden_dim)
-        weights, biases = _trunks(found, read, len(components))
+        mean, scale, components = _merge_pipeline(tensors, pipeline, made_with.hidden_dim)
+        weights, biases = _stack_trunks(tensors, read, len(components))
         net = SharedTrunkNet(tuple(read.models), weights, biases)
         return cls(
             *(made_with.name, made_with.n_layers, layers, mean, scale, components),
@@ -202,10 +202,10 @@ class SwitchyardCheckpoint:
             costs=CostEstimator(pool, unknown, ones, unknown, unknown, unknown),
             policy=Argmax(),
             split=Split({"train": ()}, seed=0, merged={}),
-            record=self._record(),
+            record=self._make_record(),
         )
 
-    def _record(self) -> RouterRecord:
+    def _make_record(self) -> RouterRecord:
         nothing = TrainedOn(fingerprint="unknown", queries={}, benchmarks={}, missing_labels=0)
         note = (
             f"imported from a prefill checkpoint of Switchyard, whose encoder is named "
@@ -221,7 +221,9 @@ class SwitchyardCheckpoint:
         )
 
 
-def _folded(found: "_Tensors", pipeline: _Pipeline, hidden: int) -> tuple[Array, Array, Array]:
+def _merge_pipeline(
+    tensors: "_Tensors", pipeline: _Pipeline, hidden: int
+) -> tuple[Array, Array, Array]:
     """The pipeline as one mean and scale for each layer, and components of the layers' mean.
 
     With d = scaler_mean + pca_mean * scaler_scale, the features are the components, divided by
@@ -229,37 +231,37 @@ def _folded(found: "_Tensors", pipeline: _Pipeline, hidden: int) -> tuple[Array,
     """
 
     def take(name: str, *, positive: bool = False) -> NDArray[np.float64]:
-        return found.array(getattr(pipeline, name), (hidden,), name, positive=positive)
+        return tensors.array(getattr(pipeline, name), (hidden,), name, positive=positive)
 
     def layered(name: str, *, positive: bool = False) -> NDArray[np.float64]:
-        held, layers = getattr(pipeline, name), pipeline.selected_layers
-        rows = [(held.get(str(k)), f"{name}[{k}]") for k in layers]
-        return np.stack([found.array(v, (hidden,), of, positive=positive) for v, of in rows])
+        values, layers = getattr(pipeline, name), pipeline.selected_layers
+        rows = [(values.get(str(k)), f"{name}[{k}]") for k in layers]
+        return np.stack([tensors.array(v, (hidden,), of, positive=positive) for v, of in rows])
 
-    dim = found.length(pipeline.pca_components, "pca_components")
-    found.check_size(len(pipeline.selected_layers) * hidden * (dim + 2), "feature_pipeline")
+    dim = tensors.length(pipeline.pca_components, "pca_components")
+    tensors.check_size(len(pipeline.selected_layers) * hidden * (dim + 2), "feature_pipeline")
     std, by = layered("layer_std", positive=True), take("scaler_scale", positive=True)
     mean = layered("layer_mean") + std * (take("scaler_mean") + take("pca_mean") * by)
-    components = found.array(pipeline.pca_components, (None, hidden), "pca_components") / by
+    components = tensors.array(pipeline.pca_components, (None, hidden), "pca_components") / by
     return mean.astype(np.float32), std.astype(np.float32), components.astype(np.float32)
 
 
-def _trunks(
-    found: "_Tensors", read: _Checkpoint, dim: int
+def _stack_trunks(
+    tensors: "_Tensors", read: _Checkpoint, dim: int
 ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
     """The weights and biases of each layer, stacked over the networks."""
     first = read.model_state_dicts[0]
-    adapter, trunk = (found.length(first.get(f"{n}.bias"), n) for n in ("adapters.0", "trunk.0"))
+    adapter, trunk = (tensors.length(first.get(f"{n}.bias"), n) for n in ("adapters.0", "trunk.0"))
     targets, numbers = range(len(read.models)), len(read.models) * (adapter * (dim + 1) + trunk + 1)
-    found.check_size(
+    tensors.check_size(
         len(read.model_state_dicts) * (numbers + trunk * (adapter + 1)), "model_state_dicts"
     )
     networks = []
     for number, state in enumerate(read.model_state_dicts):
 
         def pair(name: str, shape: tuple[int, int], of: Any = state, n: int = number) -> Any:
-            weight = found.array(of.get(f"{name}.weight"), shape, f"{name}.weight of network {n}")
-            bias = found.array(of.get(f"{name}.bias"), shape[:1], f"{name}.bias of network {n}")
+            weight = tensors.array(of.get(f"{name}.weight"), shape, f"{name}.weight of network {n}")
+            bias = tensors.array(of.get(f"{name}.bias"), shape[:1], f"{name}.bias of network {n}")
             return weight.T, bias
 
         adapters = [pair(f"adapters.{i}", (adapter, dim)) for i in targets]
@@ -271,16 +273,16 @@ def _trunks(
         for w, b in adapters
     )
     copies = 1 if shared else len(read.models)
-    found.check_size(
+    tensors.check_size(
         len(networks) * copies**2 * adapter * trunk,
         f"the adapters of {copies} targets side by side",
     )
-    layers = [_beside(*network, copies=copies) for network in networks]
+    layers = [_join_adapters(*network, copies=copies) for network in networks]
     stacked = [np.stack(parts).astype(np.float32) for parts in zip(*layers, strict=True)]
     return tuple(stacked[:LAYERS]), tuple(stacked[LAYERS:])
 
 
-def _beside(
+def _join_adapters(
     adapters: Sequence[Any], trunk: tuple[Any, Any], heads: Sequence[Any], *, copies: int
 ) -> list[NDArray[np.float64]]:
     """The three weights and the three biases of a network with so many adapters side by side."""
@@ -304,7 +306,7 @@ class _Tensors:
         self.path = path
         try:
             self._size = path.stat().st_size
-            self.checkpoint = _Checkpoint.model_validate(_loaded(path))
+            self.checkpoint = _Checkpoint.model_validate(_load_content(path))
         except OSError as error:
             raise ConfigError(
                 f"{path} can't be read: {error.strerror or error}; name a checkpoint of Switchyard"
@@ -323,7 +325,8 @@ class _Tensors:
         """A tensor of this shape, where None is any length from 1, as finite numbers."""
         import torch
 
-        wanted = f"it must be a tensor of finite {'positive ' * positive}numbers, {_words(shape)}"
+        sign = "positive " if positive else ""
+        wanted = f"it must be a tensor of finite {sign}numbers, {_describe_shape(shape)}"
         plain = isinstance(value, torch.Tensor) and value.is_floating_point()
         if not plain or value.layout is not torch.strided or value.device.type != "cpu":
             got = "missing" if value is None else f"a {type(value).__name__} of another kind"
@@ -335,10 +338,10 @@ class _Tensors:
         if not fits or value.nbytes > self._size:
             got = f"of the shape {list(value.shape)}"
             raise FormatError(f"{name} is {got}; {wanted}", file=self.path)
-        found: NDArray[np.float64] = value.detach().double().numpy()
-        if not np.isfinite(found).all() or (positive and (found <= 0).any()):
+        numbers: NDArray[np.float64] = value.detach().double().numpy()
+        if not np.isfinite(numbers).all() or (positive and (numbers <= 0).any()):
             raise FormatError(f"{name} holds other numbers; {wanted}", file=self.path)
-        return found
+        return numbers
 
     def length(self, value: Any, name: str) -> int:
         """The first size of a tensor; the others are checked as it is taken."""
@@ -357,27 +360,27 @@ class _Tensors:
             )
 
 
-def _words(shape: tuple[int | None, ...]) -> str:
+def _describe_shape(shape: tuple[int | None, ...]) -> str:
     return f"[{', '.join('any' if size is None else str(size) for size in shape)}]"
 
 
-def _loaded(path: Path) -> Mapping[str, Any]:
-    with optional_imports(_NEEDED_FOR):
+def _load_content(path: Path) -> Mapping[str, Any]:
+    with optional_imports(_PURPOSE):
         import torch
 
-    with path.open("rb"):  # what can't be opened is told otherwise than what can't be read
+    with path.open("rb"):  # what can't be opened has an error of its own
         pass
     try:
         _check_parts(path)
         with warnings.catch_warnings(action="ignore"):  # of the age of pickles, which are refused
-            found = torch.load(path, map_location="cpu", weights_only=True)
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except _UNREADABLE:
         raise FormatError(
             "it isn't a file of tensors and plain values that PyTorch saved, or it is damaged; "
             "nothing else is read from it: copy it again, or have it saved as tensors",
             file=path,
         ) from None
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _check_parts(path: Path) -> None:
@@ -402,11 +405,11 @@ def switchyard_bytes(router: Router) -> bytes:
         ConfigError: The format doesn't hold this router; the message has every reason.
         MissingExtraError: torch isn't installed.
     """
-    with optional_imports(_NEEDED_FOR):
+    with optional_imports(_PURPOSE):
         import torch
 
-    reasons = list(_unheld(router))
-    block, net = _block(router.features), router.predictor
+    reasons = list(_find_obstacles(router))
+    block, net = _find_block(router.features), router.predictor
     if reasons or block is None or not isinstance(net, SharedTrunkNet):
         raise ConfigError(f"Switchyard doesn't hold this router: {'; '.join(reasons)}; {_FIT_ONE}")
     made_by = block.places[0].source.provenance
@@ -420,29 +423,29 @@ def switchyard_bytes(router: Router) -> bytes:
             "view": "task_prompt_only",
         },
         "architecture": {"activation": "ReLU", "ensemble_reduction": "mean(sigmoid(logits))"},
-        "feature_pipeline": _pipeline(block),
-        "model_state_dicts": [_network(net, number) for number in range(net.networks)],
+        "feature_pipeline": _export_pipeline(block),
+        "model_state_dicts": [_export_network(net, number) for number in range(net.networks)],
     }
     content = io.BytesIO()
     torch.save(value, content)
     return content.getvalue()
 
 
-def _block(features: FeatureSet) -> Joint | None:
-    """The one block of prefill states; None where there is none, or more."""
+def _find_block(features: FeatureSet) -> Joint | None:
+    """The block of prefill states, if there is exactly one."""
     if len(features.families) > 1:
         return None
     [family] = features.families
     if isinstance(family, FeatureExtractor) and len(family.blocks) == 1:
-        [found] = family.blocks
-        of, place = found.reducer, SingleSite(found.source, found.site)
+        [block] = family.blocks
+        of, place = block.reducer, SingleSite(block.source, block.site)
         return Joint((place,), of.mean, of.scale, of.components)
     return family if isinstance(family, Joint) else None
 
 
-def _unheld(router: Router) -> Iterator[str]:
+def _find_obstacles(router: Router) -> Iterator[str]:
     """Why the format doesn't hold a router."""
-    block, net = _block(router.features), router.predictor
+    block, net = _find_block(router.features), router.predictor
     if block is None:
         kinds = " and ".join(family.kind for family in router.features.families)
         count = len(router.features.families)
@@ -484,7 +487,7 @@ def _unheld_states(block: Joint) -> Iterator[str]:
         yield "its layers stand side by side, and only their mean is held"
 
 
-def _pipeline(block: Joint) -> dict[str, Any]:
+def _export_pipeline(block: Joint) -> dict[str, Any]:
     count = len(block.places)
     layers = [place.site.layer for place in block.places]
     mean, scale = np.split(block.mean, count), np.split(block.scale, count)
@@ -492,26 +495,26 @@ def _pipeline(block: Joint) -> dict[str, Any]:
     return {
         "pooling": "mean of independently standardized selected layers",
         "selected_layers": layers,
-        "layer_mean": {str(k): _tensor(row) for k, row in zip(layers, mean, strict=True)},
-        "layer_std": {str(k): _tensor(row) for k, row in zip(layers, scale, strict=True)},
-        "scaler_mean": _tensor(np.zeros(hidden)),
-        "scaler_scale": _tensor(np.ones(hidden)),
-        "pca_mean": _tensor(np.zeros(hidden)),
-        "pca_components": _tensor(block.components[:, :hidden] * count),
+        "layer_mean": {str(k): _to_tensor(row) for k, row in zip(layers, mean, strict=True)},
+        "layer_std": {str(k): _to_tensor(row) for k, row in zip(layers, scale, strict=True)},
+        "scaler_mean": _to_tensor(np.zeros(hidden)),
+        "scaler_scale": _to_tensor(np.ones(hidden)),
+        "pca_mean": _to_tensor(np.zeros(hidden)),
+        "pca_components": _to_tensor(block.components[:, :hidden] * count),
     }
 
 
-def _network(net: SharedTrunkNet, number: int) -> "dict[str, torch.Tensor]":
-    adapter, trunk, heads = (_tensor(weight[number].T) for weight in net.weights)
-    first, second, last = (_tensor(bias[number]) for bias in net.biases)
-    found = {"trunk.0.weight": trunk, "trunk.0.bias": second}
+def _export_network(net: SharedTrunkNet, number: int) -> "dict[str, torch.Tensor]":
+    adapter, trunk, heads = (_to_tensor(weight[number].T) for weight in net.weights)
+    first, second, last = (_to_tensor(bias[number]) for bias in net.biases)
+    tensors = {"trunk.0.weight": trunk, "trunk.0.bias": second}
     for i in range(len(net.targets)):
-        found |= {f"adapters.{i}.weight": adapter, f"adapters.{i}.bias": first}
-        found |= {f"heads.{i}.weight": heads[i : i + 1], f"heads.{i}.bias": last[i : i + 1]}
-    return found
+        tensors |= {f"adapters.{i}.weight": adapter, f"adapters.{i}.bias": first}
+        tensors |= {f"heads.{i}.weight": heads[i : i + 1], f"heads.{i}.bias": last[i : i + 1]}
+    return tensors
 
 
-def _tensor(array: NDArray[Any]) -> "torch.Tensor":
+def _to_tensor(array: NDArray[Any]) -> "torch.Tensor":
     import torch
 
     return torch.from_numpy(np.array(array, dtype=np.float32, order="C"))

@@ -22,7 +22,7 @@ from prefill_router.errors import ConfigError, CorruptError
 from prefill_router.remote import (
     PathOrUrl,
     RemotePath,
-    held_files,
+    find_files,
     is_free,
     location,
     reading,
@@ -110,7 +110,7 @@ class VersionStep(BaseModel):
 
     def figures(self) -> list[tuple[str, str]]:
         """The names and values of the evidence, for people."""
-        return list(_figures("", {n: v for n, v in self.evidence.items() if n != "why"}))
+        return list(_format_figures("", {n: v for n, v in self.evidence.items() if n != "why"}))
 
 
 _DONE: Mapping[Event, str] = {
@@ -123,15 +123,15 @@ _DONE: Mapping[Event, str] = {
 }
 
 
-def _figures(name: str, value: Any) -> Iterator[tuple[str, str]]:
+def _format_figures(name: str, value: Any) -> Iterator[tuple[str, str]]:
     if isinstance(value, Mapping):
-        for key, one in value.items():
-            yield from _figures(f"{name}, {key}" if name else str(key), one)
+        for key, part in value.items():
+            yield from _format_figures(f"{name}, {key}" if name else str(key), part)
     elif isinstance(value, float):
         yield name.replace("_", " "), f"{value:.4g}"
     else:
-        shown = f"{value:,}" if isinstance(value, int) else str(value)
-        yield name.replace("_", " "), shown
+        text = f"{value:,}" if isinstance(value, int) else str(value)
+        yield name.replace("_", " "), text
 
 
 @final
@@ -213,9 +213,9 @@ class VersionRegistry:
             ConfigError: There are none and something else is, or it may not be empty; or the URL
                 can't be read.
         """
-        found = cls(location(place))
-        free = is_free(found.place, own=(_VERSIONS, _STATE))
-        if not held_files(found._state, [_FILE]):
+        registry = cls(location(place))
+        free = is_free(registry.place, own=(_VERSIONS, _STATE))
+        if not find_files(registry._state, [_FILE]):
             if not create:
                 raise ConfigError(
                     f"{place} holds no versions of a router; name the folder that `learn` writes, "
@@ -225,7 +225,7 @@ class VersionRegistry:
                 raise ConfigError(
                     f"{place} holds no versions of a router but other things; name another folder"
                 )
-        return found
+        return registry
 
     @property
     def _state(self) -> PathOrUrl:
@@ -241,7 +241,7 @@ class VersionRegistry:
         Raises:
             CorruptError: It can't be read.
         """
-        if not held_files(self._state, [_FILE]):
+        if not find_files(self._state, [_FILE]):
             return VersionState()
         with reading(self._state, [_FILE]) as folder:
             try:
@@ -282,19 +282,19 @@ class VersionRegistry:
             save_router(noted, self.router(name), new=isinstance(self.place, RemotePath))
             version = VersionLineage(
                 name=name,
-                created=_now(),
+                created=_current_time(),
                 fingerprint=fingerprint(self.router(name)),
                 parent=state.current,
                 **lineage,
             )
             return {"versions": (*state.versions, version)}, name
 
-        return self._changed(added, "added", by=by).versions[-1].name
+        return self._apply_change(added, "added", by=by).versions[-1].name
 
     def shadow(self, name: str, *, by: Actor = "learner") -> VersionState:
         """Make a version the candidate, in place of any other; it decides nothing yet."""
-        return self._changed(
-            lambda state: (_candidate(state[name].name, "shadow"), name), "shadow", by=by
+        return self._apply_change(
+            lambda state: (_set_candidate(state[name].name, "shadow"), name), "shadow", by=by
         )
 
     def widen(
@@ -307,8 +307,11 @@ class VersionRegistry:
         """
         if not 0 < share < 1:
             raise ConfigError(f"the share is {share:g}; it must be above 0 and below 1")
-        return self._changed(
-            lambda state: (_candidate(_proposed(state), "share", share), state.candidate),
+        return self._apply_change(
+            lambda state: (
+                _set_candidate(_require_candidate(state), "share", share),
+                state.candidate,
+            ),
             "share",
             evidence,
             by,
@@ -322,8 +325,10 @@ class VersionRegistry:
         Raises:
             ConfigError: There is no such version, or no candidate.
         """
-        return self._changed(
-            lambda state: _serves(_proposed(state) if name is None else state[name].name),
+        return self._apply_change(
+            lambda state: _set_current(
+                _require_candidate(state) if name is None else state[name].name
+            ),
             "promoted",
             evidence,
             by,
@@ -335,8 +340,8 @@ class VersionRegistry:
         Raises:
             ConfigError: There is no candidate.
         """
-        return self._changed(
-            lambda state: (_candidate(None), _proposed(state)), "withdrawn", evidence
+        return self._apply_change(
+            lambda state: (_set_candidate(None), _require_candidate(state)), "withdrawn", evidence
         )
 
     def roll_back(
@@ -347,14 +352,16 @@ class VersionRegistry:
         Raises:
             ConfigError: There is no such version, or none serves.
         """
-        return self._changed(
-            lambda state: _serves(_served_before(state) if name is None else state[name].name),
+        return self._apply_change(
+            lambda state: _set_current(
+                _require_previous(state) if name is None else state[name].name
+            ),
             "rolled back",
             evidence,
             by,
         )
 
-    def _changed(
+    def _apply_change(
         self,
         change: Callable[[VersionState], _Change],
         event: Event,
@@ -368,7 +375,7 @@ class VersionRegistry:
             before = self.state()  # read once the change has begun, so that no other is lost
             changes, version = change(before)
             step = VersionStep(
-                at=_now(),
+                at=_current_time(),
                 event=event,
                 version=version,
                 share=changes.get("share", 0.0),
@@ -380,25 +387,27 @@ class VersionRegistry:
         return after
 
 
-def _candidate(name: str | None, stage: Stage | None = None, share: float = 0.0) -> dict[str, Any]:
+def _set_candidate(
+    name: str | None, stage: Stage | None = None, share: float = 0.0
+) -> dict[str, Any]:
     return {"candidate": name, "stage": stage, "share": share}
 
 
-def _serves(name: str | None) -> _Change:
-    return {"current": name, **_candidate(None)}, name
+def _set_current(name: str | None) -> _Change:
+    return {"current": name, **_set_candidate(None)}, name
 
 
-def _proposed(state: VersionState) -> str:
+def _require_candidate(state: VersionState) -> str:
     if state.candidate is None:
         raise ConfigError("there is no candidate; name a version")
     return state.candidate
 
 
-def _served_before(state: VersionState) -> str | None:
+def _require_previous(state: VersionState) -> str | None:
     if state.current is None:
         raise ConfigError("no version serves, so there is nothing to go back from")
     return state.before
 
 
-def _now() -> str:
+def _current_time() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")

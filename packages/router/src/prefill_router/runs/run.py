@@ -170,7 +170,7 @@ def task_from_texts(body: str, options: str) -> Task:
     if not isinstance(needs, dict):
         raise TypeError(f"the options are a {type(needs).__name__}")
     return Task(
-        query=_query(value),
+        query=_read_query(value),
         grader=value["grader"],
         answer=tuple(value["answer"]),
         options=needs,
@@ -205,7 +205,7 @@ def answer_from_text(text: str) -> Answer:
         raise ValueError(f"no answer: {error}") from None
 
 
-def _query(value: Mapping[str, Any]) -> Query:
+def _read_query(value: Mapping[str, Any]) -> Query:
     prompt = value["prompt"]
     if not isinstance(prompt, str):
         prompt = tuple(Message(role, content) for role, content in prompt)
@@ -255,7 +255,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(path.read_bytes())
         version, _ = manifest["format"], (manifest["pool"], manifest["options"])
-        made = str(manifest["created"])
+        created = str(manifest["created"])
     except (FileNotFoundError, NotADirectoryError):
         raise FormatError(
             f"no run: it lacks the file {MANIFEST}; name a folder that collect has made",
@@ -268,7 +268,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             f"a run of format {version}; {upgrade_advice(run_database.VERSION)}",
             file=path,
         )
-    return {**manifest, "created": made}
+    return {**manifest, "created": created}
 
 
 def check_place(folder: Path) -> None:
@@ -314,10 +314,10 @@ def read_records(database: SqliteDatabase, folder: Path, wanted: Sequence[int]) 
         query = f"SELECT seq, checksum, body FROM records WHERE seq IN ({marks})"
         rows = {seq: (check, body) for seq, check, body in database.stream(query, part)}
         for seq in part:
-            yield _answer(rows.get(seq), seq, folder)
+            yield _read_answer(rows.get(seq), seq, folder)
 
 
-def _answer(row: tuple[object, object] | None, seq: int, folder: Path) -> Answer:
+def _read_answer(row: tuple[object, object] | None, seq: int, folder: Path) -> Answer:
     try:
         if row is None or not isinstance(row[1], str | bytes) or checksum(row[1]) != row[0]:
             raise ValueError
@@ -398,18 +398,18 @@ class Run:
 
     def __len__(self) -> int:
         """The number of tasks."""
-        return int(self._one("SELECT COUNT(*) FROM tasks"))
+        return int(self._read_cell("SELECT COUNT(*) FROM tasks"))
 
     def tasks(self) -> Iterator[Task]:
         """The tasks in the order in which they were added, one by one."""
         for position, _ in self._each("SELECT position, id FROM tasks ORDER BY position"):
             found = self._each("SELECT body, options FROM tasks WHERE position = ?", [position])
-            yield self._task(*next(found))
+            yield self._read_task(*next(found))
 
-    def digested_tasks(self) -> Iterator[tuple[str, Task]]:
+    def read_digested_tasks(self) -> Iterator[tuple[str, Task]]:
         """Pairs of the digest of a task's whole content and the task without options, in order."""
         for digest, body in self._each("SELECT digest, body FROM tasks ORDER BY position"):
-            yield str(digest), self._task(body, "{}")
+            yield str(digest), self._read_task(body, "{}")
 
     def task(self, query_id: str) -> Task:
         """One task.
@@ -418,7 +418,7 @@ class Run:
             DataError: The run has no such task.
         """
         for row in self._each("SELECT body, options FROM tasks WHERE id = ?", [query_id]):
-            return self._task(*row)
+            return self._read_task(*row)
         raise self._no_task(query_id)
 
     def queries(self, query_ids: Sequence[str]) -> Iterator[Query]:
@@ -434,7 +434,7 @@ class Run:
             for query_id in part:
                 if query_id not in bodies:
                     raise self._no_task(query_id)
-                yield self._task(bodies[query_id], "{}").query
+                yield self._read_task(bodies[query_id], "{}").query
 
     def answers(self, *, targets: Collection[str] | None = None) -> Iterator[Answer]:
         """The latest answer of each (target, task), missing ones included.
@@ -452,12 +452,12 @@ class Run:
         if targets is not None:
             self.pool.indices(targets)
         position = dict(self._each("SELECT id, position FROM tasks"))
-        found = [
+        keys = [
             (position[query_id], column.get(target, len(column)), seq)
             for query_id, target, seq, _ in self._each(_LATEST)
             if targets is None or target in targets
         ]
-        yield from read_records(self._database, self.folder, [seq for *_, seq in sorted(found)])
+        yield from read_records(self._database, self.folder, [seq for *_, seq in sorted(keys)])
 
     def outcomes(self) -> Iterator[tuple[str, str, str | None]]:
         """Triples of target, id and reason why it is missing (or None), of each latest answer."""
@@ -484,12 +484,14 @@ class Run:
     @property
     def attempts_total(self) -> int:
         """The number of calls that were made."""
-        return int(self._one("SELECT COALESCE(SUM(attempts), 0) FROM answers"))
+        return int(self._read_cell("SELECT COALESCE(SUM(attempts), 0) FROM answers"))
 
     @property
     def spent(self) -> float:
         """US dollars of all calls, as far as known."""
-        return round(float(self._one("SELECT COALESCE(SUM(cost), 0) FROM answers")), _DECIMALS)
+        return round(
+            float(self._read_cell("SELECT COALESCE(SUM(cost), 0) FROM answers")), _DECIMALS
+        )
 
     @property
     def at_risk(self) -> float:
@@ -501,7 +503,9 @@ class Run:
         beyond = "SELECT COALESCE(SUM(charged), 0) - COALESCE(SUM(cost), 0) FROM answers"
         last = "SELECT dollars, MAX(seq) FROM exposure GROUP BY session"
         exposed = f"SELECT COALESCE(SUM(dollars), 0) FROM ({last})"
-        return max(round(float(self._one(beyond)) + float(self._one(exposed)), _DECIMALS), 0.0)
+        return max(
+            round(float(self._read_cell(beyond)) + float(self._read_cell(exposed)), _DECIMALS), 0.0
+        )
 
     def charged(self, target: str) -> list[float]:
         """US dollars charged for each question to a target, dollars at risk included.
@@ -514,12 +518,12 @@ class Run:
         )
         return [dollars for (dollars,) in self._each(query, [target])]
 
-    def measured(self, target: str, what: Literal["output_tokens", "seconds"]) -> list[float]:
+    def list_values(self, target: str, what: Literal["output_tokens", "seconds"]) -> list[float]:
         """This value of all recorded answers of a target that have it."""
         rows = self._each(f"SELECT {what} FROM answers WHERE target = ?", [target])
         return [value for (value,) in rows if value is not None]
 
-    def asked_targets(self, *, answered: bool = False) -> set[str]:
+    def find_asked_targets(self, *, answered: bool = False) -> set[str]:
         """The targets with any record, or those with an answer."""
         which = "WHERE missing IS NULL" if answered else ""
         return {target for (target,) in self._each(f"SELECT DISTINCT target FROM answers {which}")}
@@ -543,13 +547,13 @@ class Run:
     ) -> None:
         self.close()
 
-    def _one(self, query: str) -> Any:
+    def _read_cell(self, query: str) -> Any:
         return next(self._each(query))[0]
 
     def _no_task(self, query_id: str) -> DataError:
         return DataError(f"{self.folder} has no task {query_id!r}; its ids are in the table tasks")
 
-    def _task(self, body: object, options: object) -> Task:
+    def _read_task(self, body: object, options: object) -> Task:
         try:
             return task_from_texts(unpack_text(body), unpack_text(options))
         except (ValueError, LookupError, TypeError, RecursionError, DataError) as error:

@@ -79,7 +79,7 @@ _open = partial(
 
 def create(folder: Path) -> None:
     """Create the empty database, whole or not at all, unless it exists."""
-    _open(folder / DATABASE, pragmas=("PRAGMA journal_mode = WAL",), prepare=_make).close()
+    _open(folder / DATABASE, pragmas=("PRAGMA journal_mode = WAL",), prepare=_make_tables).close()
 
 
 def open_to_read(folder: Path) -> SqliteDatabase:
@@ -91,9 +91,9 @@ def open_to_read(folder: Path) -> SqliteDatabase:
     """
     path = _existing_file(folder)
     try:
-        return _open(path, mode="ro", read_only=True, prepare=_check)
+        return _open(path, mode="ro", read_only=True, prepare=_check_format)
     except DownError:  # the folder is read-only
-        return _open(path, mode="ro&immutable=1", read_only=True, prepare=_check)
+        return _open(path, mode="ro&immutable=1", read_only=True, prepare=_check_format)
 
 
 def open_to_write(folder: Path) -> SqliteDatabase:
@@ -115,7 +115,7 @@ def _existing_file(folder: Path) -> Path:
     return path
 
 
-def _make(_: Database, run: RunStatement) -> None:
+def _make_tables(_: Database, run: RunStatement) -> None:
     if run("PRAGMA user_version") != [(0,)]:
         return
     never = refusals(_TABLES, "a run only grows: its rows are never changed")
@@ -124,7 +124,7 @@ def _make(_: Database, run: RunStatement) -> None:
         run(statement)
 
 
-def _check(database: Database, run: RunStatement) -> None:
+def _check_format(database: Database, run: RunStatement) -> None:
     ((mark,),), ((version,),) = run("PRAGMA application_id"), run("PRAGMA user_version")
     if mark != _APPLICATION or version < 1:
         raise CorruptError(f"{database.place} isn't the database of a run; copy the run again")
@@ -136,5 +136,5 @@ def _check(database: Database, run: RunStatement) -> None:
 
 
 def _check_to_write(database: Database, run: RunStatement) -> None:
-    _check(database, run)
+    _check_format(database, run)
     run(_LATEST)  # for runs that are older than the view

@@ -22,7 +22,7 @@ from typing import Any, Protocol, final, runtime_checkable
 from prefill_router.errors import ConfigError, SandboxError
 from prefill_router.sandbox.sandbox_process import (
     FOLDERS,
-    NEEDED,
+    NEEDED_PACKAGES,
     PROGRAM_NAME,
     Limits,
     Outcome,
@@ -98,17 +98,19 @@ class Sandbox:
         # a lone surrogate is an error in the program, which Python reports
         contents[PROGRAM_NAME] = program.encode("utf-8", errors="surrogatepass")
         try:
-            with self._started(contents, stdin) as child:
+            with self._start_program(contents, stdin) as child:
                 watched = child.start(self.limits)
-                return _outcome(watched, child.process.wait(), self.limits)
+                return _make_outcome(watched, child.process.wait(), self.limits)
         except OSError as error:
             raise SandboxError(
                 f"a program couldn't be run: {error.strerror}; run fewer concurrently"
             ) from None
 
     @contextmanager
-    def _started(self, contents: Mapping[str, bytes], stdin: bytes) -> Iterator[SandboxProcess]:
-        lease = leased_uid() if os.geteuid() == 0 else nullcontext(None)
+    def _start_program(
+        self, contents: Mapping[str, bytes], stdin: bytes
+    ) -> Iterator[SandboxProcess]:
+        lease = lease_uid() if os.geteuid() == 0 else nullcontext(None)
         everything = {**contents, _FILTER: self._filter, _INPUT: stdin}
         with lease as uid, files_in_memory(everything) as descriptors:
 
@@ -124,7 +126,7 @@ class Sandbox:
                     content_bytes=sum(map(len, contents.values())),
                 )
 
-            with sandbox_process(command_with, passed=tuple(descriptors.values())) as child:
+            with sandbox_process(command_with, descriptors=tuple(descriptors.values())) as child:
                 yield child
 
 
@@ -151,10 +153,10 @@ def _check_names(names: Mapping[str, bytes]) -> None:
             )
 
 
-def _outcome(watched: ProcessOutput, code: int, limits: Limits) -> Outcome:
+def _make_outcome(watched: ProcessOutput, code: int, limits: Limits) -> Outcome:
     code = code if code >= 0 else 128 - code
     return Outcome(
-        status=watched.stopped or _status(watched, code, limits),
+        status=watched.stopped or _find_status(watched, code, limits),
         exit_code=None if watched.stopped else code,
         stdout=watched.stdout,
         stderr=watched.stderr,
@@ -163,7 +165,7 @@ def _outcome(watched: ProcessOutput, code: int, limits: Limits) -> Outcome:
     )
 
 
-def _status(watched: ProcessOutput, code: int, limits: Limits) -> Status:
+def _find_status(watched: ProcessOutput, code: int, limits: Limits) -> Status:
     if code == 0:
         return "ok"
     if code == 128 + signal.SIGXCPU:
@@ -259,12 +261,12 @@ def check_holds(run: SandboxRunner, *, limits: Limits) -> None:
     Raises:
         SandboxError: It can, or it can't be run.
     """
-    with tempfile.NamedTemporaryFile() as file, socket.socket() as tcp, _unix() as abstract:
+    with tempfile.NamedTemporaryFile() as file, socket.socket() as tcp, _listen_unix() as abstract:
         os.fchmod(file.fileno(), 0o644)
         tcp.bind(("127.0.0.1", 0))
         for listener in (tcp, abstract):
             listener.listen()
-        given = {
+        facts = {
             "file": file.name,
             "port": tcp.getsockname()[1],
             "abstract": abstract.getsockname()[1:].decode(),
@@ -272,8 +274,8 @@ def check_holds(run: SandboxRunner, *, limits: Limits) -> None:
             "memory": limits.memory_bytes,
             "folders": sorted(FOLDERS),
         }
-        found = _leaks(run, given)
-    escapes = [what for what, happened in found.items() if happened]
+        escape_of = _find_leaks(run, facts)
+    escapes = [what for what, happened in escape_of.items() if happened]
     if escapes:
         raise SandboxError(
             f"the sandbox doesn't hold on this machine: a program in it {', '.join(escapes)}; "
@@ -281,23 +283,23 @@ def check_holds(run: SandboxRunner, *, limits: Limits) -> None:
         )
 
 
-def _leaks(run: SandboxRunner, given: dict[str, Any]) -> dict[str, bool]:
+def _find_leaks(run: SandboxRunner, facts: dict[str, Any]) -> dict[str, bool]:
     try:
-        outcome = run(_TRIAL_PROGRAM, stdin=json.dumps(given).encode())
+        outcome = run(_TRIAL_PROGRAM, stdin=json.dumps(facts).encode())
     except SandboxError as error:
         raise SandboxError(
-            f"{str(error).rstrip('.')}. The sandbox needs {NEEDED} and permission to create "
-            "namespaces: start a container so that its root has CAP_SYS_ADMIN; where the system "
-            "refuses user namespaces to ordinary users, allow them or grade as root"
+            f"{str(error).rstrip('.')}. The sandbox needs {NEEDED_PACKAGES} and permission to "
+            "create namespaces: start a container so that its root has CAP_SYS_ADMIN; where the "
+            "system refuses user namespaces to ordinary users, allow them or grade as root"
         ) from None
     if outcome.status != "ok":
         last = outcome.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise SandboxError(f"the test program in the sandbox ended with {outcome.status}: {last}")
-    found: dict[str, bool] = json.loads(outcome.stdout)
-    return found
+    leaks: dict[str, bool] = json.loads(outcome.stdout)
+    return leaks
 
 
-def _unix() -> socket.socket:
+def _listen_unix() -> socket.socket:
     """A socket with an abstract address that the kernel chooses."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind("")
@@ -325,7 +327,7 @@ _starts = itertools.count()
 
 
 @contextmanager
-def leased_uid() -> Iterator[int]:
+def lease_uid() -> Iterator[int]:
     """Yield a user id that no other run has, in this process or another.
 
     An abstract Unix socket address reserves it: the kernel gives an address to one socket only, and

@@ -103,7 +103,7 @@ class Outcome:
 
 OLDEST_BUBBLEWRAP = (0, 8)
 OLDEST_PYTHON = (3, 11)
-NEEDED = "bubblewrap and util-linux (apt-get install bubblewrap util-linux)"
+NEEDED_PACKAGES = "bubblewrap and util-linux (apt-get install bubblewrap util-linux)"
 _SYSTEM_PATH = "/usr/bin:/bin:/usr/local/bin"
 _ASK_PYTHON = "import sys; print(sys.base_prefix, *sys.version_info[:2], sep='\\n')"
 _ASK_SECONDS = 30
@@ -135,57 +135,58 @@ def find_tools(*, python: Path | None) -> SandboxTools:
     Raises:
         SandboxError: A tool is missing or too old; the error says what to install.
     """
-    bwrap, setpriv, prlimit = (_find(name) for name in ("bwrap", "setpriv", "prlimit"))
+    bwrap, setpriv, prlimit = (_find_tool(name) for name in ("bwrap", "setpriv", "prlimit"))
     _check_bubblewrap(bwrap)
-    prefix, version = _ask(python) if python else (sys.base_prefix, sys.version_info[:2])
+    prefix, version = _ask_version(python) if python else (sys.base_prefix, sys.version_info[:2])
     if version < OLDEST_PYTHON:
         raise SandboxError(
-            f"{python} is Python {_dotted(version)}; the sandbox needs {_dotted(OLDEST_PYTHON)} "
-            "or newer"
+            f"{python} is Python {_format_version(version)}; the sandbox needs "
+            f"{_format_version(OLDEST_PYTHON)} or newer"
         )
-    executable = f"{prefix}/bin/python{_dotted(version)}"
+    executable = f"{prefix}/bin/python{_format_version(version)}"
     if not os.access(executable, os.X_OK):
         raise SandboxError(f"{executable} can't be run; name another interpreter for the programs")
     return SandboxTools(bwrap, setpriv, prlimit, executable, prefix)
 
 
-def _find(name: str) -> str:
-    found = shutil.which(name, path=_SYSTEM_PATH)
-    if found is None:
+def _find_tool(name: str) -> str:
+    path = shutil.which(name, path=_SYSTEM_PATH)
+    if path is None:
         raise SandboxError(
-            f"programs run in a sandbox, which needs {name}; it isn't there, so install {NEEDED}"
+            f"programs run in a sandbox, which needs {name}; it isn't there, so install "
+            f"{NEEDED_PACKAGES}"
         )
-    return found
+    return path
 
 
 def _check_bubblewrap(bwrap: str) -> None:
-    version = _output(bwrap, "--version")
+    version = _read_output(bwrap, "--version")
     found = re.search(r"(\d+)\.(\d+)", version)
     if found is None or (int(found[1]), int(found[2])) < OLDEST_BUBBLEWRAP:
         raise SandboxError(
             f"{bwrap} is {version.strip() or 'of unknown version'}; the sandbox needs bubblewrap "
-            f"{_dotted(OLDEST_BUBBLEWRAP)} or newer (apt-get install bubblewrap)"
+            f"{_format_version(OLDEST_BUBBLEWRAP)} or newer (apt-get install bubblewrap)"
         )
 
 
-def _ask(python: Path) -> tuple[str, tuple[int, int]]:
-    lines = _output(str(python), "-I", "-c", _ASK_PYTHON).splitlines()
+def _ask_version(python: Path) -> tuple[str, tuple[int, int]]:
+    lines = _read_output(str(python), "-I", "-c", _ASK_PYTHON).splitlines()
     if len(lines) != 3:
         raise SandboxError(f"{python} isn't a Python interpreter; name another")
     return lines[0], (int(lines[1]), int(lines[2]))
 
 
-def _output(*command: str) -> str:
+def _read_output(*command: str) -> str:
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, capture_output=True, text=True, timeout=_ASK_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout
+    return process.stdout
 
 
-def _dotted(version: tuple[int, int]) -> str:
+def _format_version(version: tuple[int, int]) -> str:
     return ".".join(map(str, version))
 
 
@@ -266,11 +267,11 @@ def command(
         namespaces: Sequence[str] = _NAMESPACES_AS_USER
     else:
         before, namespaces = (), _NAMESPACES_AS_ROOT
-        become = (*_setpriv(tools, uid), *become)
+        become = (*_setpriv_command(tools, uid), *become)
     return (
-        *(*before, tools.bwrap, *namespaces, *_LIFE, *_environment(), *_SYSTEM),
-        *_folders(limits, content_bytes=content_bytes),
-        *_interpreter(tools),
+        *(*before, tools.bwrap, *namespaces, *_LIFE, *_environment_options(), *_SYSTEM),
+        *_folder_options(limits, content_bytes=content_bytes),
+        *_interpreter_options(tools),
         *_read_only(stdin, _INPUT),
         *(part for name, file in files.items() for part in _read_only(file, f"/box/{name}")),
         *(*_SEAL, "--info-fd", str(info), "--seccomp", str(seccomp), "--", *become),
@@ -291,25 +292,25 @@ def prlimit(tools: SandboxTools, limits: Limits) -> Sequence[str]:
     )
 
 
-def _setpriv(tools: SandboxTools, uid: int) -> Sequence[str]:
+def _setpriv_command(tools: SandboxTools, uid: int) -> Sequence[str]:
     return (
         *(tools.setpriv, f"--reuid={uid}", f"--regid={uid}", "--clear-groups"),
         *("--no-new-privs", "--inh-caps=-all", "--bounding-set=-all", "--"),
     )
 
 
-def _environment() -> Iterator[str]:
+def _environment_options() -> Iterator[str]:
     for name, value in _ENVIRONMENT.items():
         yield from ("--setenv", name, value)
 
 
-def _folders(limits: Limits, *, content_bytes: int) -> Iterator[str]:
+def _folder_options(limits: Limits, *, content_bytes: int) -> Iterator[str]:
     sizes = (limits.file_bytes + content_bytes, limits.file_bytes, _SHM_BYTES)
     for folder, size in zip(FOLDERS, sizes, strict=True):
         yield from ("--perms", "1777", "--size", str(size), "--tmpfs", folder)
 
 
-def _interpreter(tools: SandboxTools) -> Iterator[str]:
+def _interpreter_options(tools: SandboxTools) -> Iterator[str]:
     """Mounts the interpreter at its path outside, since it may find its library by that path."""
     prefix = posixpath.normpath(tools.python_prefix)
     if prefix == "/usr" or prefix.startswith("/usr/"):
@@ -358,7 +359,7 @@ class _Sink:
     """Keeps the beginning or the end of a stream, and its total length."""
 
     def __init__(self, *, most: int, last: bool) -> None:
-        self.kept = bytearray()
+        self.data = bytearray()
         self.total = 0
         self._most = most
         self._last = last
@@ -366,14 +367,14 @@ class _Sink:
     def take(self, data: bytes) -> None:
         self.total += len(data)
         if self._last:
-            self.kept += data
-            del self.kept[: -self._most]
+            self.data += data
+            del self.data[: -self._most]
         else:
-            self.kept += data[: self._most - len(self.kept)]
+            self.data += data[: self._most - len(self.data)]
 
     @property
     def truncated(self) -> bool:
-        return self.total > len(self.kept)
+        return self.total > len(self.data)
 
 
 def watch_process(
@@ -424,8 +425,8 @@ def watch_process(
                 stop()
     return ProcessOutput(
         stopped=stopped,
-        stdout=bytes(sinks[stdout].kept),
-        stderr=bytes(sinks[stderr].kept),
+        stdout=bytes(sinks[stdout].data),
+        stderr=bytes(sinks[stderr].data),
         truncated=any(sink.truncated for sink in sinks.values()),
         seconds=time.monotonic() - begin,
     )
@@ -494,7 +495,7 @@ class SandboxProcess:
 
 @contextmanager
 def sandbox_process(
-    command: Callable[[int], Sequence[str]], *, passed: Sequence[int]
+    command: Callable[[int], Sequence[str]], *, descriptors: Sequence[int]
 ) -> Iterator[SandboxProcess]:
     """Yield a run that waits for its start; afterwards none of its processes is left.
 
@@ -503,7 +504,7 @@ def sandbox_process(
 
     Args:
         command: Makes the command line, given the descriptor for the child's process id.
-        passed: The descriptors that the command reads.
+        descriptors: The descriptors that the command reads.
 
     Raises:
         SandboxError: It couldn't be started.
@@ -513,10 +514,10 @@ def sandbox_process(
         info, written = os.pipe()
         stack.callback(os.close, info)
         try:
-            process = _start(command(written), (*passed, written))
+            process = _start_process(command(written), (*descriptors, written))
         finally:
             os.close(written)
-        stack.callback(_end, process)
+        stack.callback(_end_process, process)
         _await_ready(process)
         pid = _first_inside(info)
         inside = os.pidfd_open(pid)
@@ -529,7 +530,7 @@ def sandbox_process(
             yield child
         finally:
             child.stop()
-            _readable(inside, seconds=_END_SECONDS)
+            _is_readable(inside, seconds=_END_SECONDS)
 
 
 def stream_of(stream: IO[bytes] | None) -> IO[bytes]:
@@ -539,7 +540,7 @@ def stream_of(stream: IO[bytes] | None) -> IO[bytes]:
     return stream
 
 
-def _start(command: Sequence[str], passed: Sequence[int]) -> subprocess.Popen[bytes]:
+def _start_process(command: Sequence[str], passed: Sequence[int]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -553,7 +554,7 @@ def _start(command: Sequence[str], passed: Sequence[int]) -> subprocess.Popen[by
     )
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end_process(process: subprocess.Popen[bytes]) -> None:
     """End bubblewrap, which has ended already or still waits for the start."""
     for stream in (process.stdin, process.stdout, process.stderr):
         stream_of(stream).close()
@@ -565,35 +566,35 @@ def _await_ready(process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + _START_SECONDS
     out, received = stream_of(process.stdout).fileno(), b""
     while len(received) < len(READY):
-        if not _readable(out, seconds=deadline - time.monotonic()):
+        if not _is_readable(out, seconds=deadline - time.monotonic()):
             raise SandboxError(f"the sandbox didn't start within {_START_SECONDS:.0f} s; try again")
         data = os.read(out, len(READY) - len(received))
         if not data:
             break
         received += data
     if received != READY:
-        raise SandboxError(f"the sandbox couldn't be started: {_complaint(process)}")
+        raise SandboxError(f"the sandbox couldn't be started: {_last_complaint(process)}")
 
 
-def _complaint(process: subprocess.Popen[bytes]) -> str:
+def _last_complaint(process: subprocess.Popen[bytes]) -> str:
     """The last line that a tool wrote before it failed; the program hasn't run yet."""
-    text = _read(stream_of(process.stderr).fileno()).decode(errors="replace")
+    text = _read_available(stream_of(process.stderr).fileno()).decode(errors="replace")
     return text.strip().rpartition("\n")[2] or "it ended without a word"
 
 
 def _first_inside(info: int) -> int:
-    found = re.search(rb'"child-pid": *(\d+)', _read(info))
-    if found is None:
+    match = re.search(rb'"child-pid": *(\d+)', _read_available(info))
+    if match is None:
         raise SandboxError("the sandbox couldn't be started: bubblewrap didn't name its child")
-    return int(found[1])
+    return int(match[1])
 
 
-def _read(descriptor: int) -> bytes:
+def _read_available(descriptor: int) -> bytes:
     """The available data, after at most a second."""
-    return os.read(descriptor, _CHUNK_BYTES) if _readable(descriptor, seconds=1) else b""
+    return os.read(descriptor, _CHUNK_BYTES) if _is_readable(descriptor, seconds=1) else b""
 
 
-def _readable(descriptor: int, *, seconds: float) -> bool:
+def _is_readable(descriptor: int, *, seconds: float) -> bool:
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(max(0.0, seconds) * 1000))

@@ -167,37 +167,37 @@ def filter_program(*, machine: Machine) -> bytes:
 
     Calls of another architecture (32-bit calls on a 64-bit machine) and of x32 end the process.
     """
-    return b"".join(struct.pack("=HBBI", *instruction) for instruction in _program(machine))
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in _make_program(machine))
 
 
-def _program(machine: Machine) -> Iterator[_Instruction]:
+def _make_program(machine: Machine) -> Iterator[_Instruction]:
     yield _LOAD, 0, 0, _ARCHITECTURE_AT
     yield _EQUAL, 1, 0, _ARCHITECTURES[machine]
     yield _RETURN, 0, 0, _KILL_PROCESS
     yield _LOAD, 0, 0, _NUMBER_AT
     yield _AT_LEAST, 0, 1, _X32_BIT
     yield _RETURN, 0, 0, _KILL_PROCESS
-    yield from _shared_calls()
+    yield from _filter_shared_calls()
     for refused in sorted(refused_numbers(machine=machine)):
         yield _EQUAL, 0, 1, refused
         yield _RETURN, 0, 0, _FAIL | errno.EPERM
-    yield from _commands(machine)
-    yield from _sockets(machine)
-    yield from _threads(machine)
+    yield from _filter_commands(machine)
+    yield from _filter_sockets(machine)
+    yield from _filter_threads(machine)
     yield _RETURN, 0, 0, _ALLOW
 
 
-def _shared_calls() -> Iterator[_Instruction]:
+def _filter_shared_calls() -> Iterator[_Instruction]:
     """Allows a few calls from 424 on; `clone3` isn't one, since its flags can't be inspected."""
-    known = sorted(set(HARMLESS_SHARED.values()) - {CLONE3})
-    yield _AT_LEAST, 0, 2 * len(known) + 1, FIRST_SHARED
-    for harmless in known:
+    harmless_calls = sorted(set(HARMLESS_SHARED.values()) - {CLONE3})
+    yield _AT_LEAST, 0, 2 * len(harmless_calls) + 1, FIRST_SHARED
+    for harmless in harmless_calls:
         yield _EQUAL, 0, 1, harmless
         yield _RETURN, 0, 0, _ALLOW
     yield _RETURN, 0, 0, _FAIL | errno.ENOSYS
 
 
-def _commands(machine: Machine) -> Iterator[_Instruction]:
+def _filter_commands(machine: Machine) -> Iterator[_Instruction]:
     """Allows `fcntl` except for some commands; like the kernel it checks 32 bits of a command."""
     refused = sorted(REFUSED_COMMANDS.values())
     yield _EQUAL, 0, 2 * len(refused) + 2, call_number(FCNTL, machine=machine) or 0
@@ -208,7 +208,7 @@ def _commands(machine: Machine) -> Iterator[_Instruction]:
     yield _RETURN, 0, 0, _ALLOW
 
 
-def _sockets(machine: Machine) -> Iterator[_Instruction]:
+def _filter_sockets(machine: Machine) -> Iterator[_Instruction]:
     """Allows Unix sockets alone, which the network namespace keeps inside."""
     yield _EQUAL, 0, 4, call_number(SOCKET, machine=machine) or 0
     yield _LOAD, 0, 0, _FIRST_ARGUMENT_AT
@@ -217,7 +217,7 @@ def _sockets(machine: Machine) -> Iterator[_Instruction]:
     yield _RETURN, 0, 0, _ALLOW
 
 
-def _threads(machine: Machine) -> Iterator[_Instruction]:
+def _filter_threads(machine: Machine) -> Iterator[_Instruction]:
     """Allows `clone` for threads, and not for processes or namespaces."""
     yield _EQUAL, 0, 4, call_number(CLONE, machine=machine) or 0
     yield _LOAD, 0, 0, _FIRST_ARGUMENT_AT

@@ -5,11 +5,11 @@ from .parts import (
     Saved as Saved,
     StrictModel as StrictModel,
     read_plain as read_plain,
-    validated as validated,
+    validate as validate,
 )
 from .tensors import (
-    AGAIN as AGAIN,
     NO_TENSORS as NO_TENSORS,
+    REMEDY as REMEDY,
     Shape as Shape,
     TensorFile as TensorFile,
     Tensors as Tensors,

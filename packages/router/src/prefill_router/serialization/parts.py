@@ -58,8 +58,8 @@ from prefill_router.plugins import (
     suggest_distribution,
 )
 from prefill_router.serialization.tensors import (
-    AGAIN,
     NO_TENSORS,
+    REMEDY,
     Shape,
     Tensors,
     check_array,
@@ -69,13 +69,13 @@ from prefill_router.serialization.tensors import (
 )
 
 
-def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
+def _check_distinct(names: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(names)) < len(names):
         raise ValueError(f"{list(names)} aren't distinct names")
     return names
 
 
-Names = Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(_distinct)]
+Names = Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(_check_distinct)]
 """One or more distinct names."""
 
 
@@ -145,32 +145,32 @@ class SavedColumn(NamedTuple):
 
 def columns_of(cls: Any) -> tuple[SavedColumn, ...]:
     """How the fields of a part are saved, in order."""
-    return _columns(cls)
+    return _read_columns(cls)
 
 
 @cache
-def _columns(cls: Any) -> tuple[SavedColumn, ...]:
+def _read_columns(cls: Any) -> tuple[SavedColumn, ...]:
     hints = get_type_hints(cls, include_extras=True)
-    found = (_column(one, hints[one.name]) for one in fields(cls))
-    return tuple(one for one in found if not one.saving.never)
+    columns = (_read_column(field, hints[field.name]) for field in fields(cls))
+    return tuple(column for column in columns if not column.saving.never)
 
 
-def _column(one: "DataclassField[Any]", hint: Any) -> SavedColumn:
+def _read_column(field: "DataclassField[Any]", hint: Any) -> SavedColumn:
     base, *more = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-    saving = next((beside for beside in more if isinstance(beside, Saved)), Saved())
-    bounds = next((beside for beside in more if isinstance(beside, FieldInfo)), None)
-    found = SavedColumn(one.name, saving.name or one.name, saving.form, saving, one.default)
+    saving = next((annotation for annotation in more if isinstance(annotation, Saved)), Saved())
+    bounds = next((annotation for annotation in more if isinstance(annotation, FieldInfo)), None)
+    column = SavedColumn(field.name, saving.name or field.name, saving.form, saving, field.default)
     inner = [some for some in get_args(base) if some is not NoneType]
     is_optional = get_origin(base) in (Union, UnionType) and len(inner) == 1
     if is_optional and hasattr(inner[0], "dim_str"):
-        return found._replace(array=inner[0], bounds=bounds, optional=True)
+        return column._replace(array=inner[0], bounds=bounds, optional=True)
     if hasattr(base, "dim_str"):
-        return found._replace(array=base, bounds=bounds)
+        return column._replace(array=base, bounds=bounds)
     if saving.form is None and hasattr(base, "array_shapes"):
-        return found._replace(part=base)
+        return column._replace(part=base)
     if get_origin(base) is Mapping and _is_array(inner[1]):
-        return found._replace(table=True)
-    return found._replace(form=hint if saving.form is None else saving.form)
+        return column._replace(table=True)
+    return column._replace(form=hint if saving.form is None else saving.form)
 
 
 def _is_array(hint: Any) -> bool:
@@ -191,11 +191,11 @@ def axes_of(cls: Any) -> dict[str, str]:
 
 def model_of(cls: Any) -> type[BaseModel]:
     """The pydantic model that checks a part's plain values."""
-    return _model(cls)
+    return _make_model(cls)
 
 
 @cache
-def _model(cls: Any) -> type[BaseModel]:
+def _make_model(cls: Any) -> type[BaseModel]:
     keys: dict[str, Any] = {"kind": (Literal[cls.kind], ...)} if cls.kind else {}
     for column in flat_columns(cls):
         if column.form is not None:
@@ -209,7 +209,7 @@ def _model(cls: Any) -> type[BaseModel]:
     return create_model(cls.__name__, __base__=StrictModel, **keys)
 
 
-Made = TypeVar("Made", bound="Part")
+PartT = TypeVar("PartT", bound="Part")
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -242,12 +242,12 @@ class Part:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, with the `kind`; the rest of the part is in `tensors`."""
-        return ({"kind": self.kind} if self.kind else {}) | dict(_written(self))
+        return ({"kind": self.kind} if self.kind else {}) | dict(_plain_values(self))
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """The arrays, by names that are unique within the part."""
         result: dict[str, NDArray[Any]] = {}
-        for column, value in _held(self):
+        for column, value in _list_values(self):
             if column.table:
                 result |= value
             elif column.is_tensor and value is not None:
@@ -256,8 +256,8 @@ class Part:
 
     @classmethod
     def from_dict(
-        cls: type[Made], config: Mapping[str, Any], tensors: Tensors = NO_TENSORS
-    ) -> Made:
+        cls: type[PartT], config: Mapping[str, Any], tensors: Tensors = NO_TENSORS
+    ) -> PartT:
         """The part that `to_dict` and `tensors` describe, checked.
 
         Raises:
@@ -266,10 +266,10 @@ class Part:
         try:
             return cls.parse(config, tensors)
         except ConfigError as error:
-            raise CorruptError(f"{cls.called()} is inconsistent: {error}") from None
+            raise CorruptError(f"{cls.display_name()} is inconsistent: {error}") from None
 
     @classmethod
-    def parse(cls: type[Made], config: Mapping[str, Any], tensors: Tensors = NO_TENSORS) -> Made:
+    def parse(cls: type[PartT], config: Mapping[str, Any], tensors: Tensors = NO_TENSORS) -> PartT:
         """Like `from_dict`, for options that were written by a person.
 
         Raises:
@@ -277,24 +277,24 @@ class Part:
             ConfigError: The options contradict each other.
         """
         plain = read_plain(cls, config)
-        arrays = _taken(cls, tensors, _sizes(cls, plain), plain)
-        return _made(cls, plain | arrays)
+        arrays = _take_arrays(cls, tensors, _read_sizes(cls, plain), plain)
+        return _build_part(cls, plain | arrays)
 
     @classmethod
-    def of_arrays(cls: type[Made], tensors: Tensors, sizes: Mapping[str, int]) -> Made:
+    def of_arrays(cls: type[PartT], tensors: Tensors, sizes: Mapping[str, int]) -> PartT:
         """A part that consists of arrays only, with axes of these lengths.
 
         Raises:
             CorruptError: An array is missing, unknown, or of another shape, type or range.
         """
-        arrays = _taken(cls, tensors, dict(sizes), {})
+        arrays = _take_arrays(cls, tensors, dict(sizes), {})
         try:
-            return _made(cls, arrays)
+            return _build_part(cls, arrays)
         except ConfigError as error:
-            raise CorruptError(f"{cls.called()} is inconsistent: {error}") from None
+            raise CorruptError(f"{cls.display_name()} is inconsistent: {error}") from None
 
     @classmethod
-    def called(cls) -> str:
+    def display_name(cls) -> str:
         """The name for it in error messages."""
         return f"the {cls.kind} {cls.noun}" if cls.kind else f"the {cls.noun}"
 
@@ -305,14 +305,14 @@ def read_plain(cls: type[Part], config: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         CorruptError: One is missing, unknown or of another type.
     """
-    plain = dict(validated(model_of(cls), config, what=cls.called()))
-    for column in _listed_columns(cls):
-        plain[column.key] = _listed(cls, column, plain[column.key])
-    _check_listed(cls, plain, _sizes(cls, plain))
+    plain = dict(validate(model_of(cls), config, what=cls.display_name()))
+    for column in _columns_in_json(cls):
+        plain[column.key] = _array_from_list(cls, column, plain[column.key])
+    _check_listed(cls, plain, _read_sizes(cls, plain))
     return plain
 
 
-def validated(model: type[Model], value: Any, *, what: str) -> Model:
+def validate(model: type[Model], value: Any, *, what: str) -> Model:
     """Saved values, checked by a pydantic model.
 
     Raises:
@@ -321,64 +321,68 @@ def validated(model: type[Model], value: Any, *, what: str) -> Model:
     try:
         text = json.dumps(value)
     except (TypeError, ValueError, RecursionError) as error:
-        raise CorruptError(f"{what} isn't JSON: {error}; {AGAIN}") from None
+        raise CorruptError(f"{what} isn't JSON: {error}; {REMEDY}") from None
     try:
         return model.model_validate_json(text)
     except ValidationError as error:
-        found = error.errors()
+        errors = error.errors()
         for kind, verb in (("extra_forbidden", "has the unknown"), ("missing", "lacks the")):
-            names = [".".join(map(str, one["loc"])) for one in found if one["type"] == kind]
+            names = [
+                ".".join(map(str, problem["loc"])) for problem in errors if problem["type"] == kind
+            ]
             if names:
-                raise CorruptError(f"{what} {verb} options {names}; {AGAIN}") from None
-        place = ".".join(map(str, found[0]["loc"]))
-        raise CorruptError(f"{what}: {place}: {found[0]['msg']}; {AGAIN}") from None
+                raise CorruptError(f"{what} {verb} options {names}; {REMEDY}") from None
+        place = ".".join(map(str, errors[0]["loc"]))
+        raise CorruptError(f"{what}: {place}: {errors[0]['msg']}; {REMEDY}") from None
 
 
-def _written(part: Part) -> Iterator[tuple[str, Any]]:
+def _plain_values(part: Part) -> Iterator[tuple[str, Any]]:
     """Names and values for JSON; the lengths of axes come after the targets, or before a table."""
-    found = columns_of(type(part))
-    tables = [one.name for one in found if one.table]
+    columns = columns_of(type(part))
+    tables = [column.name for column in columns if column.table]
     place = tables[0] if tables else "targets"
-    counts = dict(_counts(part))
-    for column in found:
+    counts = dict(_count_axes(part))
+    for column in columns:
         if column.table:
             yield from counts.items()
         value = getattr(part, column.name)
         if column.part is not None:
-            yield from _written(value)
+            yield from _plain_values(value)
         elif column.form is not None and not (column.saving.sparse and value == column.default):
-            plain = _listing(value) if column.array is not None else column.saving.write(value)
+            plain = (
+                _array_to_list(value) if column.array is not None else column.saving.write(value)
+            )
             yield column.key, plain
         if column.name == place and not tables:
             yield from counts.items()
-    if place not in [one.name for one in found]:
+    if place not in [column.name for column in columns]:
         yield from counts.items()
 
 
-def _counts(part: Part) -> Iterator[tuple[str, int | None]]:
+def _count_axes(part: Part) -> Iterator[tuple[str, int | None]]:
     """The lengths of axes that no plain field holds."""
-    known = {column.key for column in flat_columns(type(part)) if column.form is not None}
+    saved = {column.key for column in flat_columns(type(part)) if column.form is not None}
     for axis, key in part.axes.items():
-        if key.partition(".")[0] not in known:
+        if key.partition(".")[0] not in saved:
             has_property = isinstance(getattr(type(part), key, None), property)
-            yield key, getattr(part, key) if has_property else _length(part, axis)
+            yield key, getattr(part, key) if has_property else _find_length(part, axis)
 
 
-def _held(part: Part) -> Iterator[tuple[SavedColumn, Any]]:
+def _list_values(part: Part) -> Iterator[tuple[SavedColumn, Any]]:
     """The fields and their values, with those of a nested part in its place."""
     for column in columns_of(type(part)):
         value = getattr(part, column.name)
-        yield from ((column, value),) if column.part is None else _held(value)
+        yield from ((column, value),) if column.part is None else _list_values(value)
 
 
-def _length(part: Part, axis: str) -> int | None:
-    for column, array in _held(part):
+def _find_length(part: Part, axis: str) -> int | None:
+    for column, array in _list_values(part):
         if column.array is not None and axis in column.axes:
             return None if array is None else int(array.shape[column.axes.index(axis)])
     raise TypeError(f"{type(part).__name__} has no array with the axis {axis!r}")
 
 
-def _listing(array: NDArray[Any]) -> list[Any]:
+def _array_to_list(array: NDArray[Any]) -> list[Any]:
     """An array in JSON: null for a number that is missing."""
     if array.dtype.kind != "f":
         return list(array.tolist())
@@ -387,7 +391,7 @@ def _listing(array: NDArray[Any]) -> list[Any]:
     return list(plain.tolist())
 
 
-def _listed(cls: type[Part], column: SavedColumn, value: list[Any]) -> NDArray[Any]:
+def _array_from_list(cls: type[Part], column: SavedColumn, value: list[Any]) -> NDArray[Any]:
     """An array from JSON; one without rows keeps its other axes."""
     names = column.axes
     try:
@@ -397,52 +401,58 @@ def _listed(cls: type[Part], column: SavedColumn, value: list[Any]) -> NDArray[A
     except (ValueError, OverflowError):
         array = np.empty(0)
     if array.ndim != len(names):
-        raise CorruptError(f"{cls.called()}: {column.key}: its rows differ in length; {AGAIN}")
+        raise CorruptError(
+            f"{cls.display_name()}: {column.key}: its rows differ in length; {REMEDY}"
+        )
     return array
 
 
 def _check_listed(cls: type[Part], plain: Mapping[str, Any], sizes: dict[str, int | None]) -> None:
-    for column in _listed_columns(cls):
-        _check_column(column, plain[column.key], sizes, cls.called())
+    for column in _columns_in_json(cls):
+        _check_column(column, plain[column.key], sizes, cls.display_name())
 
 
-def _listed_columns(cls: type[Part]) -> Iterator[SavedColumn]:
+def _columns_in_json(cls: type[Part]) -> Iterator[SavedColumn]:
     """The arrays that are saved in JSON."""
-    return (one for one in flat_columns(cls) if one.array is not None and one.form is not None)
+    return (
+        column
+        for column in flat_columns(cls)
+        if column.array is not None and column.form is not None
+    )
 
 
-def _sizes(cls: type[Part], plain: Mapping[str, Any]) -> dict[str, int | None]:
+def _read_sizes(cls: type[Part], plain: Mapping[str, Any]) -> dict[str, int | None]:
     """The lengths of the axes that plain values hold."""
-    return {axis: _size(plain, key) for axis, key in axes_of(cls).items()}
+    return {axis: _read_size(plain, key) for axis, key in axes_of(cls).items()}
 
 
-def _size(plain: Mapping[str, Any], key: str) -> int | None:
+def _read_size(plain: Mapping[str, Any], key: str) -> int | None:
     first, _, rest = key.partition(".")
     value = attrgetter(rest)(plain[first]) if rest else plain[first]
     return value if value is None or isinstance(value, int) else len(value)
 
 
-def _taken(
+def _take_arrays(
     cls: type[Part], tensors: Tensors, sizes: dict[str, int | None], plain: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The arrays by field name, checked, including those saved in JSON."""
-    what = cls.called()
+    what = cls.display_name()
     _check_listed(cls, plain, sizes)
     if any(column.table for column in columns_of(cls)):
         shapes = cls.array_shapes(plain)
         return {"": dict(zip(shapes, take_tensors(tensors, shapes, what=what), strict=True))}
     there = [
-        one
-        for one in flat_columns(cls)
-        if one.is_tensor and not (one.optional and _lacks(one, sizes))
+        column
+        for column in flat_columns(cls)
+        if column.is_tensor and not (column.optional and _lacks_axis(column, sizes))
     ]
-    check_names(tensors, [one.key for one in there], what)
+    check_names(tensors, [column.key for column in there], what)
     for column in there:
         _check_column(column, tensors[column.key], sizes, what)
     return dict(tensors)
 
 
-def _lacks(column: SavedColumn, sizes: Mapping[str, int | None]) -> bool:
+def _lacks_axis(column: SavedColumn, sizes: Mapping[str, int | None]) -> bool:
     return any(sizes.get(axis, 0) is None for axis in column.axes)
 
 
@@ -462,19 +472,19 @@ def _check_column(
         check_bounds(array, column.bounds, f"{what}'s {title}")
 
 
-def _made(cls: type[Made], values: Mapping[str, Any]) -> Made:
+def _build_part(cls: type[PartT], values: Mapping[str, Any]) -> PartT:
     """Build a part from checked values by their saved names; a table of arrays is under ""."""
-    given: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for column in columns_of(cls):
         if column.part is not None:
-            given[column.name] = _made(column.part, values)
+            arguments[column.name] = _build_part(column.part, values)
         elif column.table or column.optional:
-            given[column.name] = values.get("" if column.table else column.key)
+            arguments[column.name] = values.get("" if column.table else column.key)
         elif column.key in values:
-            given[column.name] = values[column.key]
-    made = cls(**given)
-    made.verify()
-    return made
+            arguments[column.name] = values[column.key]
+    part = cls(**arguments)
+    part.verify()
+    return part
 
 
 Entry = TypeVar("Entry")
@@ -512,7 +522,7 @@ class Kinds(Generic[Entry]):
     @property
     def names(self) -> tuple[str, ...]:
         """The names of all kinds: those of the package, in order, then the others."""
-        return tuple(dict.fromkeys((*self._homes, *self._others)))
+        return tuple(dict.fromkeys((*self._homes, *self._list_plugins)))
 
     @property
     def own(self) -> tuple[str, ...]:
@@ -520,7 +530,7 @@ class Kinds(Generic[Entry]):
         return tuple(self._homes)
 
     @property
-    def _others(self) -> Mapping[str, EntryPoint]:
+    def _list_plugins(self) -> Mapping[str, EntryPoint]:
         return {} if self._group is None else find_plugins(self._group)
 
     def find(self, kind: str) -> Entry:
@@ -533,7 +543,7 @@ class Kinds(Generic[Entry]):
         entry: Entry
         if kind in self._homes:
             entry = load(self._package, self._homes[kind])
-        elif self._group is not None and kind in self._others:
+        elif self._group is not None and kind in self._list_plugins:
             entry = load_plugin(self._group, kind, expects=self._expects)
         else:
             raise ConfigError(self._describe_lack(kind))

@@ -17,10 +17,10 @@ from safetensors import SafetensorError, safe_open
 from prefill_router.errors import CorruptError
 from prefill_router.options import describe_bounds, find_outside, read_bounds
 
-_READ = ("F64", "F32", "F16", "I64", "I32", "I16", "I8", "U8", "BOOL")
+_TYPES = ("F64", "F32", "F16", "I64", "I32", "I16", "I8", "U8", "BOOL")
 _MOST_AXES = 8
 _MOST_NUMBERS = 2**40
-AGAIN = "copy or make the router again"
+REMEDY = "copy or make the router again"
 
 Shape = tuple[int, ...]
 Tensors = Mapping[str, NDArray[Any]]
@@ -47,18 +47,19 @@ def read_tensors(path: Path) -> TensorFile:
     """
     try:
         with safe_open(path, framework="numpy") as file:
-            tensors = {name: _tensor(file, name, path) for name in file.keys()}  # noqa: SIM118
+            tensors = {name: _read_tensor(file, name, path) for name in file.keys()}  # noqa: SIM118
             return TensorFile(tensors, file.metadata() or {})
     except (SafetensorError, OSError, ValueError) as error:
         raise CorruptError(f"{path} isn't safetensors: {error}; copy the folder again") from None
 
 
-def _tensor(file: Any, name: str, path: Path) -> np.ndarray:
-    found = file.get_slice(name)
-    kind, shape = str(found.get_dtype()), list(found.get_shape())
-    if kind not in _READ:
+def _read_tensor(file: Any, name: str, path: Path) -> np.ndarray:
+    entry = file.get_slice(name)
+    kind, shape = str(entry.get_dtype()), list(entry.get_shape())
+    if kind not in _TYPES:
         raise CorruptError(
-            f"{path} holds the tensor {name!r} of the type {kind}; supported are {', '.join(_READ)}"
+            f"{path} holds the tensor {name!r} of the type {kind}; supported are "
+            f"{', '.join(_TYPES)}"
         )
     size = math.prod(max(axis, 1) for axis in shape)  # an axis of length 0 mustn't hide the others
     if len(shape) > _MOST_AXES or size > _MOST_NUMBERS:
@@ -93,17 +94,17 @@ def under(tensors: Tensors, start: str) -> dict[str, NDArray[Any]]:
     return {name.removeprefix(start): v for name, v in tensors.items() if name.startswith(start)}
 
 
-def check_names(tensors: Tensors, known: Collection[str], what: str) -> None:
+def check_names(tensors: Tensors, names: Collection[str], what: str) -> None:
     """Check that exactly these arrays are there.
 
     Raises:
         CorruptError: An array is missing or unknown.
     """
-    if set(tensors) != set(known):
-        lacking, unknown = sorted(set(known) - set(tensors)), sorted(set(tensors) - set(known))
+    if set(tensors) != set(names):
+        lacking, unknown = sorted(set(names) - set(tensors)), sorted(set(tensors) - set(names))
         wrong = [f"lacks the arrays {lacking}"] if lacking else []
         wrong += [f"has the unknown arrays {unknown}"] if unknown else []
-        raise CorruptError(f"{what} {' and '.join(wrong)}; got {sorted(tensors)}; {AGAIN}")
+        raise CorruptError(f"{what} {' and '.join(wrong)}; got {sorted(tensors)}; {REMEDY}")
 
 
 def check_array(
@@ -117,7 +118,7 @@ def check_array(
     is_sound = array.shape == shape and array.dtype == np.dtype(dtype)
     if not is_sound or (finite and array.dtype.kind == "f" and not np.isfinite(array).all()):
         raise CorruptError(
-            f"{what} must be finite {dtype} {shape}; got {array.dtype} {array.shape}; {AGAIN}"
+            f"{what} must be finite {dtype} {shape}; got {array.dtype} {array.shape}; {REMEDY}"
         )
 
 
@@ -134,4 +135,4 @@ def check_bounds(array: NDArray[Any], bounds: FieldInfo, what: str) -> None:
     if np.any(outside):
         low, high = np.nanmin(array), np.nanmax(array)
         words = describe_bounds(limits)
-        raise CorruptError(f"{what} are from {low} to {high}; they must be {words}; {AGAIN}")
+        raise CorruptError(f"{what} are from {low} to {high}; they must be {words}; {REMEDY}")

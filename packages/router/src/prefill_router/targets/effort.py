@@ -24,7 +24,7 @@ def name_with_effort(name: str, effort: str) -> str:
 def effort_in_name(name: str) -> str | None:
     """The effort that a target's name ends in; None where it ends in none of `EFFORTS`.
 
-    A budget of tokens can't be told from the size of a model, so only names are read.
+    A budget of tokens looks like the size of a model, so only names are read.
     """
     model, colon, effort = name.rpartition(":")
     return effort if model and colon and effort in EFFORTS else None

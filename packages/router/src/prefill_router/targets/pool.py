@@ -86,17 +86,19 @@ class Pool:
         repeated = sorted(n for n, times in Counter(self.names).items() if times > 1)
         if repeated:
             raise ConfigError(f"the pool names {repeated} more than once; keep one of each")
-        both = sorted(set(self.names) & set(sum(self.several.values(), ())))
-        if both:
-            raise ConfigError(f"{both} are targets and also endpoints of one; rename the targets")
+        shared = sorted(set(self.names) & set(sum(self.several.values(), ())))
+        if shared:
+            raise ConfigError(f"{shared} are targets and also endpoints of one; rename the targets")
         self._check_efforts()
-        known = Counter(provider.name for provider in self.providers)
-        twice = sorted(name for name, times in known.items() if times > 1)
-        if twice:
-            raise ConfigError(f"the pool has the providers {twice} twice; keep one of each")
-        unknown = sorted(_providers_of(self.targets) - set(known))
+        counts = Counter(provider.name for provider in self.providers)
+        repeated = sorted(name for name, times in counts.items() if times > 1)
+        if repeated:
+            raise ConfigError(
+                f"the pool names the providers {repeated} more than once; keep one of each"
+            )
+        unknown = sorted(_providers_of(self.targets) - set(counts))
         if unknown:
-            raise ConfigError(f"unknown providers {unknown}; the pool has {list(known)}")
+            raise ConfigError(f"unknown providers {unknown}; the pool has {list(counts)}")
 
     def _check_efforts(self) -> None:
         """Check that all efforts of a model have one model and its prices."""
@@ -159,7 +161,7 @@ class Pool:
     @cached_property
     def deployment_names(self) -> Mapping[str, str]:
         """What all efforts of a model share: the name of each deployment without its effort."""
-        pools = (self, self.deployed)
+        pools = (self, self.deployment_pool)
         return {t.name: t.base for pool in pools for t in pool if t.effort is not None}
 
     @cached_property
@@ -199,7 +201,7 @@ class Pool:
         return Pool(chosen, self.prices_date, tuple(p for p in self.providers if p.name in serving))
 
     @cached_property
-    def deployed(self) -> "Pool":
+    def deployment_pool(self) -> "Pool":
         """The pool with each endpoint of a target as a target of its own, such as `large@east`."""
         if not any(target.endpoints for target in self.targets):
             return self
@@ -253,7 +255,7 @@ class Pool:
         target = self[name]
         if target.serves is not None and target.effort is None:
             return target.serves
-        places = (self.deployed.provider_of(d.name) for d in target.deployments)
+        places = (self.deployment_pool.provider_of(d.name) for d in target.deployments)
         traits = [TRAITS[place.dialect] for place in places]
         each = [target.serves or some.serves for some in traits]
         if target.effort is not None:
@@ -274,21 +276,21 @@ class Pool:
         each = {
             name: price for model, price in prices.items() for name in self.with_efforts([model])
         }
-        targets = tuple(_priced(target, each.get(target.name)) for target in self.targets)
+        targets = tuple(_with_price(target, each.get(target.name)) for target in self.targets)
         return replace(self, targets=targets, prices_date=None if date is None else day_of(date))
 
     def public(self) -> "Pool":
         """The same pool, safe to show and save: its URLs are without what may be a key."""
         return replace(
             self,
-            targets=tuple(map(_public, self.targets)),
-            providers=tuple(map(_public, self.providers)),
+            targets=tuple(map(_hide_address, self.targets)),
+            providers=tuple(map(_hide_address, self.providers)),
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, without what isn't known."""
         date = {} if self.prices_date is None else {"prices_date": self.prices_date}
-        served = {"providers": [_known(p) for p in self.providers]} if self.providers else {}
+        served = {"providers": [_set_values(p) for p in self.providers]} if self.providers else {}
         return {**date, **served, "targets": list(_target_rows(self.targets))}
 
 
@@ -310,7 +312,7 @@ def _providers_of(targets: Iterable[Target]) -> set[str]:
     return {d.provider for t in targets for d in t.deployments if d.provider is not None}
 
 
-def _priced(target: Target, price: tuple[float, float] | None) -> Target:
+def _with_price(target: Target, price: tuple[float, float] | None) -> Target:
     """The target at a price of input and output; unchanged for None."""
     if price is None:
         return target
@@ -328,7 +330,7 @@ def _target_rows(targets: Iterable[Target]) -> Iterator[dict[str, Any]]:
 
 
 def _row_without_effort(target: Target) -> str:
-    """A target's fields as JSON, but for its effort."""
+    """A target's fields as JSON, without its effort."""
     row = target.to_dict() | {"name": target.base}
     row.pop("effort", None)
     if row.get("model") == target.base:
@@ -339,20 +341,20 @@ def _row_without_effort(target: Target) -> str:
 _Served = TypeVar("_Served", Target, Provider, TargetEndpoint)
 
 
-def _public(served: _Served) -> _Served:
+def _hide_address(served: _Served) -> _Served:
     address = served.base_url
     if isinstance(served, Target) and served.endpoints:
-        hidden = tuple(map(_public, served.endpoints))
+        hidden = tuple(map(_hide_address, served.endpoints))
         return replace(served, endpoints=hidden, base_url=hidden[0].base_url)
     return served if address is None else replace(served, base_url=public_address(address))
 
 
-def _known(provider: Provider) -> dict[str, Any]:
+def _set_values(provider: Provider) -> dict[str, Any]:
     return {name: value for name, value in vars(provider).items() if value is not None}
 
 
 _Row = TypeVar("_Row")
-_Made = TypeVar("_Made")
+_Item = TypeVar("_Item")
 
 _PRICE_COLUMNS = ("target", "usd_per_million_input_tokens", "usd_per_million_output_tokens")
 
@@ -368,20 +370,20 @@ _STRICT: dict[Any, Any] = {
 }
 
 
-def _model_of(made: type, **own: Any) -> Any:
+def _model_of(kind_of_row: type, **own: Any) -> Any:
     """A pydantic model for a dataclass in a file, where a boolean isn't accepted as a number.
 
     Fields with a default may be left out, or be null.
     """
     rows: dict[str, Any] = {}
-    hints = get_type_hints(made)
-    for field in fields(made):
+    hints = get_type_hints(kind_of_row)
+    for field in fields(kind_of_row):
         plain = [kind for kind in get_args(hints[field.name]) if kind is not NoneType]
         kind = plain[0] if NoneType in get_args(hints[field.name]) else hints[field.name]
         kind = own.get(field.name, _STRICT.get(kind, kind))
         is_needed = field.default is MISSING and field.default_factory is MISSING
         rows[field.name] = (kind, ...) if is_needed else (kind | None, None)
-    return create_model(made.__name__, __base__=_PoolFileModel, **rows)
+    return create_model(kind_of_row.__name__, __base__=_PoolFileModel, **rows)
 
 
 _RequestModel = _model_of(RequestOptions)
@@ -410,17 +412,17 @@ _PoolModel = create_model(
 
 def _targets_of(row: Any) -> list[Target]:
     """The targets of a row: one, or one for each of its efforts."""
-    asked = {} if row.request is None else row.request.model_dump(exclude_none=True)
-    known = row.model_dump(exclude={"request", "endpoints", "efforts"}, exclude_none=True)
-    known["request"] = RequestOptions(**asked)
+    request = {} if row.request is None else row.request.model_dump(exclude_none=True)
+    values = row.model_dump(exclude={"request", "endpoints", "efforts"}, exclude_none=True)
+    values["request"] = RequestOptions(**request)
     served = (TargetEndpoint(**e.model_dump(exclude_none=True)) for e in row.endpoints or ())
-    known["endpoints"] = tuple(served)
+    values["endpoints"] = tuple(served)
     if row.efforts is None:
         effort = {} if row.effort is None else {"effort": str(row.effort)}
-        return [Target(**known | effort)]
+        return [Target(**values | effort)]
     if row.effort is not None:
         raise ConfigError(f"target {row.name!r} has an effort and a list of efforts; keep one")
-    return [Target(**known).with_effort(effort) for effort in map(str, row.efforts)]
+    return [Target(**values).with_effort(effort) for effort in map(str, row.efforts)]
 
 
 def pool_from_dict(value: object, *, source: Path | str) -> Pool:
@@ -435,26 +437,28 @@ def pool_from_dict(value: object, *, source: Path | str) -> Pool:
         messages = (f"{'.'.join(map(str, e['loc']))}: {_field_message(e)}" for e in error.errors())
         raise FormatError(*messages, file=source) from None
     wrong: list[str] = []
-    providers = tuple(_each(_provider, model.providers, wrong))
-    targets = tuple(chain.from_iterable(_each(_targets_of, model.targets, wrong)))
+    providers = tuple(_make_each(_read_provider, model.providers, wrong))
+    targets = tuple(chain.from_iterable(_make_each(_targets_of, model.targets, wrong)))
     try:
         if not wrong:
             return Pool(targets, model.prices_date, providers)
     except ConfigError as error:
-        wrong += error.told
+        wrong += error.messages
     raise FormatError(*wrong, file=source)
 
 
-def _provider(row: Any) -> Provider:
+def _read_provider(row: Any) -> Provider:
     return Provider(**row.model_dump(exclude_none=True))
 
 
-def _each(make: Callable[[_Row], _Made], rows: Iterable[_Row], wrong: list[str]) -> Iterator[_Made]:
+def _make_each(
+    make: Callable[[_Row], _Item], rows: Iterable[_Row], wrong: list[str]
+) -> Iterator[_Item]:
     for row in rows:
         try:
             yield make(row)
         except ConfigError as error:
-            wrong += error.told
+            wrong += error.messages
 
 
 def _field_message(error: "ErrorDetails") -> str:
@@ -496,7 +500,7 @@ def read_pool(path: Path) -> Pool:
     except NotYamlError as error:
         raise FormatError(f"not YAML: {error.why}", file=path, line=error.line) from None
     except ConfigError as error:
-        raise FormatError(*error.told, file=path) from None
+        raise FormatError(*error.messages, file=path) from None
     return pool_from_dict(value, source=path)
 
 

@@ -366,14 +366,14 @@ def check_address(base_url: str, whose: str) -> None:
                 "its key as api_key_env"
             )
     if not good:
-        shown = (
+        address = (
             "that isn't quoted here, since it may contain a key"
             if set("@?#") & set(base_url) or _WORD_FOR_PORT.search(base_url)
             else repr(base_url)
         )
         raise ConfigError(
-            f"{whose} has the base_url {shown}; it must begin with http:// or https:// and a host, "
-            "such as http://127.0.0.1:8000/v1"
+            f"{whose} has the base_url {address}; it must begin with http:// or https:// and a "
+            "host, such as http://127.0.0.1:8000/v1"
         )
 
 

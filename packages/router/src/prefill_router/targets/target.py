@@ -217,6 +217,14 @@ class Target:
         check_variable(self.api_key_env, f"target {self.name!r}")
         if self.base_url is not None:
             check_address(self.base_url, f"target {self.name!r}")
+        self._check_prices()
+        self._check_abilities()
+        if self.provider is not None and (self.base_url or self.api_key_env):
+            raise ConfigError(
+                f"target {self.name!r} has both a provider and its own endpoint; keep one of them"
+            )
+
+    def _check_prices(self) -> None:
         low, high, *special = (getattr(self, name) for name in PRICES)
         for price in (low, high, *special):
             if price is not None and not (math.isfinite(price) and price >= 0):
@@ -239,15 +247,10 @@ class Target:
                 f"target {self.name!r} has only a price of caching or reasoning; give its input "
                 "and output price too"
             )
-        self._check_abilities()
-        if self.provider is not None and (self.base_url or self.api_key_env):
-            raise ConfigError(
-                f"target {self.name!r} has both a provider and its own endpoint; keep one of them"
-            )
 
     def _take_effort(self) -> None:
         """Read the effort in the name, and name the model without it."""
-        effort = self._implied_effort if self.effort is None else self.effort
+        effort = self._find_effort if self.effort is None else self.effort
         if effort is None:
             return
         check_effort(effort, f"target {self.name!r}")
@@ -268,7 +271,7 @@ class Target:
             object.__setattr__(self, "model", self.base)
 
     @property
-    def _implied_effort(self) -> str | None:
+    def _find_effort(self) -> str | None:
         """The effort in the name, unless a model or its reasoning is given as another."""
         model = self.name.rpartition(":")[0]
         is_another = self.model not in (None, model) or self.request.has_reasoning
@@ -288,14 +291,14 @@ class Target:
             object.__setattr__(self, what, getattr(first, what))
 
     def _check_abilities(self) -> None:
-        for what, given, known in (
+        for what, words, accepted in (
             ("accepts", self.accepts, ABILITIES),
             ("serves", self.serves or (), ENDPOINTS),
         ):
-            unknown = sorted(set(given) - set(known))
+            unknown = sorted(set(words) - set(accepted))
             if unknown:
                 raise ConfigError(
-                    f"target {self.name!r} {what} {unknown}; known are {', '.join(known)}"
+                    f"target {self.name!r} {what} {unknown}; known are {', '.join(accepted)}"
                 )
         if self.context_tokens is not None and self.context_tokens < 1:
             raise ConfigError(
@@ -319,7 +322,7 @@ class Target:
     @property
     def deployments(self) -> tuple["Target", ...]:
         """Each of its endpoints as a target, named such as `large@east`; or itself."""
-        return tuple(map(self._at, self.endpoints)) or (self,)
+        return tuple(map(self._at_endpoint, self.endpoints)) or (self,)
 
     def with_effort(self, effort: str) -> "Target":
         """The same model with this effort, as a target of its own.
@@ -331,7 +334,7 @@ class Target:
             raise ConfigError(f"target {self.name!r} has an effort already; keep one of them")
         return replace(self, name=name_with_effort(self.name, effort), effort=effort)
 
-    def priced_as(self, other: "Target") -> "Target":
+    def with_prices_of(self, other: "Target") -> "Target":
         """The same target at the prices of another."""
         return replace(self, **{name: getattr(other, name) for name in PRICES})
 
@@ -339,17 +342,17 @@ class Target:
         """The target at its first endpoint alone, with its prices there."""
         return replace(self.deployments[0], name=self.name) if self.endpoints else self
 
-    def _at(self, endpoint: TargetEndpoint) -> "Target":
-        given = {k: getattr(endpoint, k) for k in ("provider", "base_url", "api_key_env")}
+    def _at_endpoint(self, endpoint: TargetEndpoint) -> "Target":
+        changes = {k: getattr(endpoint, k) for k in ("provider", "base_url", "api_key_env")}
         prices = {name: getattr(endpoint, name) for name in PRICES}
         if any(price is not None for price in prices.values()):
-            given |= prices
+            changes |= prices
         return replace(
             self,
             name=f"{self.name}@{endpoint.name}",
             model=endpoint.model or self.model or self.name,
             endpoints=(),
-            **given,
+            **changes,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -357,13 +360,13 @@ class Target:
         apart = {"request", "endpoints"}
         if self.endpoints:
             apart |= {"provider", "base_url", "api_key_env"}  # those of the first
-        known = {
-            k: _plain(v) for k, v in vars(self).items() if v not in (None, ()) and k not in apart
+        values = {
+            k: _to_plain(v) for k, v in vars(self).items() if v not in (None, ()) and k not in apart
         }
         asked = {} if self.request == RequestOptions() else {"request": self.request.to_dict()}
         served = [endpoint.to_dict() for endpoint in self.endpoints]
-        return {**known, **asked, **({"endpoints": served} if served else {})}
+        return {**values, **asked, **({"endpoints": served} if served else {})}
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value

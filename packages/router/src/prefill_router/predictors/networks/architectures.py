@@ -41,7 +41,7 @@ class Architecture(ABC):
     def initial(self, draws: Draws) -> Parameters:
         """Initial parameters; AdamW's decay applies to names that start with `weight`."""
 
-    def _layers(self, draws: Draws) -> Parameters:
+    def _draw_layers(self, draws: Draws) -> Parameters:
         """Weights and biases as torch's Linear begins: uniform within 1 / sqrt(inputs)."""
         parameters: Parameters = {}
         for layer in self.network.layers:
@@ -54,7 +54,7 @@ class Architecture(ABC):
     def forward(self, step: Pass, rows: Rows) -> tuple[Outputs, Backward]:
         """The outputs, and what puts the gradients of a loss with given slopes in `step`."""
 
-    def settled(
+    def fit_on_validation(
         self,
         parameters: Parameters,
         rows: Rows,  # noqa: ARG002
@@ -85,7 +85,7 @@ class Heads(Architecture):
     def initial(self, draws: Draws) -> Parameters:
         """Initialised like torch's Linear, but the outputs' biases are logits of the base rates."""
         biases = logit(self.rates).astype(np.float32)
-        return self._layers(draws) | {f"bias.{CORRECTNESS}": biases[:, None]}
+        return self._draw_layers(draws) | {f"bias.{CORRECTNESS}": biases[:, None]}
 
     def forward(self, step: Pass, rows: Rows) -> tuple[Outputs, Backward]:
         """The logits of the heads."""

@@ -162,11 +162,11 @@ class NetworkEnsemble(Predictor):
         """The mean over the networks of the sigmoid of their logits."""
         result = np.empty((len(features), len(self.targets)))
         learned = np.array([name not in self.fixed for name in self.targets])
-        result[:, learned] = self._mean(features, self._logits, int(learned.sum()))
+        result[:, learned] = self._mean_sigmoid(features, self._logits, int(learned.sum()))
         result[:, ~learned] = [self.fixed[name] for name in self.targets if name in self.fixed]
         return result
 
-    def _mean(
+    def _mean_sigmoid(
         self, features: Features, logits: Callable[[Arrays, Rows], Logits], outputs: int
     ) -> Float64[NDArray[np.float64], "query output"]:
         """The mean over the networks of the sigmoid of some outputs."""

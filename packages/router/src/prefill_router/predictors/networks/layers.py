@@ -1,7 +1,7 @@
 """Forward and backward passes of small networks in NumPy, with gradients written out.
 
 Every parameter's first axis is the networks that are trained side by side. Results of a pass are
-in memory that the next pass reuses, since NumPy would otherwise allocate each array anew.
+in memory that the next pass reuses, since NumPy would otherwise allocate each array again.
 """
 
 import math
@@ -16,7 +16,7 @@ from prefill_router.predictors.networks.network import Network
 
 Rows = Float[NDArray[np.floating], "... row _"]  # shared by the networks, or of each
 Units = Float[NDArray[np.floating], "network row _"]
-Kept = Bool[NDArray[np.bool_], "... row _"]
+Mask = Bool[NDArray[np.bool_], "... row _"]
 
 
 @final
@@ -78,7 +78,7 @@ class Pass:
         parameters: Mapping[str, NDArray[Any]],
         gradients: Mapping[str, NDArray[Any]],
         work: Workspace,
-        keep: Callable[[int, Kept], float] | None = None,
+        keep: Callable[[int, Mask], float] | None = None,
     ) -> None:
         self.parameters, self.gradients = parameters, gradients
         self._work, self._keep = work, keep
@@ -88,9 +88,9 @@ class Pass:
         """`units @ weight + bias` of one layer."""
         weight, bias = self.parameters[f"weight.{name}"], self.parameters[f"bias.{name}"]
         shape = (len(weight), units.shape[-2], weight.shape[2])
-        found = np.matmul(units, weight, out=self._work.array(f"units.{name}", shape))
-        found += bias
-        return found
+        outputs = np.matmul(units, weight, out=self._work.array(f"units.{name}", shape))
+        outputs += bias
+        return outputs
 
     def linear_back(self, units: Rows, name: str, slopes: Units) -> Units:
         """Keep the gradients of a layer; returns the slopes of its input.
@@ -112,19 +112,19 @@ class Pass:
 
     def dropout(self, units: Rows, layer: int) -> Rows | None:
         """Drop units in place; returns the derivatives of the result by the units, None for 1."""
-        kept = self._draw(units.shape, layer)
-        return None if kept is None else self._scale(units, layer, *kept)
+        mask = self._draw_mask(units.shape, layer)
+        return None if mask is None else self._scale_units(units, layer, *mask)
 
-    def _draw(self, shape: tuple[int, ...], layer: int) -> tuple[Kept, float] | None:
+    def _draw_mask(self, shape: tuple[int, ...], layer: int) -> tuple[Mask, float] | None:
         if self._keep is None:
             return None
-        kept = self._work.array(f"kept.{layer}", shape, np.bool_)
-        probability = self._keep(layer, kept)
-        return None if probability == 1 else (kept, probability)
+        mask = self._work.array(f"mask.{layer}", shape, np.bool_)
+        probability = self._keep(layer, mask)
+        return None if probability == 1 else (mask, probability)
 
-    def _scale(self, units: Rows, layer: int, kept: Kept, probability: float) -> Rows:
+    def _scale_units(self, units: Rows, layer: int, mask: Mask, probability: float) -> Rows:
         slopes = self._work.array(f"scale.{layer}", units.shape)
-        np.multiply(kept, slopes.dtype.type(1 / probability), out=slopes)
+        np.multiply(mask, slopes.dtype.type(1 / probability), out=slopes)
         units *= slopes
         return slopes
 
@@ -144,10 +144,10 @@ class Pass:
         """ReLU and dropout in one product; returns the derivatives."""
         positive = self._work.array(f"positive.{layer}", units.shape, np.bool_)
         np.greater(units, 0, out=positive)
-        drawn = self._draw(units.shape, layer)
-        if drawn is not None:
-            positive &= drawn[0]
-        return self._scale(units, layer, positive, drawn[1] if drawn else 1.0)
+        mask = self._draw_mask(units.shape, layer)
+        if mask is not None:
+            positive &= mask[0]
+        return self._scale_units(units, layer, positive, mask[1] if mask else 1.0)
 
     def hidden_back(self, units: Sequence[Rows], slopes: Units) -> None:
         """Keep the gradients of the hidden layers.

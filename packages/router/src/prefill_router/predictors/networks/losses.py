@@ -38,7 +38,7 @@ class NetworkLabels:
         cls, used: Examples, *, networks: int, disagreement_weight: float, dtype: type = np.float32
     ) -> "NetworkLabels":
         """The labels of usable examples."""
-        labels, known = used.correct[:, used.learnable], used.present[:, used.learnable]
+        labels, is_known = used.correct[:, used.learnable], used.present[:, used.learnable]
         each = query_weights(used.correct, disagreement_weight=disagreement_weight)
         right = np.nansum(used.correct, axis=1) / used.present.sum(axis=1)
 
@@ -47,8 +47,8 @@ class NetworkLabels:
             return np.ascontiguousarray(np.moveaxis(split, 1, 0), dtype)
 
         return cls(
-            split_targets(np.where(known, labels, 0)),
-            split_targets(each[:, None] * known),
+            split_targets(np.where(is_known, labels, 0)),
+            split_targets(each[:, None] * is_known),
             (1 - right).astype(dtype),
             each.astype(dtype),
         )
@@ -118,7 +118,7 @@ def compute_losses(outputs: Outputs, labels: NetworkLabels) -> tuple[PerNetwork,
 def cross_entropy(logits: Cells, labels: Cells, weights: Cells) -> tuple[PerNetwork, Cells]:
     """The weighted mean over each network's cells, 0 without any, and its slopes."""
     above, chance = _softplus_and_sigmoid(logits)
-    share = weights / _positive(weights.sum(axis=(1, 2)))
+    share = weights / _positive_totals(weights.sum(axis=(1, 2)))
     losses = ((above - logits * labels) * share).sum(axis=(1, 2))
     chance -= labels
     chance *= share
@@ -134,7 +134,7 @@ def _softplus_and_sigmoid(logits: Cells) -> tuple[Cells, Cells]:
     return above, chance
 
 
-def _positive(total: PerNetwork) -> Float[NDArray[np.floating], "network 1 1"]:
+def _positive_totals(total: PerNetwork) -> Float[NDArray[np.floating], "network 1 1"]:
     """The totals as divisors of cells, 1 where they are 0."""
     return np.where(total > 0, total, total.dtype.type(1))[:, None, None]
 
@@ -145,14 +145,14 @@ def pair_losses(scores: Cells, labels: Cells, weights: Cells) -> tuple[PerNetwor
     Both labels of a pair must be measured. Soft labels are probabilities: with labels of 0.9 and
     0.2 the first is the winner with weight 0.9 x 0.8, the second with weight 0.2 x 0.1.
     """
-    first, second = _pairs(scores.shape[-1], scores.dtype)
+    first, second = _list_pairs(scores.shape[-1], scores.dtype)
     between = first - second
     wins, loses = labels * weights, (1 - labels) * (weights > 0)
     ahead = (wins @ first) * (loses @ second)  # the weight of the first's win
     either = ahead + (wins @ second) * (loses @ first)
     gap = scores @ between
     above, chance = _softplus_and_sigmoid(gap)
-    total = _positive(either.sum(axis=(1, 2)))
+    total = _positive_totals(either.sum(axis=(1, 2)))
     # softplus(-gap) is softplus(gap) - gap, so both orders of a pair need one softplus.
     losses = (either * above - ahead * gap).sum(axis=(1, 2)) / total[:, 0, 0]
     chance *= either
@@ -162,7 +162,7 @@ def pair_losses(scores: Cells, labels: Cells, weights: Cells) -> tuple[PerNetwor
 
 
 @lru_cache(maxsize=8)
-def _pairs(
+def _list_pairs(
     targets: int, dtype: np.dtype[np.floating]
 ) -> tuple[
     Float[NDArray[np.floating], "target pair"],

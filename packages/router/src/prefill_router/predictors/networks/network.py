@@ -79,9 +79,9 @@ class Network:
         """The outputs of one head, of all parallel networks in order."""
         units: NDArray[Any] = rows
         for layer in self.hidden:
-            units = np.maximum(_linear(arrays, units, layer.name), 0)
-        return np.moveaxis(_linear(arrays, units, head), 0, 1).reshape(len(rows), -1)
+            units = np.maximum(_apply_linear(arrays, units, layer.name), 0)
+        return np.moveaxis(_apply_linear(arrays, units, head), 0, 1).reshape(len(rows), -1)
 
 
-def _linear(arrays: Arrays, units: NDArray[Any], name: str) -> NDArray[Any]:
+def _apply_linear(arrays: Arrays, units: NDArray[Any], name: str) -> NDArray[Any]:
     return np.asarray(units @ arrays[f"weight.{name}"] + arrays[f"bias.{name}"])

@@ -18,7 +18,7 @@ from prefill_router.predictors.base import (
 )
 from prefill_router.predictors.networks.architectures import Architecture
 from prefill_router.predictors.networks.ensemble import NetworkConfig
-from prefill_router.predictors.networks.layers import Kept, ParameterBuffer, Pass, Workspace
+from prefill_router.predictors.networks.layers import Mask, ParameterBuffer, Pass, Workspace
 from prefill_router.predictors.networks.losses import (
     NetworkLabels,
     Outputs,
@@ -40,7 +40,7 @@ from prefill_router.training import Trainer, TrainingRun, train_together
 
 _CONSTANT = 1e-6
 """A standard deviation below this share of the mean is rounding error in single precision."""
-_HELD_ROWS = 1024  # held-out rows that go through the networks at once; bounds the memory
+_VALIDATION_ROWS = 1024  # held-out rows that go through the networks at once; bounds the memory
 
 Arrays = dict[str, NDArray[Any]]
 PerFeature = Float64[NDArray[np.float64], " feature"]
@@ -135,8 +135,8 @@ class NetworkTrainer(Trainer):
             networks=[TrainingRun() for _ in range(architecture.network.side_by_side)]
         )
         self._architecture, self._schedule, self._draws = architecture, schedule, draws
-        self._rows, self._fit, self._held = rows, parts.fit, parts.held
-        self._held_labels = rows.labels[parts.held]
+        self._rows, self._fit, self._validation = rows, parts.fit, parts.validation
+        self._validation_labels = rows.labels[parts.validation]
         dtype = rows.features.dtype
         self._parameters = ParameterBuffer({name: a.astype(dtype) for name, a in initial.items()})
         self._gradients = self._parameters.zeros()
@@ -155,23 +155,23 @@ class NetworkTrainer(Trainer):
         return int(any(self._goes_on(network) for network in self.run.networks))
 
     def _goes_on(self, network: TrainingRun) -> bool:
-        return network.waited < self._schedule.patience
+        return network.epochs_since_best < self._schedule.patience
 
     def epoch(self) -> None:
         """Train on the fitting rows once, then compute the validation losses."""
         with np.errstate(all="ignore"):  # an overflow is found in the loss
-            losses = np.mean([self._step(rows) for rows in self._batches()], axis=0)
-            self._record(losses, self._validate(losses))
+            losses = np.mean([self._run_step(rows) for rows in self._draw_batches()], axis=0)
+            self._record_epoch(losses, self._validate(losses))
 
     def settle(self) -> None:
         """Fit the parameters that are fitted on the held-out rows, after training."""
         if all(np.isfinite(network.best) for network in self.run.networks):
-            features = self._rows.features[self._held]
-            self.run.parameters = self._architecture.settled(
-                self.run.parameters, features, self._held_labels
+            features = self._rows.features[self._validation]
+            self.run.parameters = self._architecture.fit_on_validation(
+                self.run.parameters, features, self._validation_labels
             )
 
-    def _batches(self) -> Iterator[RowNumbers]:
+    def _draw_batches(self) -> Iterator[RowNumbers]:
         order = self._fit[self._draws.order(len(self._fit))]
         for start in range(0, len(order), self._schedule.batch_size):
             yield order[start : start + self._schedule.batch_size]
@@ -181,8 +181,8 @@ class NetworkTrainer(Trainer):
         out = self._work.array("features", (len(rows), features.shape[1]))
         return features.take(rows, axis=0, out=out, mode="clip")  # other modes copy once more
 
-    def _step(self, rows: RowNumbers) -> PerNetwork:
-        step = Pass(self._parameters.arrays, self._gradients.arrays, self._work, self._draw_kept)
+    def _run_step(self, rows: RowNumbers) -> PerNetwork:
+        step = Pass(self._parameters.arrays, self._gradients.arrays, self._work, self._draw_mask)
         features = self._take_features(rows)
         step.dropout(features, 0)
         outputs, backward = self._architecture.forward(step, features)
@@ -191,29 +191,29 @@ class NetworkTrainer(Trainer):
         self._adam.step()
         return losses
 
-    def _draw_kept(self, layer: int, kept: Kept) -> float:
+    def _draw_mask(self, layer: int, mask: Mask) -> float:
         dropout = self._schedule.dropout[layer]
         if not dropout:
             return 1.0
-        self._draws.kept(kept.reshape(-1, kept.shape[-1]), dropout=dropout)
+        self._draws.draw_mask(mask.reshape(-1, mask.shape[-1]), dropout=dropout)
         return keep_probability(dropout)
 
     def _validate(self, fitted: PerNetwork) -> PerNetwork:
         """The losses on the held-out rows; without labels there, a network's on the fitted rows."""
-        labels, step = self._held_labels, Pass(self._parameters.arrays, {}, self._work)
+        labels, step = self._validation_labels, Pass(self._parameters.arrays, {}, self._work)
         blocks = []
-        for start in range(0, len(self._held), _HELD_ROWS):
-            rows = self._take_features(self._held[start : start + _HELD_ROWS])
-            blocks.append(_validated(self._architecture.forward(step, rows)[0]))
-        losses, _ = compute_losses(_joined(blocks), labels)
+        for start in range(0, len(self._validation), _VALIDATION_ROWS):
+            rows = self._take_features(self._validation[start : start + _VALIDATION_ROWS])
+            blocks.append(_copy_outputs(self._architecture.forward(step, rows)[0]))
+        losses, _ = compute_losses(_join_outputs(blocks), labels)
         return np.where(labels.weights.any(axis=(1, 2)), losses, fitted)
 
-    def _record(self, losses: PerNetwork, validation: PerNetwork) -> None:
+    def _record_epoch(self, losses: PerNetwork, validation: PerNetwork) -> None:
         """Record an epoch's losses, and the parameters of the networks that improved."""
         run = self.run
         run.record(float(losses.mean()), float(validation.mean(dtype=np.float64)))
         each = zip(run.networks, losses.tolist(), validation.tolist(), strict=True)
-        better = [self._goes_on(network) and network.record(*both) for network, *both in each]
+        better = [self._goes_on(network) and network.record(*values) for network, *values in each]
         now = self._parameters.arrays
         if not run.parameters:
             run.parameters = {name: value.copy() for name, value in now.items()}
@@ -221,7 +221,7 @@ class NetworkTrainer(Trainer):
             run.parameters[name][better] = value[better]
 
 
-def _validated(outputs: Outputs) -> Outputs:
+def _copy_outputs(outputs: Outputs) -> Outputs:
     """A copy of the outputs that are validated; their memory is that of the next block too."""
     scores = outputs.preference
     if scores is not None:
@@ -229,7 +229,7 @@ def _validated(outputs: Outputs) -> Outputs:
     return replace(outputs, correct=outputs.correct.copy(), difficulty=None, preference=scores)
 
 
-def _joined(blocks: Sequence[Outputs]) -> Outputs:
+def _join_outputs(blocks: Sequence[Outputs]) -> Outputs:
     """The outputs of several blocks of rows."""
     scores = [block.preference for block in blocks if block.preference is not None]
     return replace(
@@ -271,7 +271,7 @@ def train(
     return [trainer.run for trainer in trainers]
 
 
-def _scaling(features: Features) -> tuple[PerFeature, PerFeature]:
+def _fit_scaling(features: Features) -> tuple[PerFeature, PerFeature]:
     """The mean of each feature, and the multiplier that gives a mean variance of 1.
 
     It is the same for all features that vary, since principal components predict worse with equal
@@ -303,7 +303,7 @@ def fit_ensemble(
         FitError: The losses aren't finite.
     """
     used, rates = usable_rows(examples, missing=-1.0), examples.base_rates
-    mean, scale = _scaling(used.features)
+    mean, scale = _fit_scaling(used.features)
     widths = (examples.features.shape[1], *config.inner)
     learned = rates[examples.learnable]
     network = config.predictor.describe(widths, len(learned))
@@ -322,7 +322,7 @@ def fit_ensemble(
             "the losses aren't finite; check the features, which are up to "
             f"{np.abs(examples.features).max():.3g}, or lower learning_rate"
         )
-    each = [_unscaled(run.parameters, mean, scale, network) for run in runs]
+    each = [_unscale_parameters(run.parameters, mean, scale, network) for run in runs]
     arrays = {name: np.stack([one[name] for one in each]) for name in each[0]}
     named = zip(examples.targets, rates.tolist(), examples.learnable, strict=True)
     fixed = {name: rate for name, rate, is_learned in named if not is_learned}
@@ -334,12 +334,14 @@ def fit_ensemble(
     return PredictorFit(predictor, notes, curves.to_dict())
 
 
-def _unscaled(parameters: Arrays, mean: PerFeature, scale: PerFeature, network: Network) -> Arrays:
+def _unscale_parameters(
+    parameters: Arrays, mean: PerFeature, scale: PerFeature, network: Network
+) -> Arrays:
     """The parameters of the same network for unscaled features."""
-    found = dict(parameters)
+    unscaled = dict(parameters)
     for layer in network.inputs:
         weight, bias = f"weight.{layer.name}", f"bias.{layer.name}"
         divided = parameters[weight] / scale[:, None]
-        found[weight] = divided.astype(np.float32)
-        found[bias] = (parameters[bias] - (mean @ divided)[:, None]).astype(np.float32)
-    return found
+        unscaled[weight] = divided.astype(np.float32)
+        unscaled[bias] = (parameters[bias] - (mean @ divided)[:, None]).astype(np.float32)
+    return unscaled

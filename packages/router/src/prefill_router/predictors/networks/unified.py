@@ -63,9 +63,9 @@ class DifficultyNetworks(Perceptrons):
         def head(arrays: Arrays, rows: Rows) -> Logits:
             return self.network.outputs(arrays, rows, DIFFICULTY)
 
-        each = self._mean(features, head, self.network.side_by_side)
-        found: NDArray[np.float64] = each.mean(axis=1)
-        return found
+        each = self._mean_sigmoid(features, head, self.network.side_by_side)
+        difficulty: NDArray[np.float64] = each.mean(axis=1)
+        return difficulty
 
 
 @final
