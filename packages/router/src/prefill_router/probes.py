@@ -310,15 +310,17 @@ def _reduce_chunks(
 def _fold_scores(
     features: NDArray[np.float32],
     correct: NDArray[np.float64],
-    held: NDArray[np.bool_],
+    is_held: NDArray[np.bool_],
     dims: Sequence[int],
     c: float,
 ) -> NDArray[np.float32]:
     """The scores [dim, query, target] of the held-out rows by probes fitted on the others."""
-    result = np.empty((len(dims), int(held.sum()), correct.shape[1]), dtype=np.float32)
+    result = np.empty((len(dims), int(is_held.sum()), correct.shape[1]), dtype=np.float32)
     probes = None
     for i in np.argsort(dims, kind="stable"):
         columns = np.ascontiguousarray(features[:, : dims[i]])
-        probes = Probes.fit(columns[~held], correct[~held], c=c, tolerance=_TOLERANCE, start=probes)
-        result[i] = probes.scores(columns[held])
+        probes = Probes.fit(
+            columns[~is_held], correct[~is_held], c=c, tolerance=_TOLERANCE, start=probes
+        )
+        result[i] = probes.scores(columns[is_held])
     return result

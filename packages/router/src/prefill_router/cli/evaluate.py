@@ -22,6 +22,8 @@ from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from prefill_router.comparison import ComparisonPlan, ComparisonResult
     from prefill_router.data import RoutingDataset
     from prefill_router.engines import Engine
@@ -313,15 +315,9 @@ def _describe_prices(plan: "ComparisonPlan") -> str:
     return f"{prices} per million tokens, part of these routers' costs"
 
 
-def _show_compare(result: "ComparisonResult") -> None:
-    from prefill_router.comparison import (
-        ONE_BY_ONE,
-        by_number,
-        gains_of,
-        list_left_out,
-        significance_of,
-        verdict,
-    )
+def _make_comparison_table(result: "ComparisonResult") -> "Table":
+    """A row for each router, the best AUC first, marked where it differs from the reference."""
+    from prefill_router.comparison import by_number, gains_of, significance_of
     from prefill_router.evaluation import HEADLINE, worded
 
     table = columns("router", *_COMPARED_METRICS.values(), "over\nmix", "over\nprice")
@@ -334,7 +330,13 @@ def _show_compare(result: "ComparisonResult") -> None:
         ]
         gains = [worded(gain.value, "points", signed=True) for gain in gains_of(fitted).values()]
         table.add_row(fitted.name, *cells, *gains)
-    out.print(table)
+    return table
+
+
+def _show_compare(result: "ComparisonResult") -> None:
+    from prefill_router.comparison import ONE_BY_ONE, list_left_out, verdict
+
+    out.print(_make_comparison_table(result))
     out.print(
         "over mix, over price: the gain over the best fixed mix, and over price alone, at the "
         "router's setting",
@@ -350,9 +352,9 @@ def _show_compare(result: "ComparisonResult") -> None:
         err.say(line)
     for line in verdict(result):
         out.print(line)
-    lost = result.beaten_by_constant
-    if lost:
-        out.print(f"not surely better than a constant: {', '.join(lost)}")
+    weak = result.beaten_by_constant
+    if weak:
+        out.print(f"not surely better than a constant: {', '.join(weak)}")
 
 
 def _compare_routers(

@@ -307,10 +307,7 @@ def learn(
     train = dataset.select(split["train"])
     if np.isnan(train.correct).all():
         raise FitError("no training query has a label; check the outcomes and the split")
-    families = [
-        family.fit(train, states, seed=config.seed, progress=progress) for family in recipe.features
-    ]
-    features = FeatureSet(tuple(families))
+    features = _fit_features(config, train, states, progress)
     columns = features.read(PromptStates.of_dataset(train, states))
     reference = TrainReference.fit(columns, train.correct)
     examples, unbiased_labels = _make_examples(config, columns, train, progress)
@@ -346,11 +343,26 @@ def learn(
         return settle_votes(router, train)
     del columns, examples  # large, where there are many rows, and not needed for what follows
     expected = _costs_out_of_fold(costs, output, train, tokens)
-    references = References.fit(train, costs.scale.normalise(expected)).to_dict()
-    router = router.with_record(router.record.model_copy(update={"references": references}))
+    router = _with_references(router, train, expected)
     if unseen is None:
         return router
     return _with_choices(router, config, unseen, train, expected)
+
+
+def _fit_features(
+    config: FitConfig, train: RoutingDataset, states: Sequence[Activations], progress: Progress
+) -> FeatureSet:
+    families = [
+        family.fit(train, states, seed=config.seed, progress=progress)
+        for family in config.recipe.features
+    ]
+    return FeatureSet(tuple(families))
+
+
+def _with_references(router: Router, train: RoutingDataset, cost: NDArray[np.float64]) -> Router:
+    """The router with the rules that it is compared with, learned from the train rows."""
+    references = References.fit(train, router.costs.scale.normalise(cost)).to_dict()
+    return router.with_record(router.record.model_copy(update={"references": references}))
 
 
 def _make_examples(

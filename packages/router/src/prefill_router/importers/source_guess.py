@@ -319,10 +319,10 @@ class _Table:
         others = [name for name in candidates if name != first and not self._are_alike(first, name)]
         return self._choose_first("target", [first, *others] if first else [])
 
-    def _are_alike(self, one: str, other: str) -> bool:
+    def _are_alike(self, first: str, second: str) -> bool:
         """Whether two columns name the same things, such as a model's name and its number."""
         pairs = set(
-            zip(map(str, self._list_items(one)), map(str, self._list_items(other)), strict=False)
+            zip(map(str, self._list_items(first)), map(str, self._list_items(second)), strict=False)
         )
         return len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs})
 
