@@ -90,9 +90,9 @@ def paper(address: str | None) -> str:
     sites = [Site(layer, pooling) for layer in range(2, 5) for pooling in ("last", "mean")]
     engine = None if address is None else RayEngine(address=address, workers=(2, 2))
     answers = make_routing_dataset(queries=100, seed=5)
-    recipes = reproduction.routers(means.encoders, means.embedding, options)
+    recipes = reproduction.make_recipes(means.encoders, means.embedding, options)
     few = {name: recipes[name] for name in ("SharedTrunkNet", "kNN majority", "kNN score")}
-    with patch.object(reproduction, "routers", return_value=few):
+    with patch.object(reproduction, "make_recipes", return_value=few):
         runs = reproduction.reproduce(
             "mmlu-pro",
             answers,

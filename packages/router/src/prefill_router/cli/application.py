@@ -394,7 +394,7 @@ def format_count(number: int, one: str, several: str = "") -> str:
 
 
 _PROGRAM = "from prefill_router.cli import main; main()"
-_START_SECONDS = 60.0
+_START_SECONDS = 180.0
 
 
 @final
