@@ -38,15 +38,15 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> Series:
         deployment_breakers={"large@east": "open"},
     )
     metrics = Metrics(["small", "large"])
-    metrics.refused(503)
-    metrics.passed("retrieve", OUTCOME)
+    metrics.count_refusal(503)
+    metrics.count_passthrough("retrieve", OUTCOME)
     ends = (
         *(attempt("small", "overloaded"), attempt("small", "overloaded")),
         replace(attempt("large"), deployment="large@east"),
     )
     failed = receipt(choice={"fallback": "deadline"}, outcome={"attempts": ends, "usage": None})
     metrics.use_encoder_prices(SavingsSettings(encoder_second_dollars=0.01))
-    metrics.scored(1.0)
+    metrics.count_score(1.0)
     compared = replace(RECEIPT, baseline="large")
     for one in (compared, failed, replace(failed, cost=None), replace(compared, cost=None)):
         metrics.observe(one)

@@ -144,14 +144,14 @@ def test_a_fold_is_scored_as_evaluate_does(tmp_path: Path) -> None:
     rows = bench.rows(1, calibrated=True)
     parts = [set(part.query_ids) for part in (rows.fit, rows.calibration, rows.judged)]
     assert sum(map(len, parts)) == len(set.union(*parts)) == len(train.dataset)
-    fit, held, judged = bench._features(recipe, rows, 1)
+    fit, held, judged = bench._read_features(recipe, rows, 1)
     from prefill_router.predictors import Examples
 
     examples = Examples(fit, rows.fit.correct, ANSWERS.pool.names, ("",) * len(fit))
     predictor = recipe.predictor.fit(examples, seed=0).predictor
     names = ANSWERS.pool.names
     platt = fit_calibrator("platt", predictor.correctness(held), rows.calibration.correct, names)
-    said: Predictions = bench._predictions(
+    said: Predictions = bench._make_predictions(
         rows, platt.calibrator.calibrate(predictor.correctness(judged)), recipe, fit, judged
     )
     headline = evaluate(said, rows.judged, resamples=0).headline

@@ -369,7 +369,7 @@ def _fit(
 ) -> RouterFit:
     recipe, config = settings.recipe, FitConfig(setting=SettingRule(lose=_LOSE))
     options: dict[str, Any] = {
-        "drawn": folds,
+        "split": folds,
         "sources": settings.sources,
         "verdict": True,
         "progress": progress,
