@@ -63,9 +63,28 @@ def test_again_it_goes_on_and_keeps_the_pool_file(made: tuple[Path, Done]) -> No
     out = ("--out", folder / "out", "--encoder", "minipool")
     again = run("quickstart", folder / "answers.csv", *out)
     assert again.code == 0, again.err
-    assert began(again) == ["import", "describe", "encode"]
+    assert began(again) == ["import", "describe", "encode", "fit"], "the prices are others"
     assert "127.0.0.1:9" in pool.read_text()
     assert "$1 / $2" in again.out
+    listed = folder / "prices.csv"
+    listed.write_text(
+        "target,usd_per_million_input_tokens,usd_per_million_output_tokens\nmine,3,4\nother,5,6\n"
+    )
+    repriced = run("quickstart", folder / "answers.csv", *out, "--prices", listed)
+    assert repriced.code == 0, repriced.err
+    assert f"those of {listed} are now in {pool}" in repriced.err
+    assert "127.0.0.1:9" in pool.read_text()
+    assert Router.load(folder / "out" / "router").pool["mine"].output_price == 4
+    last = run("quickstart", folder / "answers.csv", *out, "--prices", listed)
+    assert began(last) == ["import", "describe", "encode"]
+
+
+def test_answers_without_costs_say_what_to_add(tmp_path: Path) -> None:
+    table = [{k: v for k, v in row.items() if "cost" not in k} for row in rows(80)]
+    source = write_csv(tmp_path / "answers.csv", table)
+    done = run("quickstart", source, "--out", tmp_path / "out", "--encoder", "minipool")
+    assert done.code == 0, done.err
+    assert "no cost is known, so nothing can be saved yet: add a column 'cost'" in done.out
 
 
 def unlabelled(folder: Path) -> Path:

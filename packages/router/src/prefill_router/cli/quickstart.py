@@ -99,6 +99,8 @@ def quickstart(
     listed = pool if pool.is_file() else prices
     files.check_place(to, replaced=False)
     read = _Source.of(sources, columns, format_, asks=not yes)
+    if prices is not None and pool.is_file():
+        _update_prices(pool, prices)
     err.say("\n".join(f"{name}: {fact}" for name, fact in read.facts.items()))
     job = CommandRun(to, to / "log")
     priced = (read.prices, listed) if read.prices and listed else ()
@@ -125,6 +127,24 @@ def quickstart(
     out.say("next:\n" + "\n".join(f"  {line}" for line in result.steps))
     page = to / "index.html"
     out.say(f"page: {page if page.exists() else to}")
+
+
+def _update_prices(pool: Path, prices: Path) -> None:
+    """Give the targets in the pool file of an earlier run the prices of another file."""
+    from prefill_router.importers import read_prices
+    from prefill_router.targets import read_pool, write_pool
+
+    before, listed = read_pool(pool), read_prices(prices)
+    known = {
+        target.name: (target.input_price, target.output_price)
+        for target in listed
+        if target.input_price is not None and target.output_price is not None
+    }
+    updated = {name: price for name, price in known.items() if name in before.names}
+    after = before.with_prices(updated, date=listed.prices_date)
+    if after != before:
+        write_pool(after, pool)
+        err.say(f"prices: those of {prices} are now in {pool}")
 
 
 @final

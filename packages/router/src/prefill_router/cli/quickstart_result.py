@@ -37,6 +37,12 @@ _FAMILIES: Final[Mapping[str, str]] = {
 _OPEN = ("gpt-oss",)
 
 
+_NO_COSTS = (
+    "no cost is known, so nothing can be saved yet: add a column 'cost' (US dollars an answer), or "
+    "columns 'input_tokens' and 'output_tokens' and give --prices; then run this again"
+)
+
+
 def starter_pool(pool: "Pool") -> "Pool":
     """The pool with a provider for each target that has no endpoint.
 
@@ -64,6 +70,13 @@ def starter_pool(pool: "Pool") -> "Pool":
         )
         targets.append(_place_target(target, name, model))
     return Pool(tuple(targets), pool.prices_date, tuple(providers.values()))
+
+
+def _list_prices(pool: "Pool") -> dict[str, tuple[float | None, ...]]:
+    """What each target costs, by its name."""
+    from prefill_router.targets import PRICES
+
+    return {target.name: tuple(getattr(target, name) for name in PRICES) for target in pool}
 
 
 def _place_target(target: "Target", provider: str, model: str) -> "Target":
@@ -236,6 +249,8 @@ class QuickstartResult:
             verdict = self.evaluation.verdict
         if verdict is not None:
             self.lines += [f"{verdict.word}: {verdict.because}", *verdict.lines]
+        if self.evaluation is not None and not self._mean_costs():
+            self.lines.append(_NO_COSTS)
         chosen = router.record.chosen
         rule = "" if chosen is None else f": {chosen.rule}"
         self.lines.append(f"it is used at lam {router.setting:.3g}{rule}")
@@ -302,7 +317,10 @@ class QuickstartResult:
             return False
         router = Router.load(folder)
         is_judged = router.cross_fit is not None or "test" in router.split.parts
-        return is_judged and router.record.trained_on.fingerprint == self.dataset.fingerprint
+        is_same = router.record.trained_on.fingerprint == self.dataset.fingerprint
+        return (
+            is_judged and is_same and _list_prices(router.pool) == _list_prices(self.dataset.pool)
+        )
 
     def _note_pool(self) -> None:
         from prefill_router.targets import read_pool
