@@ -11,7 +11,7 @@ from pydantic import Field
 
 from prefill_router import files
 from prefill_router.cli import options as opt
-from prefill_router.cli.application import app, err, out, print_json
+from prefill_router.cli.application import app, err, format_count, out, print_json
 from prefill_router.cli.commands import UsageError, by_name, parse_choice, usage_errors
 from prefill_router.options import AT_LEAST_ONE, NOT_NEGATIVE
 from prefill_router.progress import BarProgress
@@ -380,6 +380,7 @@ def _print_blocks(features: "FeatureExtractor") -> None:
             if b is block
         ]
         out.say(
-            f"{len(readers)} targets read {block.provenance.encoder} {block.site.name}, "
+            f"{format_count(len(readers), 'target')} {'reads' if len(readers) == 1 else 'read'} "
+            f"{block.provenance.encoder} {block.site.name}, "
             f"PCA {block.dim}"
         )

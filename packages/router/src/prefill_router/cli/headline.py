@@ -31,7 +31,7 @@ _ROWS = {
     "oracle_distance": ("oracle distance", 1, ""),
     "max_lam_accuracy": ("paper's*: highest accuracy over lam", 100, "%"),
     "headroom_captured": ("paper's*: headroom captured", 100, "%"),
-    "cost_savings": ("paper's*: saved against the dearest", 100, "%"),
+    "cost_savings": ("paper's*: saved against the most expensive", 100, "%"),
 }
 _PAPER = (
     "The router's lam, the lam of its savings, and the target that it is compared with were chosen "

@@ -258,7 +258,7 @@ class Evaluation:
     def caution(self) -> str:
         """Which queries are compared, what labels mean, and if conversations are few."""
         few = warn_of_few(self.conversations)
-        return "; ".join(filter(None, (self.coverage.note, self.meaning.note, few)))
+        return "; ".join(filter(None, (self.coverage.note.rstrip("."), self.meaning.note, few)))
 
     def with_parts(
         self,

@@ -21,7 +21,9 @@ from prefill_router.evaluation.metrics import (
 from prefill_router.evaluation.reliability import calibration_error, chance_error
 from prefill_router.evaluation.scores import NO_COST, Scores, metric, regime_metric, target_metric
 
-_NONE_CHOSEN = "no lam was chosen on train rows, or no cost is known; fit the router again"
+_NONE_CHOSEN = (
+    "no lam was chosen on train rows; fit the router again, on answers whose costs are known"
+)
 _NO_HEADROOM = "the oracle is no better than the best single target, so there is no headroom"
 _SINGLE_RUNS = (
     "the labels come from single runs, as far as is known, and an oracle profits from their luck: "

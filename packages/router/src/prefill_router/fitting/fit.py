@@ -528,10 +528,9 @@ def _fit_calibrator(
 
 def _list_notes(costs: CostEstimator, features: FeatureSet, rows: int) -> tuple[str, ...]:
     free = ("no costs are known, so every lam but 0 chooses the most probable target",)
-    estimated = [
-        f"{name} lacks prices or output token counts; its cost is learned from the recorded ones"
-        for name in costs.recorded_targets
-    ]
+    names = ", ".join(costs.recorded_targets)
+    estimated = [f"costs are learned from the recorded ones, not from prices and tokens: {names}"]
+    estimated = estimated if names else []
     site_notes = [
         f"{target}: {choice['note']}"
         for family in features.families
