@@ -1,9 +1,13 @@
 """What must hold for parts as they were saved once: read, used and written as ever.
 
-A JSON file holds one of each kind, what it was given and what it gave.
+A JSON file holds one of each kind, what it was given and what it gave. A predictor of a new kind
+is added once, before it is first used:
+
+    python -m packages.router.tests.router.saved_part_contract FILE '{"kind": "logistic"}'
 """
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +20,7 @@ from prefill_router.cost import OutputHead
 from prefill_router.errors import CorruptError
 from prefill_router.features.base import load_family
 from prefill_router.policy import from_dict
-from prefill_router.predictors import load_predictor
+from prefill_router.predictors import Examples, load_predictor, predictor_config
 from prefill_router.router.reference import TrainReference
 
 LOAD: dict[str, Any] = {
@@ -114,3 +118,34 @@ def check_claimed_size(saved: SavedPart, field: str) -> None:
     claimed: Any = 10**30 if isinstance(value, int) else [10**30] * len(value)
     with pytest.raises(CorruptError):
         saved.load(**{field: claimed})
+
+
+def add_predictor(file: Path, options: dict[str, Any]) -> str:
+    """Fit a predictor on a few rows, and add it to a file that has none of its name; its name."""
+    config = predictor_config(options)
+    random = np.random.default_rng(0)
+    features = random.normal(size=(16, 3)).astype(np.float32)
+    correct = (features + random.normal(size=(16, 3)) > 0).astype(np.float64)
+    predictor = config.fit(Examples(features, correct, ("a", "b", "c"), ("",) * 16)).predictor
+    tensors = {
+        key: {"dtype": str(array.dtype), "shape": array.shape, "values": array.ravel().tolist()}
+        for key, array in predictor.tensors().items()
+    }
+    content = json.loads(file.read_text(encoding="utf-8"))
+    name = f"predictor {predictor.kind}"
+    if name in content:
+        raise SystemExit(f"{file} has {name!r} already; what was saved once must stay readable")
+    content[name] = {
+        "config": predictor.to_dict(),
+        "tensors": tensors,
+        "given": features[:4].tolist(),
+        "gives": predictor.correctness(features[:4]).tolist(),
+    }
+    lines = (f"{json.dumps(k)}:{json.dumps(v, separators=(',', ':'))}" for k, v in content.items())
+    file.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    return name
+
+
+if __name__ == "__main__":
+    added = add_predictor(Path(sys.argv[1]), json.loads(sys.argv[2]))
+    sys.stdout.write(f"{added!r} was added to {sys.argv[1]}\n")

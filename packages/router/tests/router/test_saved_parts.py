@@ -6,6 +6,7 @@ import pytest
 
 from packages.router.tests.part_cases import check_cases
 from packages.router.tests.router.saved_part_contract import (
+    add_predictor,
     check_claimed_size,
     check_names_no_code,
     check_results,
@@ -32,6 +33,18 @@ def test_every_kind_is_there(sort: str) -> None:
     check_cases(
         KINDS[sort], kinds, add="a saved part", to="packages/router/tests/router/saved_parts.json"
     )
+
+
+def test_a_predictor_is_added_once(tmp_path: Path) -> None:
+    file = tmp_path / "saved_parts.json"
+    file.write_text("{}")
+    name = add_predictor(file, {"kind": "knn_score", "k": 3})
+    (saved,) = read_parts(file).values()
+    assert (saved.name, name) == ("predictor knn_score",) * 2
+    check_written(saved)
+    check_results(saved)
+    with pytest.raises(SystemExit, match="already"):
+        add_predictor(file, {"kind": "knn_score", "k": 4})
 
 
 def test_parts_without_a_kind_are_there() -> None:
