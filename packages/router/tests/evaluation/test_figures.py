@@ -10,6 +10,7 @@ from packages.router.tests.evaluation.trials import random_system
 from prefill_router.evaluation import Evaluation, References, Trial, evaluate, worded
 from prefill_router.evaluation.bootstrap import Band, Estimate
 from prefill_router.reporting.evaluation_charts import draw, draw_side_by_side, drawing
+from prefill_router.reporting.evaluation_report import evaluation_figures
 from prefill_router.reporting.evaluation_tables import references
 from prefill_router.reporting.report import BOLD, Cell, Table, estimate_cell, significance
 from prefill_router.reporting.report_files import page, style
@@ -125,7 +126,9 @@ def test_without_costs_there_is_no_dearest_target() -> None:
     free = dataclasses.replace(data, recorded_cost=np.full((40, 4), np.nan))
     found = evaluate(predictions, free, resamples=0)
     assert np.isnan(found.curve.dearest_share).all()
-    assert drawing(found, "raw").dearest is None
+    assert drawing(found, "raw").costliest is None
+    assert drawing(found, "raw").is_empty
+    assert [figure.caption for figure in evaluation_figures(found)] == ["", ""]
 
 
 def test_bold_is_surely_better_and_brackets_surely_worse() -> None:

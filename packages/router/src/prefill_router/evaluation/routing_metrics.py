@@ -22,7 +22,7 @@ from prefill_router.evaluation.reliability import calibration_error, chance_erro
 from prefill_router.evaluation.scores import NO_COST, Scores, metric, regime_metric, target_metric
 
 _NONE_CHOSEN = (
-    "no lam was chosen on train rows; fit the router again, on answers whose costs are known"
+    "no cost is known, or no lam was chosen on train rows; fit the router on answers with costs"
 )
 _NO_HEADROOM = "the oracle is no better than the best single target, so there is no headroom"
 _SINGLE_RUNS = (

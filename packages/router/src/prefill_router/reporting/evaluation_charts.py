@@ -94,6 +94,12 @@ class Drawing:
     costliest: tuple[str, Values] | None = None
     price: tuple[PricePoints, PricePoints] | None = None
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no point of the curve has a cost."""
+        x, y = self.curve
+        return not np.isfinite(x * y).any()
+
     def rows(self) -> list[dict[str, Any]]:
         """The data of the figure, one row per point."""
         rows = [_make_row("router", "", *xy) for xy in zip(*self.curve, strict=True)]
@@ -172,14 +178,15 @@ def _make_normalised_drawing(
 
 def draw(what: Drawing) -> Figure:
     """Draw a figure."""
-    figure = new_figure(9.4, 6.0 if what.costliest is None else 7.2)
-    x, y = what.curve
-    if not np.isfinite(x * y).any():
+    if what.is_empty:
+        figure = new_figure(9.4, 0.8)
         axes = figure.add_subplot()
         axes.text(0.5, 0.5, "no cost is known, so there is nothing to draw", ha="center", color=INK)
         axes.set_axis_off()
         return figure
+    figure = new_figure(9.4, 6.0 if what.costliest is None else 7.2)
     axes, below = _make_panels(figure, what)
+    x, y = what.curve
     order, step = np.argsort(x, kind="stable"), max(1, len(x) // _MOST)
     axes.plot(x[order][::step], y[order][::step], color=BLUE, lw=1.8, label="router", zorder=3)
     _draw_band(axes, what.band)

@@ -198,7 +198,9 @@ def evaluation_figures(evaluation: Evaluation) -> list[ReportFigure]:
 
     drawings = [drawing(evaluation, "raw"), drawing(evaluation, "normalised")]
     return [
-        ReportFigure(name, draw(what), what.rows(), caption, label=what.title)
+        ReportFigure(
+            name, draw(what), what.rows(), "" if what.is_empty else caption, label=what.title
+        )
         for (name, caption), what in zip(_CAPTIONS.items(), drawings, strict=True)
     ]
 
