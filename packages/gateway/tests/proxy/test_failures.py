@@ -94,6 +94,8 @@ ELSEWHERE: dict[str, tuple[Script, str]] = {
     "402": (whole(ERROR, status=402), "unauthorised"),
     "403": (whole(ERROR, status=403), "unauthorised"),
     "404": (whole(ERROR, status=404), "unknown_model"),
+    "405": (whole(ERROR, status=405), "unknown_call"),
+    "501": (whole(ERROR, status=501), "unknown_call"),
     "too long": (
         whole({"error": {"code": "context_length_exceeded"}}, status=400),
         "context_too_long",
@@ -117,7 +119,8 @@ def test_what_a_retry_cannot_mend_goes_to_the_next_target_at_once(what: str) -> 
     client, app, _ = asked([script], [GOOD_WHOLE])
     assert client.status == 200
     assert app.ends == [("a", end), ("b", "answered")]
-    assert app.breakers.failures("a") == (0 if end in ("context_too_long", "unsupported") else 1)
+    is_harmless = end in ("context_too_long", "unsupported", "unknown_call")
+    assert app.breakers.failures("a") == (0 if is_harmless else 1)
 
 
 @pytest.mark.parametrize("status", [400, 413, 415, 422])
@@ -188,7 +191,7 @@ def test_at_the_end_of_all_an_error_lists_what_was_tried_and_nothing_else() -> N
     assert client.status == 502
     error = json.loads(client.body)["error"]
     assert error["code"] == "no_target_answered"
-    assert "a: server_error, a: server_error, b: unauthorised" in error["message"]
+    assert "a: server_error 2 times, b: unauthorised" in error["message"]
     assert "secret" not in client.body.decode()
     assert client.headers["x-own"] == "None 3"
     assert client.headers["x-should-retry"] == "false"  # SDKs would ask twice more
@@ -267,6 +270,31 @@ def test_nobody_listens() -> None:
     client, app = asyncio.run(ask())
     assert client.status == 200
     assert app.ends == [("a", "connect"), ("a", "connect"), ("b", "answered")]
+
+
+def test_targets_of_a_server_that_cannot_be_reached_wait_for_those_of_others() -> None:
+    async def ask() -> tuple[Asked, Gateway]:
+        async with Fake(GOOD_WHOLE) as gone:
+            url = gone.url
+        failures = QUICK.model_copy(update={"retries": 0, "targets": 2})
+        async with Fake(GOOD_WHOLE) as fake, gateway(url, url, url, fake, failures=failures) as app:
+            return await Asked().ask(app), app
+
+    client, app = asyncio.run(ask())
+    assert client.status == 200
+    assert app.ends == [("a", "connect"), ("d", "answered")]
+
+
+def test_where_no_server_can_be_reached_all_targets_are_asked() -> None:
+    async def ask() -> tuple[Asked, Gateway]:
+        async with Fake(GOOD_WHOLE) as gone:
+            url = gone.url
+        async with gateway(url, url) as app:
+            return await Asked().ask(app), app
+
+    client, app = asyncio.run(ask())
+    assert app.ends == [(name, "connect") for name in "aabb"]
+    assert b"(a: connect 2 times, b: connect 2 times); try again later" in client.body
 
 
 def test_in_a_tool_loop_nobody_else_is_asked() -> None:

@@ -42,7 +42,10 @@ from prefill_router_gateway.settings import FailureSettings
 
 _WORDS: Mapping[str, Words] = {
     "silence": ("sent nothing for too long", "raise silence_seconds"),
-    "unknown_call": ("doesn't support this call", "name a target that does"),
+    "unknown_call": (
+        "doesn't support this call",
+        "leave it out of serves in the pool file, or name a target that supports it",
+    ),
     "malformed": ("sent something other than an answer", "check its base_url and dialect"),
 }
 _PATHS: dict[Endpoint, bytes] = {
@@ -74,6 +77,7 @@ class ProviderEndpoint:
         failures: Settings whose time limits, where set, override the provider's.
 
     Attributes:
+        origin: The scheme, host and port of its server.
         key: Its key; None where it needs none.
         limits: The time limits of its answers.
         thinking_limits: The same for answers that begin with minutes of thinking.
@@ -84,6 +88,7 @@ class ProviderEndpoint:
 
     def __init__(self, provider: Provider, key: str, *, failures: FailureSettings) -> None:
         url = httpx2.URL(provider.base_url)
+        self.origin = f"{url.scheme}://{url.netloc.decode()}"
         connect = failures.connect_seconds or provider.connect_seconds
         self._calls: ConnectionPool | ProxiedConnections = _calls(url, connect_seconds=connect)
         self._is_anthropic = provider.dialect == "anthropic"

@@ -459,6 +459,7 @@ class CallAttempts:
         self._began = 0.0
         self.deployment: str | None = None
         self.attempts: list[TargetAttempt] = []
+        self._unreached: set[str] = set()
         self.calls = 0
         self.wait: float | None = None
         self.sent_hints: Fields = {}
@@ -499,6 +500,8 @@ class CallAttempts:
             failure = failure or AttemptFailedError(end, status=status)
             words = self._ways.lines[name].describe(failure)
         self._add(name, end, status, self._clock() - self._began, words)
+        if end == "connect":
+            self._unreached.add(self._ways.lines[name].origin)
         breakers = self._ways.breakers
         if not silent and (end == "answered" or end in HARMLESS):
             breakers.succeeded(name)
@@ -539,10 +542,9 @@ class CallAttempts:
         shared, failed = self._ways.shared, set[str]()
         order = self._call.order[:1] if self._call.stay else self._call.order
         result: OpenResponse | AttemptFailedError | None = None
-        asked = 0
-        for target in order:
-            if asked == self._ways.failures.targets:
-                break
+        asked, waiting = 0, list(order)
+        while waiting and asked < self._ways.failures.targets:
+            target = self._pop_reachable(waiting)
             model = shared.get(target, target)
             if model in failed:
                 continue
@@ -562,6 +564,14 @@ class CallAttempts:
         only_client = self.attempts[-1].end == "refused" or ends <= OF_ONE_TARGET
         is_alone = ends == {"rate_limited"} and len({a.target for a in self.attempts}) == 1
         return result.refusal if only_client or is_alone else None
+
+    def _pop_reachable(self, waiting: list[str]) -> str:
+        """Take the first target with a server that this request hasn't failed to reach, if any."""
+        unreached = self._unreached
+        for place, target in enumerate(waiting if unreached else ()):
+            if {self._ways.lines[name].origin for name in self._deployments(target)} - unreached:
+                return waiting.pop(place)
+        return waiting.pop(0)
 
     def _deployments(self, target: str) -> Sequence[str]:
         order, call = self._ways.deployments.get(target), self._call

@@ -8,6 +8,7 @@ import json
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import final
@@ -38,6 +39,8 @@ HARMLESS: frozenset[AttemptEnd] = OF_ONE_TARGET | {"refused", "unknown_call"}
 LATE: frozenset[AttemptEnd] = frozenset(("first_token_timeout", "silence", "answer_timeout"))
 
 _CLIENTS_OWN = frozenset((400, 406, 413, 414, 415, 422, 431, 451))
+_LACKING = frozenset((405, 501))
+"""The statuses by which a target says that it doesn't support the call."""
 _LIKE_ANY_CALL = frozenset((401, 402, 403, 429, 503, 529))
 """The statuses that mean the same for passthrough calls as for all others."""
 _LIMIT = r"(max_tokens|max_completion_tokens)(?!\w)"
@@ -121,7 +124,9 @@ def classify_refusal(refusal: TargetRefusal, *, key: str | None) -> AttemptFaile
     status = refusal.status
     error = read_error(parsed(refusal.body.strip()) or {})
     end = attempt_end(kind_of(error, status))
-    if end == "refused" and status not in _CLIENTS_OWN:
+    if status in _LACKING:
+        end = "unknown_call"
+    elif end == "refused" and status not in _CLIENTS_OWN:
         end = "malformed"
     quotes = key is not None and quotes_key(refusal.body, key)
     if end in HARMLESS and quotes:
@@ -232,7 +237,8 @@ def no_answer_error(attempts: Sequence[TargetAttempt], *, wait: float | None) ->
             status=404,
             code="unknown_call",
         )
-    tried = ", ".join(f"{attempt.target}: {attempt.end}" for attempt in attempts)
+    counts = Counter(f"{attempt.target}: {attempt.end}" for attempt in attempts)
+    tried = ", ".join(f"{end}{f' {n} times' if n > 1 else ''}" for end, n in counts.items())
     seconds = max(1, math.ceil(wait or 0))
     when = "later" if wait is None else f"in {seconds} s"
     able = dict.fromkeys(a.target for a in attempts if a.end not in OF_ONE_TARGET)
