@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -113,6 +114,16 @@ def test_why_a_call_failed_is_explained(tmp_path: Path) -> None:
     file = write(tmp_path / "a.sqlite", [made_receipt(1, outcome={"attempts": (failed,)})])
     told = succeeded("explain", "last", "--receipts", file)
     assert f"asked large: connect, 0.250 s\n  {why}\n" in told
+
+
+def test_retries_that_end_alike_are_explained_once(tmp_path: Path) -> None:
+    why = "its endpoint at http://large/v1 can't be reached, since its host is unknown; check it"
+    failed = TargetAttempt(target="large", end="connect", status=None, seconds=0.25, failure=why)
+    answered = TargetAttempt(target="large", end="answered", status=200, seconds=1.0)
+    attempts = (failed, replace(failed, seconds=0.5), answered)
+    file = write(tmp_path / "a.sqlite", [made_receipt(1, outcome={"attempts": attempts})])
+    told = succeeded("explain", "last", "--receipts", file)
+    assert f"asked large 2 times: connect, 0.750 s\n  {why}\nasked large: answered" in told
 
 
 def test_the_version_that_decided_is_explained_with_the_evidence_of_its_step(

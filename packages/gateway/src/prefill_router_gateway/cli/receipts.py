@@ -8,6 +8,7 @@ deletes receipts and what was kept to learn from them.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from prefill_router.router import VersionStep
     from prefill_router_gateway import Receipt
     from prefill_router_gateway.receipts import Explanation, Mean, Savings, SavingsEstimate
+    from prefill_router_gateway.records import TargetAttempt
 
 SINCE_HELP = "Only requests since this time: 24h, 7d, or a date or time as 2026-11-22T08:30 (UTC)."
 RECEIPTS = "sqlite:///receipts.sqlite"
@@ -157,16 +159,24 @@ def _target_table(explanation: "Explanation") -> Table:
 
 
 def _show_calls(explanation: "Explanation") -> None:
-    for attempt in explanation.receipt.outcome.attempts:
+    attempts = explanation.receipt.outcome.attempts
+    for alike in (list(group) for _, group in groupby(attempts, _what_came)):
+        attempt, times = alike[0], f" {len(alike)} times" if len(alike) > 1 else ""
         name = attempt.deployment or attempt.target
         if attempt.end == "breaker_open":
             out.print(f"{name} wasn't asked: its breaker was open")
             continue
         status = "" if attempt.status is None else f", status {attempt.status}"
         end = attempt.end.replace("_", " ")
-        out.print(f"asked {name}: {end}{status}, {attempt.seconds:.3f} s")
+        seconds = sum(attempt.seconds for attempt in alike)
+        out.print(f"asked {name}{times}: {end}{status}, {seconds:.3f} s")
         if attempt.failure is not None:
             out.say(f"  {attempt.failure}")
+
+
+def _what_came(attempt: "TargetAttempt") -> "TargetAttempt":
+    """An attempt without its duration: what retries have in common."""
+    return replace(attempt, seconds=0.0)
 
 
 def _show_amounts(explanation: "Explanation") -> None:
