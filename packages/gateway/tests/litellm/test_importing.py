@@ -466,6 +466,8 @@ def test_the_command_writes_a_pool_and_settings(
     pool, settings = tmp_path / "pool.yaml", tmp_path / "gateway.yaml"
     told = succeeded("import-litellm", config, "--out", pool, "--settings", settings)
     assert "keys are read from AZURE, LAB_OPENAI, MISTRAL_API_KEY" in told
+    words = " ".join(told.split())
+    assert f"next: prefill-router serve --pool {pool} --config {settings} --default large" in words
     assert read_pool(pool) == import_config(config, environment=ENVIRONMENT).pool
     assert read_settings(settings).failures.retries == 2
     found = json.loads(succeeded("import-litellm", config, "--out", pool, "--json"))

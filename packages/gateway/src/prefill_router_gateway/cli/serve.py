@@ -1,5 +1,6 @@
 """`prefill-router serve`, `import-litellm` and `key`: the gateway, its pool and clients' keys."""
 
+import shlex
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -20,6 +21,7 @@ from prefill_router.options import AT_LEAST_ONE, PORT, POSITIVE, SHARE
 from prefill_router.remote import PathOrUrl
 
 if TYPE_CHECKING:
+    from prefill_router.targets import Pool
     from prefill_router_gateway.guard import ClientKey
     from prefill_router_gateway.litellm import ImportedConfig
     from prefill_router_gateway.runtime import GatewayPaths, LoadedGateway
@@ -288,6 +290,18 @@ def _show_import(conversion: "ImportedConfig", to: Path, settings: Path | None) 
     for left in conversion.left_out:
         whose = f" of {', '.join(left.models)}" if left.models else ""
         err.say(f"left out: {left.what}{whose}: {left.why}")
+    _show_next(conversion.pool, to, settings)
+
+
+def _show_next(pool: "Pool", to: Path, settings: Path | None) -> None:
+    """Say how to check what was written; without chats no target can be the default."""
+    default = next((name for name in pool.names if "chat" in pool.serves(name)), None)
+    if default is None:
+        return
+    config = [] if settings is None else ["--config", str(settings)]
+    words = ["serve", "--pool", str(to), *config, "--default", default, "--check"]
+    out.say(f"next: {shlex.join(['prefill-router', *words])}")
+    out.say("  with a router, its folder takes the place of --default")
 
 
 def _print_json(conversion: "ImportedConfig", to: Path, settings: Path | None) -> None:

@@ -31,7 +31,19 @@ from prefill_router_gateway.settings import FailureSettings, LimitSettings, Sett
 
 _NO_COUNTERPART = "has no counterpart"
 _ROUTES = "the router chooses, and its order gives the fallbacks"
+_BUDGETS = "budgets of the settings are dollars per hour or day; keys have their own"
+_METRICS = "metrics are at /metrics, for Prometheus; traces has OpenTelemetry"
+_SHARED = "replicas share budgets and conversations through PostgreSQL, see shared.url"
 _WHY = {
+    "max_budget": _BUDGETS,
+    "budget_duration": _BUDGETS,
+    "callbacks": _METRICS,
+    "success_callback": _METRICS,
+    "failure_callback": _METRICS,
+    "redis_host": _SHARED,
+    "redis_port": _SHARED,
+    "redis_password": _SHARED,
+    "redis_url": _SHARED,
     "routing_strategy": _ROUTES,
     "routing_strategy_args": _ROUTES,
     "fallbacks": _ROUTES,

@@ -346,7 +346,7 @@ def _check_targets(settings: GatewaySettings | None, pool: Pool, light: LightRou
     if not targets:
         problems.append(
             f"the pool has none of the router's targets {list(light.pool.names)}; it has "
-            f"{list(pool.names)}"
+            f"{list(pool.names)}; name the targets of the pool file as the router does"
         )
     there = f"of the router's targets the pool has {sorted(targets)}"
     fallback = None if settings is None else settings.routing.fallback

@@ -36,8 +36,9 @@ def provider_keys(
     lacking = sorted({n for n in named.values() if n is not None and not environment.get(n)})
     if lacking:
         theirs = sorted(p.name for p, n in named.items() if n in lacking)
+        several = "s" if len(lacking) > 1 else ""
         raise ConfigError(
-            f"no key for {', '.join(theirs)}: set the environment variable "
+            f"no key for {', '.join(theirs)}: set the environment variable{several} "
             f"{', '.join(map(_variable_name, lacking))}"
         )
     keys = {p: NO_KEY if n is None else environment[n].strip() for p, n in named.items()}
