@@ -170,7 +170,8 @@ def test_bodies_that_are_no_objects_are_refused(server: Server, content: bytes) 
 
 
 def test_other_paths_and_methods(server: Server) -> None:
-    assert post(server, {}, path="/nothing").status_code == 405
+    assert post(server, {}, path="/nothing").status_code == 404
+    assert post(server, {}, path="/models").status_code == 405
     assert httpx2.get(server.base_url + "/nothing").status_code == 404
     assert httpx2.get(server.base_url + "/chat/completions").status_code == 405
     assert httpx2.head(server.url + "/health").status_code == 200

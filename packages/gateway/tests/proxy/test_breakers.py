@@ -55,6 +55,22 @@ def test_a_breaker_opens_after_so_many_failures_and_lets_one_try_after_a_while(
     ]
 
 
+def test_another_reason_of_a_failed_trial_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now = [0.0]
+    breakers = Breakers(failures=1, seconds=10, clock=lambda: now[0])
+    for why in ("nothing listens", "nothing listens", "a rate limit", "a rate limit"):
+        assert breakers.allow("a")
+        breakers.failed("a", why)
+        now[0] += 10
+    assert caplog.messages == [
+        "a failed 1 times in a row: it gets no calls but one every 10 seconds, to test it; "
+        "nothing listens",
+        "a still fails, now for another reason; a rate limit",
+    ]
+
+
 def test_what_another_replica_found_is_taken_over_and_what_changes_here_is_told() -> None:
     now, told = [0.0], list[str]()
     breakers = Breakers(failures=2, seconds=10, clock=lambda: now[0])

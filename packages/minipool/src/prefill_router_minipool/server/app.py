@@ -127,6 +127,7 @@ class RequestLog:
 
 
 _ENDPOINTS: dict[str, Endpoint] = {"/v1/chat/completions": "chat", "/v1/completions": "text"}
+_READ_PATHS = ("/health", "/stats", "/v1/models")
 
 
 @final
@@ -188,6 +189,8 @@ class App:
             self._check_key(scope)
             await self._answer(client, endpoint)
             return
+        if path not in _READ_PATHS and not path.startswith("/v1/models/"):
+            raise ApiError(f"no such path; there are {', '.join(_ENDPOINTS)}", status=404)
         _allow(method, "GET")
         if path == "/health":
             await self._send_health(client)
@@ -197,12 +200,10 @@ class App:
             self._check_key(scope)
             rows = [_describe_model(model) for model in self._models.values()]
             await client.reply(200, {"object": "list", "data": rows})
-        elif path.startswith("/v1/models/"):
+        else:
             self._check_key(scope)
             model = self._find_model(path.removeprefix("/v1/models/"))
             await client.reply(200, _describe_model(model))
-        else:
-            raise ApiError(f"no such path; there are {', '.join(_ENDPOINTS)}", status=404)
 
     async def _send_health(self, client: AsgiConnection) -> None:
         is_alive = self.worker.alive

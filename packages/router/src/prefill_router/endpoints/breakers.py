@@ -121,6 +121,7 @@ _log = logging.getLogger(__name__)
 BreakerState = Literal["closed", "open", "half_open"]
 """Closed: calls are made. Open: none is made. Half open: one call is tried."""
 _STATES: tuple[BreakerState, ...] = ("closed", "half_open", "open")
+_FAILS_OTHERWISE = "%s still fails, now for another reason; %s"
 _OPENED = "%s failed %d times in a row: it gets no calls but one every %g seconds, to test it%s"
 
 
@@ -131,6 +132,7 @@ class _Breaker:
     opened_at: float | None = None
     tried_at: float | None = None
     opened: int = 0
+    why: str = ""
 
 
 @final
@@ -290,6 +292,9 @@ class Breakers:
             if breaker.opened_at is None:
                 last = f"; {why}" if why else ""
                 _log.warning(_OPENED, target, breaker.failures, self.seconds, last)
+            elif why and why != breaker.why:
+                _log.warning(_FAILS_OTHERWISE, target, why)
+            breaker.why = why
             breaker.opened_at, breaker.tried_at = self._clock(), None
             breaker.opened += 1
             self.changed(target)
