@@ -19,6 +19,9 @@ def health(i: int) -> TargetHealth:
         "provider": ("local", "local", "lab", "lab", "kestrel")[i] if i < 5 else NAMES[i][:6],
         "breaker": "open" if down else "half_open" if i == 6 else "closed",
         "retry_in": 9.2 if down else None,
+        "last_failure": "its endpoint at http://127.0.0.1:8000/v1 is overloaded; try again later"
+        if down
+        else None,
         "requests": (4, 71, 12, 96, 118, 44, 51, 14, 2)[i],
         "failures": (0, 0, 7, 1, 0, 2, 3, 0, 0)[i],
         "first_byte_p50": None if i == 0 else 0.08 * (i + 1),

@@ -28,6 +28,7 @@ from prefill_router_gateway.page import (
 from prefill_router_gateway.page.routes import PAGE_FILE_HEADERS, read_page_files
 from prefill_router_gateway.receipts import savings_since, summary
 from prefill_router_gateway.receipts.writer import MinuteCounts
+from prefill_router_gateway.records import TargetAttempt
 from prefill_router_gateway.settings import SavingsSettings
 
 
@@ -327,6 +328,13 @@ def test_views_of_receipts_have_their_shapes(tmp_path: Path) -> None:
     pool = Pool(tuple(Target(name=name, base_url="http://127.0.0.1:9/v1") for name in TARGETS))
     breakers = Breakers(failures=5, seconds=10)
     conform(views.health(pool, "small", breakers, receipts), shapes.TargetHealth, "health")
+    failed = [
+        TargetAttempt(target="small", end="connect", status=None, seconds=0.1, failure=why)
+        for why in ("its host is unknown", "nothing listens there")
+    ]
+    receipts.append(made_receipt(5, outcome={"attempts": tuple(failed)}))
+    assert views.health(pool, "small", breakers, receipts)["last_failure"] == failed[1].failure
+    assert views.health(pool, "large", breakers, receipts)["last_failure"] is None
     conform(
         views.pick(shapes.MinuteView, {"at": 420.0}, MinuteCounts(7)), shapes.MinuteView, "minute"
     )

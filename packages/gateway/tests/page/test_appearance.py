@@ -196,6 +196,9 @@ def test_targets_show_their_health(looked: Any) -> None:
     for said in ("open, 10 s", "7 (58 %)", "240 ms", "$0.2", "$0.8", "32,000", "tools"):
         assert said in down
     assert "heron-32b: its breaker is open" in looked.locator("#problems").inner_text()
+    assert looked.locator("#targets-body p").all_inner_texts() == [
+        "heron-32b: its endpoint at http://127.0.0.1:8000/v1 is overloaded; try again later"
+    ]
     assert looked.locator("#state").inner_text() == "degraded"
 
 

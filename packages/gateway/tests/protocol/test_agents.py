@@ -229,3 +229,8 @@ def test_what_is_no_recorded_request_is_refused(text: str, problem: str, tmp_pat
     file = tmp_path / "request.json"
     file.write_text(text)
     refused(problem, "read", file)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    gone = tmp_path / "gone.json"
+    assert refused("No such file", "read", gone).startswith(f"error: {gone}: No such file")

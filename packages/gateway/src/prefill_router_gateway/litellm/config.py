@@ -32,7 +32,7 @@ from prefill_router_gateway.settings import FailureSettings, LimitSettings, Sett
 _NO_COUNTERPART = "has no counterpart"
 _ROUTES = "the router chooses, and its order gives the fallbacks"
 _BUDGETS = "budgets of the settings are dollars per hour or day; keys have their own"
-_METRICS = "metrics are at /metrics, for Prometheus; traces has OpenTelemetry"
+_METRICS = "metrics are at /metrics, for Prometheus; the setting traces sends traces"
 _SHARED = "replicas share budgets and conversations through PostgreSQL, see shared.url"
 _WHY = {
     "max_budget": _BUDGETS,

@@ -104,6 +104,8 @@ class TargetHealth(TypedDict):
         provider: Its provider.
         breaker: The state of its circuit breaker: `open` blocks calls, `half_open` tries one.
         retry_in: The time until an open breaker tries again; None otherwise.
+        last_failure: What came of the latest failed call since `Targets.since`, and what to do;
+            None without one.
         requests: Calls since `Targets.since`.
         failures: Failed calls among them.
         first_byte_p50: Median time to the first byte of an answer; None without answers.
@@ -120,6 +122,7 @@ class TargetHealth(TypedDict):
     provider: str
     breaker: BreakerState
     retry_in: float | None
+    last_failure: str | None
     requests: int
     failures: int
     first_byte_p50: float | None

@@ -152,6 +152,7 @@ def health(pool: Pool, name: str, breakers: Breakers, ended: Sequence[Receipt]) 
         for r in ended
         if r.outcome.target == name and r.outcome.first_byte_seconds is not None
     ]
+    failures = [call.failure for call in calls if call.failure is not None]
     middle, most = np.quantile(first, [0.5, 0.95]).tolist() if first else (None, None)
     return pick(
         TargetHealth,
@@ -160,6 +161,7 @@ def health(pool: Pool, name: str, breakers: Breakers, ended: Sequence[Receipt]) 
             "provider": pool.provider_of(name).name,
             "breaker": breakers.state(name),
             "retry_in": breakers.retry_in(name),
+            "last_failure": failures[-1] if failures else None,
             "requests": len(calls),
             "failures": sum(call.end not in _GOOD for call in calls),
             "first_byte_p50": middle,

@@ -313,11 +313,19 @@ def _list_problems(error: Exception) -> Sequence[str]:
     if isinstance(error, PrefillRouterError):
         return error.messages
     if not isinstance(error, typer.TyperException):
-        return [str(error)]  # the system's: no such file, no space left, no permission
+        return [_describe_system_error(error)]
     message = describe_usage(error)
     context = getattr(error, "ctx", None)
     place = NAME if context is None else context.command_path
     return [f"{message}; see: {place} --help"] if message else []
+
+
+def _describe_system_error(error: Exception) -> str:
+    """No such file, no space left, no permission: the file, then what the system says."""
+    if not isinstance(error, OSError) or error.filename is None or not error.strerror:
+        return str(error)
+    places = [error.filename, *([] if error.filename2 is None else [error.filename2])]
+    return f"{', '.join(map(str, places))}: {error.strerror}"
 
 
 def _record_interruptions() -> list[int]:

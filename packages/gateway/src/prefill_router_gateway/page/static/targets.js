@@ -16,7 +16,9 @@ export class Targets {
   async update() {
     const { prices_date: date, since, targets } = await get("targets");
     say(byId("prices-date"), [`calls since ${clock(since)}`, date ? `prices of ${date}` : ""].filter(Boolean).join(", "));
-    renew(byId("targets-body"), table("Targets: state, performance and capabilities", COLUMNS, targets.map(row)));
+    const failing = targets.filter((target) => target.breaker !== "closed" && target.last_failure);
+    renew(byId("targets-body"), table("Targets: state, performance and capabilities", COLUMNS, targets.map(row)),
+      ...failing.map((target) => el("p", { class: "aside" }, `${target.target}: ${target.last_failure}`)));
   }
 }
 
