@@ -47,7 +47,7 @@ class World:
         while True:
             if self.under_way and self.ends <= at:
                 self.read += [(job, self.ends) for job in self.under_way]
-                self.waiting.settled(self.ends)
+                self.waiting.end_batch(self.ends)
                 self.under_way, self.now = [], self.ends
             if self.under_way:
                 return
@@ -105,8 +105,8 @@ def test_what_would_end_too_late_is_told_so_before_it_is_begun() -> None:
     for job in made:
         waiting.add(job)
     assert waiting.take(0.0) == made[1:2]  # with the third it would end after 0.3 s
-    assert made[0].found.result() == "deadline"
-    assert not made[2].found.done()
+    assert made[0].future.result() == "deadline"
+    assert not made[2].future.done()
 
 
 def test_a_batch_that_is_overdue_counts_as_half_done() -> None:

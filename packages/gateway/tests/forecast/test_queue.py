@@ -18,13 +18,13 @@ from prefill_router_gateway.forecast.encoder_process import (
     MOST_FRAME_BYTES,
     EncoderHello,
     FrameError,
-    found_of,
     pack_frame,
-    plain_found,
     plain_options,
     plain_prompt,
+    plain_result,
     read_frame,
     read_prompt,
+    read_results,
     receive_frame,
     sources_of,
 )
@@ -93,7 +93,9 @@ def test_forecast_comes_through_exactly(
 ) -> None:
     output, high = np.array([np.nan, 3.5]), np.array([np.nan, 1e6 / 3])
     sent = Forecast(np.array(correctness), 7, True, novelty, tuple(bins), output, high)
-    [got] = found_of([read_frame(io.BytesIO(pack_frame(plain_found(sent))))], count=1, targets=2)
+    [got] = read_results(
+        [read_frame(io.BytesIO(pack_frame(plain_result(sent))))], count=1, targets=2
+    )
     assert isinstance(got, Forecast)
     assert got.correctness.tolist() == correctness
     assert (got.tokens, got.truncated, got.novelty, got.bins) == (7, True, novelty, tuple(bins))
@@ -103,13 +105,13 @@ def test_forecast_comes_through_exactly(
 
 
 def test_reasons_come_through() -> None:
-    assert found_of(["unreadable", "encoder_down"], count=2, targets=2) == [
+    assert read_results(["unreadable", "encoder_down"], count=2, targets=2) == [
         "unreadable",
         "encoder_down",
     ]
 
 
-GOOD = plain_found(Forecast(np.array([0.5, 0.5]), 7, False))
+GOOD = plain_result(Forecast(np.array([0.5, 0.5]), 7, False))
 
 
 @pytest.mark.parametrize(
@@ -131,7 +133,7 @@ GOOD = plain_found(Forecast(np.array([0.5, 0.5]), 7, False))
 )
 def test_what_is_no_forecast_is_refused(values: Any) -> None:
     with pytest.raises(FrameError):
-        found_of(values, count=1, targets=2)
+        read_results(values, count=1, targets=2)
 
 
 @pytest.mark.parametrize("value", [{}, [], "hello?", {"fingerprint": "0", "targets": 7}])

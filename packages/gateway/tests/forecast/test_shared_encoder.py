@@ -259,9 +259,9 @@ def test_a_connection_asks_and_tells_when_it_has_ended(encoder: Encoder) -> None
         link = await connect_encoder(encoder.path, seconds=20)
         assert link.hello == HELLO
         assert (await link.ask({"prompts": ["x"]}))["found"] == [{"of": "x"}]
-        assert not link.gone.is_set()
+        assert not link.end.is_set()
         await link.close()
-        assert link.gone.is_set()
+        assert link.end.is_set()
         with pytest.raises(EncoderGoneError):
             await link.ask({"prompts": ["y"]})
 

@@ -125,18 +125,18 @@ def read_prompt(value: Any) -> Prompt:
     return value if isinstance(value, str) else tuple(Message(role, text) for role, text in value)
 
 
-def plain_found(found: ForecastResult) -> Any:
+def plain_result(result: ForecastResult) -> Any:
     """A result as plain values: a reason unchanged, a forecast as a dictionary."""
-    if isinstance(found, str):
-        return found
+    if isinstance(result, str):
+        return result
     return {
-        "correctness": found.correctness.tolist(),
-        "tokens": found.tokens,
-        "truncated": found.truncated,
-        "novelty": found.novelty,
-        "bins": list(found.bins),
-        "output": _plain(found.output),
-        "output_high": _plain(found.output_high),
+        "correctness": result.correctness.tolist(),
+        "tokens": result.tokens,
+        "truncated": result.truncated,
+        "novelty": result.novelty,
+        "bins": list(result.bins),
+        "output": _plain(result.output),
+        "output_high": _plain(result.output_high),
     }
 
 
@@ -144,7 +144,7 @@ def _plain(amounts: PerTarget | None) -> list[float | None] | None:
     return None if amounts is None else [None if np.isnan(n) else n for n in amounts.tolist()]
 
 
-def _amounts(value: Any, *, targets: int) -> PerTarget | None:
+def _read_amounts(value: Any, *, targets: int) -> PerTarget | None:
     if value is None:
         return None
     amounts = np.array(value, dtype=np.float64)  # None becomes NaN
@@ -154,23 +154,23 @@ def _amounts(value: Any, *, targets: int) -> PerTarget | None:
     return amounts
 
 
-def found_of(values: Any, *, count: int, targets: int) -> Sequence[ForecastResult]:
+def read_results(values: Any, *, count: int, targets: int) -> Sequence[ForecastResult]:
     """Read the results of a batch's prompts.
 
     Raises:
-        FrameError: They aren't results of `plain_found` for this number of prompts and targets.
+        FrameError: They aren't results of `plain_result` for this number of prompts and targets.
     """
     try:
-        found = [_found(value) for value in values]
+        results = [_read_result(value) for value in values]
     except (LookupError, TypeError, ValueError):
         raise FrameError("not a list of forecasts") from None
-    shapes = {one.correctness.shape for one in found if isinstance(one, Forecast)}
-    if len(found) != count or not shapes <= {(targets,)}:
+    shapes = {result.correctness.shape for result in results if isinstance(result, Forecast)}
+    if len(results) != count or not shapes <= {(targets,)}:
         raise FrameError(f"not {count} forecasts of {targets} targets")
-    return found
+    return results
 
 
-def _found(value: Any) -> ForecastResult:
+def _read_result(value: Any) -> ForecastResult:
     if isinstance(value, str):
         return _REASONS[value]
     correctness = np.array(value["correctness"], dtype=np.float64)
@@ -181,8 +181,8 @@ def _found(value: Any) -> ForecastResult:
         truncated=bool(value["truncated"]),
         novelty=None if value["novelty"] is None else float(value["novelty"]),
         bins=tuple(map(int, value["bins"])),
-        output=_amounts(value["output"], targets=len(correctness)),
-        output_high=_amounts(value["output_high"], targets=len(correctness)),
+        output=_read_amounts(value["output"], targets=len(correctness)),
+        output_high=_read_amounts(value["output_high"], targets=len(correctness)),
     )
 
 
@@ -270,12 +270,12 @@ class EncoderProcess:
 
     Attributes:
         hello: Its first message.
-        gone: Set once it has ended.
+        end: Set once it has ended.
     """
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.hello = _NOBODY
-        self.gone = asyncio.Event()
+        self.end = asyncio.Event()
         self._process = process
         self._last_words: deque[str] = deque(maxlen=5)
         self._listening = asyncio.create_task(self._listen())
@@ -308,7 +308,7 @@ class EncoderProcess:
             self._process.stdin.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self.gone.wait()
+                await self.end.wait()
         await self.kill()
 
     async def kill(self) -> None:
@@ -316,7 +316,7 @@ class EncoderProcess:
         if self._process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-        await self.gone.wait()
+        await self.end.wait()
         with suppress(TimeoutError):
             async with asyncio.timeout(_END_SECONDS):  # a grandchild may hold the pipe
                 await self._listening
@@ -329,7 +329,7 @@ class EncoderProcess:
 
     async def _watch(self) -> None:
         await self._process.wait()
-        self.gone.set()
+        self.end.set()
 
     async def _listen(self) -> None:
         """Forward its log, line by line."""

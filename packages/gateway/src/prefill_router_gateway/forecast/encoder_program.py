@@ -28,7 +28,7 @@ from prefill_router_gateway.forecast.encoder_process import (
     EncoderHello,
     ForecastResult,
     pack_frame,
-    plain_found,
+    plain_result,
     read_frame,
     read_prompt,
     sources_of,
@@ -55,26 +55,26 @@ def forecast_each(router: Router, prompts: Sequence[Prompt]) -> list[ForecastRes
     A prompt that can't be encoded is left out and the others are tried again; after any other
     failure they are encoded one by one.
     """
-    found: list[ForecastResult] = ["unreadable"] * len(prompts)
+    results: list[ForecastResult] = ["unreadable"] * len(prompts)
     left = list(range(len(prompts)))
     while left:
         try:
             forecasts = router.forecast_many([prompts[i] for i in left])
         except PromptError as error:
-            place = _place(error, len(left))
+            place = _find_place(error, len(left))
             if place is None:
-                return [_alone(router, prompt) for prompt in prompts]
+                return [_forecast_alone(router, prompt) for prompt in prompts]
             del left[place]
         except _FAILURES as error:
             _log.warning("a batch of %d failed: %s", len(left), type(error).__name__)
             for i in left:
-                found[i] = _alone(router, prompts[i])
-            return found
+                results[i] = _forecast_alone(router, prompts[i])
+            return results
         else:
             for i, forecast in zip(left, forecasts, strict=True):
-                found[i] = forecast
-            return found
-    return found
+                results[i] = forecast
+            return results
+    return results
 
 
 def prepare_encoders(router: Router, *, threads: int, reuse_bytes: int) -> Router:
@@ -105,7 +105,7 @@ def still_works(router: Router) -> bool:
     return True
 
 
-def _alone(router: Router, prompt: Prompt) -> ForecastResult:
+def _forecast_alone(router: Router, prompt: Prompt) -> ForecastResult:
     try:
         return router.forecast_many([prompt])[0]
     except PromptError:
@@ -118,7 +118,7 @@ def _alone(router: Router, prompt: Prompt) -> ForecastResult:
         return "unreadable"
 
 
-def _place(error: PromptError, count: int) -> int | None:
+def _find_place(error: PromptError, count: int) -> int | None:
     """The position in the batch of the prompt that failed, from 0; None where unknown."""
     named = _PLACE.fullmatch(error.query_id)
     place = None if named is None else int(named[1]) - 1
@@ -132,7 +132,7 @@ _BROKEN = 3
 
 def main() -> int:
     """Serve; returns the exit status."""
-    source, sink = sys.stdin.buffer, _own_output()
+    source, sink = sys.stdin.buffer, _take_output()
     faulthandler.enable()
     logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.INFO)
     options = read_frame(source)
@@ -160,19 +160,19 @@ def main() -> int:
 
 
 def _serve(router: Router, source: BinaryIO, sink: BinaryIO) -> int:
-    while (asked := read_frame(source)) is not None:
-        found, seconds = _forecast(router, asked["prompts"])
-        _send(sink, {"found": found, "seconds": seconds})
-        if all(isinstance(one, str) for one in found) and not still_works(router):
+    while (request := read_frame(source)) is not None:
+        results, seconds = _forecast(router, request["prompts"])
+        _send(sink, {"found": results, "seconds": seconds})
+        if all(isinstance(result, str) for result in results) and not still_works(router):
             return _BROKEN
     return 0
 
 
 def _forecast(router: Router, prompts: Sequence[Any]) -> tuple[list[Any], float]:
     """The results of prompts as plain values, and the seconds that they took."""
-    begun = time.perf_counter()
-    found = forecast_each(router, [read_prompt(prompt) for prompt in prompts])
-    return [plain_found(one) for one in found], time.perf_counter() - begun
+    began = time.perf_counter()
+    results = forecast_each(router, [read_prompt(prompt) for prompt in prompts])
+    return [plain_result(result) for result in results], time.perf_counter() - began
 
 
 def _threads(options: dict[str, Any]) -> int:
@@ -188,7 +188,7 @@ def _threads(options: dict[str, Any]) -> int:
 
 def _load(options: dict[str, Any]) -> tuple[Router, EncoderHello]:
     """The warm router and its first message."""
-    begun = time.perf_counter()
+    began = time.perf_counter()
     folder = location(options["router"])
     before = ""
     with suppress(OSError):  # loading reports what is missing
@@ -211,13 +211,13 @@ def _load(options: dict[str, Any]) -> tuple[Router, EncoderHello]:
         fingerprint=before,
         targets=router.pool.names,
         encoders=tuple(dict.fromkeys(p.encoder for p in router.features.provenances)),
-        seconds=ended - begun,
+        seconds=ended - began,
         prompt_seconds=ended - started,
     )
     return router, hello
 
 
-def _own_output() -> BinaryIO:
+def _take_output() -> BinaryIO:
     """Standard output for frames alone; whatever libraries print goes to standard error."""
     sys.stdout.flush()
     own = os.dup(sys.stdout.fileno())

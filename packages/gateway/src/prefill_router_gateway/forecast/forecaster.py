@@ -26,9 +26,9 @@ from prefill_router_gateway.forecast.encoder_process import (
     EncoderProcess,
     FrameError,
     NoForecastError,
-    found_of,
     plain_options,
     plain_prompt,
+    read_results,
     start_encoder,
 )
 from prefill_router_gateway.forecast.queue import BatchTimeModel, ForecastJob, ForecastQueue
@@ -90,25 +90,25 @@ class ForecastCache:
 
     def __init__(self, entries: int) -> None:
         self._entries = entries
-        self._held: OrderedDict[str, Forecast] = OrderedDict()
+        self._forecasts: OrderedDict[str, Forecast] = OrderedDict()
         self.hits = 0
 
     def get(self, key: str) -> Forecast | None:
         """The forecast of this prompt, if it is cached."""
-        held = self._held.get(key)
-        if held is not None:
-            self._held.move_to_end(key)
+        forecast = self._forecasts.get(key)
+        if forecast is not None:
+            self._forecasts.move_to_end(key)
             self.hits += 1
-        return held
+        return forecast
 
     def put(self, key: str, forecast: Forecast) -> None:
         """Add a forecast."""
         if not self._entries:
             return
-        self._held[key] = forecast
-        self._held.move_to_end(key)
-        if len(self._held) > self._entries:
-            self._held.popitem(last=False)
+        self._forecasts[key] = forecast
+        self._forecasts.move_to_end(key)
+        if len(self._forecasts) > self._entries:
+            self._forecasts.popitem(last=False)
 
 
 _Link = EncoderProcess | EncoderConnection
@@ -225,7 +225,7 @@ class Forecaster:
         """
         if self._task is not None or self._state == "closed":
             raise ConfigError("a forecaster can be started only once; make another")
-        self._link = await self._linked()
+        self._link = await self._connect()
         self._hello = self._link.hello
         self._pace.begin(self._hello.prompt_seconds)
         self._state = "ready"
@@ -234,7 +234,7 @@ class Forecaster:
     async def close(self, *, seconds: float = 5.0) -> None:
         """Accept no more prompts, wait at most `seconds` for the queue, and end the process."""
         self._state = "closed"
-        waiting = [job.found for job in self._waiting.jobs]
+        waiting = [job.future for job in self._waiting.jobs]
         if waiting:
             await asyncio.wait(waiting, timeout=seconds)
         if self._task is not None:
@@ -257,9 +257,9 @@ class Forecaster:
             NoForecastError: There is no forecast, or none in time; it says why.
         """
         key = prompt_key(prompt)
-        held = self._memory.get(key)
-        if held is not None:
-            return held
+        cached = self._memory.get(key)
+        if cached is not None:
+            return cached
         if seconds <= 0:
             raise NoForecastError("deadline")
         job = self._waiting.get(key)
@@ -287,15 +287,15 @@ class Forecaster:
         job.waiters += 1
         job.until = max(job.until, asyncio.get_running_loop().time() + seconds)
         try:
-            await asyncio.wait((job.found,), timeout=seconds)
+            await asyncio.wait((job.future,), timeout=seconds)
         finally:
             self._waiting.leave(job)
-        if not job.found.done():
+        if not job.future.done():
             raise NoForecastError("deadline")
-        found = job.found.result()
-        if isinstance(found, str):
-            raise NoForecastError(found)
-        return found
+        result = job.future.result()
+        if isinstance(result, str):
+            raise NoForecastError(result)
+        return result
 
     async def _run(self, link: _Link) -> None:
         """Serve until cancelled, and replace a process that fails."""
@@ -314,29 +314,29 @@ class Forecaster:
             link = await self._start_again()
 
     async def _wake_at_end(self, link: _Link) -> None:
-        await link.gone.wait()
+        await link.end.wait()
         self._arrived.set()
 
     async def _serve(self, link: _Link) -> None:
         while True:
             await self._arrived.wait()
-            if link.gone.is_set():
+            if link.end.is_set():
                 raise EncoderGoneError(f"the encoder's process ended: {await link.last_words()}")
             batch = self._waiting.take(asyncio.get_running_loop().time())
             if not batch:
                 self._arrived.clear()
                 continue
-            await self._read(link, batch)
-            self._waiting.settled(asyncio.get_running_loop().time())
+            await self._forecast_batch(link, batch)
+            self._waiting.end_batch(asyncio.get_running_loop().time())
             self._pause = self._first_pause
 
-    async def _read(self, link: _Link, batch: list[ForecastJob]) -> None:
+    async def _forecast_batch(self, link: _Link, batch: list[ForecastJob]) -> None:
         limit = self._hang_seconds + PATIENCE * link.hello.prompt_seconds * len(batch)
         try:
             async with asyncio.timeout(limit):
                 answer = await link.ask({"prompts": [plain_prompt(job.prompt) for job in batch]})
             count, targets = len(batch), len(self.hello.targets)
-            found = found_of(answer["found"], count=count, targets=targets)
+            results = read_results(answer["found"], count=count, targets=targets)
             self._busy_seconds += float(answer["seconds"])
         except TimeoutError:
             raise EncoderGoneError(
@@ -346,12 +346,12 @@ class Forecaster:
             raise EncoderGoneError("the encoder's process sent an invalid answer") from None
         self._batches += 1
         self._encoded += len(batch)
-        for job, one in zip(batch, found, strict=True):
-            if isinstance(one, Forecast):
-                self._memory.put(job.key, one)
-            job.end(one)
+        for job, result in zip(batch, results, strict=True):
+            if isinstance(result, Forecast):
+                self._memory.put(job.key, result)
+            job.end(result)
 
-    async def _linked(self) -> _Link:
+    async def _connect(self) -> _Link:
         if self._shared_path is not None:
             return await connect_encoder(self._shared_path, seconds=self._start_seconds)
         return await start_encoder(self._options, seconds=self._start_seconds)
@@ -362,7 +362,7 @@ class Forecaster:
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
             self._state = "starting"
             try:
-                self._link = link = await self._linked()
+                self._link = link = await self._connect()
             except ConfigError as error:
                 _log.warning("the encoder's process can't be started: %s", error)
             else:
@@ -483,12 +483,12 @@ class FallbackWatch:
         return FallbackShare(decisions=total.total(), lacking=lacking)
 
     def _log_changes(self) -> None:
-        found = self.report()
-        if found.is_much and not self._warned:
-            _log.warning("%s; the fallback decides on these", found)
-        elif self._warned and not found.is_much:
+        report = self.report()
+        if report.is_much and not self._warned:
+            _log.warning("%s; the fallback decides on these", report)
+        elif self._warned and not report.is_much:
             _log.info("decisions have their forecasts again")
-        self._warned = found.is_much
+        self._warned = report.is_much
 
 
 _BINS = 10
@@ -545,36 +545,36 @@ class DriftWatch:
         self._counts = np.zeros((len(self.features), _BINS), dtype=np.int64)
         self._columns = np.arange(len(self.features))
         self.least = least
-        self._seen = 0
+        self._total = 0
 
     def add(self, bins: Sequence[int]) -> None:
         """Count one request; one without bins, or with another reference's, is ignored."""
         if len(bins) != len(self.features) or not bins:
             return
-        row = self._rows[self._seen % len(self._rows)]
-        if self._seen >= len(self._rows):
+        row = self._rows[self._total % len(self._rows)]
+        if self._total >= len(self._rows):
             self._counts[self._columns, row] -= 1
         row[:] = bins
         self._counts[self._columns, row] += 1
-        self._seen += 1
+        self._total += 1
 
     @property
     def requests(self) -> int:
         """The number of requests that are counted."""
-        return min(self._seen, len(self._rows))
+        return min(self._total, len(self._rows))
 
     def report(self) -> Drift | None:
         """The drift of the latest requests; None while there are too few."""
         if not self.features or self.requests < self.least:
             return None
-        found = {
+        indices = {
             name: stability_index(counts.tolist(), shares)
             for name, counts, shares in zip(self.features, self._counts, self._shares, strict=True)
         }
-        values = list(found.values())
+        values = list(indices.values())
         return Drift(
             requests=self.requests,
-            by_feature=found,
+            by_feature=indices,
             mean=math.fsum(values) / len(values),
             largest=max(values),
         )

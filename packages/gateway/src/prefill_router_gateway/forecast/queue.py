@@ -49,10 +49,10 @@ class BatchTimeModel:
 
     def of(self, size: int) -> float:
         """The seconds of a prompt in this size bin, or in the nearest one that was measured."""
-        found = self._prompt.get(size)
-        if found is None and self._prompt:
-            found = self._prompt[min(self._prompt, key=lambda other: abs(other - size))]
-        return self._first if found is None else found
+        seconds = self._prompt.get(size)
+        if seconds is None and self._prompt:
+            seconds = self._prompt[min(self._prompt, key=lambda other: abs(other - size))]
+        return self._first if seconds is None else seconds
 
     def learn(self, sizes: Sequence[int], seconds: float) -> None:
         """Learn from one batch: the size bins of its prompts and its seconds."""
@@ -84,7 +84,7 @@ class ForecastJob:
         key: Its content key.
         prompt: The prompt.
         size: Its length in characters.
-        found: The future of its result.
+        future: Gets its result.
         waiters: The number of requests that wait for it.
         until: The last of their deadlines, by the loop's clock.
     """
@@ -92,14 +92,14 @@ class ForecastJob:
     key: str
     prompt: Prompt
     size: int
-    found: asyncio.Future[ForecastResult] = field(repr=False)
+    future: asyncio.Future[ForecastResult] = field(repr=False)
     waiters: int = 0
     until: float = 0.0
 
-    def end(self, found: ForecastResult) -> None:
+    def end(self, result: ForecastResult) -> None:
         """Give the result to all waiters; later calls are ignored."""
-        if not self.found.done():
-            self.found.set_result(found)
+        if not self.future.done():
+            self.future.set_result(result)
 
 
 @final
@@ -116,7 +116,7 @@ class ForecastQueue:
     def __init__(self, *, most: int, batch: int, characters: int, pace: BatchTimeModel) -> None:
         self._most, self._batch, self._characters = most, batch, characters
         self._pace = pace
-        self._begun = self._ends = 0.0
+        self._began = self._ends = 0.0
         self._queue: dict[str, ForecastJob] = {}
         self._sizes: Counter[int] = Counter()
         self._under_way: dict[str, ForecastJob] = {}
@@ -152,7 +152,7 @@ class ForecastQueue:
         pace = self._pace
         ends = abs(self._ends - now) if self._under_way else 0.0  # overdue: assume as long again
         ends += pace.of_batch(count, most=self._batch) + pace.of(doubling(size))
-        ends += sum(number * pace.of(one) for one, number in self._sizes.items())
+        ends += sum(number * pace.of(size_bin) for size_bin, number in self._sizes.items())
         together = islice(reversed(self._queue.values()), (count - 1) % self._batch)
         left = min((job.until - now for job in together), default=seconds)
         return ends <= _SURE * min(left, seconds)
@@ -191,13 +191,13 @@ class ForecastQueue:
             self._ends = now + seconds
         for job in batch:
             self._remove(job)
-        self._under_way, self._begun = {job.key: job for job in batch}, now
+        self._under_way, self._began = {job.key: job for job in batch}, now
         return batch
 
-    def settled(self, now: float) -> None:
+    def end_batch(self, now: float) -> None:
         """Record the end of the batch."""
         sizes = [doubling(job.size) for job in self._under_way.values()]
-        self._pace.learn(sizes, now - self._begun)
+        self._pace.learn(sizes, now - self._began)
         self._under_way = {}
 
     def end_all(self, reason: FallbackReason) -> None:

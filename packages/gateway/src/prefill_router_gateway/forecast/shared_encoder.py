@@ -71,7 +71,7 @@ class SharedEncoder:
         try:
             self._place.bind(str(self.path))
             self._place.listen(_BACKLOG)  # clients wait here while the process is restarted
-            self._link = await self._started()
+            self._link = await self._start_process()
         except OSError as error:  # a path of over a hundred bytes
             raise ConfigError(
                 f"{self.path} can't be a socket ({error}); name a shorter folder in TMPDIR"
@@ -91,7 +91,7 @@ class SharedEncoder:
         if self._link is not None:
             await self._link.close(seconds=seconds)
 
-    async def _started(self) -> EncoderProcess:
+    async def _start_process(self) -> EncoderProcess:
         return await start_encoder(self._options, seconds=self._start_seconds, place=self._place)
 
     async def _watch(self, link: EncoderProcess) -> None:
@@ -99,16 +99,16 @@ class SharedEncoder:
         clock = asyncio.get_running_loop().time
         while True:
             began = clock()
-            await link.gone.wait()
+            await link.end.wait()
             if clock() - began > _STABLE:
                 pause = FIRST_PAUSE
             words = await link.last_words()
             _log.warning("the encoder's process ended: %s; it is restarted", words)
-            while link.gone.is_set():
+            while link.end.is_set():
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
                 try:
-                    link = await self._started()
+                    link = await self._start_process()
                 except (ConfigError, OSError) as error:
                     _log.warning("the encoder's process can't be started: %s", error)
                     continue
@@ -124,13 +124,13 @@ class EncoderConnection:
 
     Attributes:
         hello: The process's first message.
-        gone: Set once the connection has ended.
+        end: Set once the connection has ended.
     """
 
     hello: EncoderHello
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.gone = asyncio.Event()
+        self.end = asyncio.Event()
         self._writer = writer
         self._answers: asyncio.Queue[Any] = asyncio.Queue()
         self._reading = asyncio.create_task(self._read(reader))
@@ -171,7 +171,7 @@ class EncoderConnection:
         except (OSError, FrameError):
             pass
         finally:
-            self.gone.set()
+            self.end.set()
             self._answers.put_nowait(None)
 
 
@@ -232,54 +232,68 @@ def serve_clients(
         can be encoded any more.
     """
     waiting: SimpleQueue[_Waiting | None] = SimpleQueue()
-    clients: list[Thread] = []
-    changing = RLock()
+    clients = _Clients(hello, waiting)
+    Thread(target=clients.accept, args=(place,), daemon=True).start()
+    Thread(target=clients.await_end, args=(source,), daemon=True).start()
+    following = waiting.get()
+    while following is not None:
+        batch, following = _take_batch(following, waiting, most)
+        prompts = [prompt for request in batch for prompt in request.prompts]
+        limit = hang_seconds + PATIENCE * hello.prompt_seconds * len(prompts)
+        faulthandler.dump_traceback_later(limit, exit=True)  # works whatever holds the interpreter
+        results, seconds = forecast(prompts)
+        faulthandler.cancel_dump_traceback_later()
+        _answer_batch(batch, results, seconds)
+        if all(isinstance(result, str) for result in results) and not works():
+            return False
+        following = following or waiting.get()
+    return True
 
-    def accept() -> None:
+
+class _Clients:
+    """The connections to the process, each answered by a thread."""
+
+    def __init__(self, hello: EncoderHello, waiting: "SimpleQueue[_Waiting | None]") -> None:
+        self._hello, self._waiting = hello, waiting
+        self._threads: list[Thread] = []
+        self._changing = RLock()
+
+    def accept(self, place: socket.socket) -> None:
+        """Accept connections for as long as the socket is open."""
         while place.fileno() >= 0:
             try:
                 client, _ = place.accept()
             except OSError:  # it was closed, or the process has no file descriptor left
                 time.sleep(_ACCEPT_PAUSE)
                 continue
-            thread = Thread(target=_attend, args=(client, hello, waiting), daemon=True)
-            with changing:  # so that a client that has its hello is always listed
-                clients[:] = connected()
+            thread = Thread(target=_attend, args=(client, self._hello, self._waiting), daemon=True)
+            with self._changing:  # so that a client that has its hello is always listed
+                self._threads = self._find_connected()
                 thread.start()
-                clients.append(thread)
+                self._threads.append(thread)
 
-    def connected() -> list[Thread]:
-        with changing:
-            return [thread for thread in clients if thread.is_alive()]
-
-    def await_end() -> None:
+    def await_end(self, source: BinaryIO) -> None:
+        """Wait until the owner's pipe has ended and no client is connected; then end the queue."""
         while source.read(_BUFFER):
             pass
-        while threads := connected():
+        while threads := self._find_connected():
             threads[0].join()
-        waiting.put(None)
+        self._waiting.put(None)
 
-    for call in (accept, await_end):
-        Thread(target=call, daemon=True).start()
-    following = waiting.get()
-    while following is not None:
-        batch, following = _batch(following, waiting, most)
-        prompts = [prompt for one in batch for prompt in one.prompts]
-        limit = hang_seconds + PATIENCE * hello.prompt_seconds * len(prompts)
-        faulthandler.dump_traceback_later(limit, exit=True)  # works whatever holds the interpreter
-        found, seconds = forecast(prompts)
-        faulthandler.cancel_dump_traceback_later()
-        rest = iter(found)
-        for one in batch:
-            share = seconds * len(one.prompts) / max(len(prompts), 1)
-            one.answer.put({"found": [*islice(rest, len(one.prompts))], "seconds": share})
-        if all(isinstance(one, str) for one in found) and not works():
-            return False
-        following = following or waiting.get()
-    return True
+    def _find_connected(self) -> list[Thread]:
+        with self._changing:
+            return [thread for thread in self._threads if thread.is_alive()]
 
 
-def _batch(
+def _answer_batch(batch: list[_Waiting], results: list[Any], seconds: float) -> None:
+    """Give each request its results, and its share of the seconds by its number of prompts."""
+    count, rest = sum(len(request.prompts) for request in batch), iter(results)
+    for request in batch:
+        share = seconds * len(request.prompts) / max(count, 1)
+        request.answer.put({"found": [*islice(rest, len(request.prompts))], "seconds": share})
+
+
+def _take_batch(
     first: _Waiting, waiting: "SimpleQueue[_Waiting | None]", most: int
 ) -> tuple[list[_Waiting], _Waiting | None]:
     """What waits already, up to `most` prompts, and what comes after it."""
@@ -304,6 +318,6 @@ def _attend(
     wrong = suppress(OSError, FrameError, LookupError, TypeError)
     with wrong, client, client.makefile("rb") as file:
         client.sendall(pack_frame(hello.to_dict()))
-        while (asked := read_frame(file)) is not None:
-            waiting.put(_Waiting(list(asked["prompts"]), answer))
+        while (request := read_frame(file)) is not None:
+            waiting.put(_Waiting(list(request["prompts"]), answer))
             client.sendall(pack_frame(answer.get()))
