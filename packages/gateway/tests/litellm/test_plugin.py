@@ -286,7 +286,7 @@ def test_a_report_that_isnt_taken_is_said_once(
 def test_a_pool_that_changed_is_learned_anew(running: Running) -> None:
     async def go() -> None:
         chosen = plugin(running.url, lam=0.0)
-        chosen._known = frozenset(("gone", CHEAP))
+        chosen._target_names = frozenset(("gone", CHEAP))
         models = ("openai/gone", *MODELS)
         assert await Lite(chosen, *models).attempt() == list(models)
         assert await Lite(chosen, *models).attempt() == [f"openai/{CHEAP}"]

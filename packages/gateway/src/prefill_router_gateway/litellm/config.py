@@ -93,7 +93,7 @@ def read_general(value: Mapping[str, Any], environment: Mapping[str, str]) -> Ge
     """
     parts = [ConfigFields(value.get(part), part, environment) for part in _PARTS]
     router, module, server = parts
-    known: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     wrong: list[str] = []
     places = {
         name: [(router, name), (module, "request_timeout" if name == "timeout" else name)]
@@ -106,17 +106,17 @@ def read_general(value: Mapping[str, Any], environment: Mapping[str, str]) -> Ge
     ]
     for name, read in reads:
         try:
-            found = read()
+            number = read()
         except ConfigError as error:
             wrong.append(str(error))
         else:
-            if found is not None:
-                known.setdefault(name, found)
+            if number is not None:
+                values.setdefault(name, number)
     if wrong:
         raise ConfigError("; ".join(wrong))
     return GeneralSettings(
-        settings=_settings(known),
-        times=TimeLimits(answer=known.get("timeout"), first_token=known.get("stream_timeout")),
+        settings=_settings(values),
+        times=TimeLimits(answer=values.get("timeout"), first_token=values.get("stream_timeout")),
         left_out=(
             *(
                 (f"{part}.{name}", _WHY.get(name, _NO_COUNTERPART))
@@ -132,7 +132,7 @@ def read_general(value: Mapping[str, Any], environment: Mapping[str, str]) -> Ge
     )
 
 
-def _settings(known: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _settings(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The gateway's settings, each limited to its range.
 
     Some counts are one higher than LiteLLM's: it counts allowed failures and fallbacks, the gateway
@@ -150,15 +150,15 @@ def _settings(known: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         ),
         "limits": (LimitSettings, {"requests": ("requests", 0)}),
     }
-    found = {
+    sections = {
         part: {
-            own: min(known[theirs] + more, read_bounds(section.model_fields[own].metadata)["le"])
+            own: min(values[theirs] + more, read_bounds(section.model_fields[own].metadata)["le"])
             for own, (theirs, more) in settings.items()
-            if theirs in known
+            if theirs in values
         }
         for part, (section, settings) in parts.items()
     }
-    return {part: settings for part, settings in found.items() if settings}
+    return {part: settings for part, settings in sections.items() if settings}
 
 
 @final
@@ -228,12 +228,12 @@ def import_config(
         if not isinstance(value, dict) or not isinstance(value.get("model_list"), list):
             raise ConfigError("not LiteLLM's configuration: it has no model_list")
         listed = read_model_list() if models is None else models
-        return _imported(value, variables, listed, proxy)
+        return _convert(value, variables, listed, proxy)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def _imported(
+def _convert(
     value: dict[str, Any],
     environment: Mapping[str, str],
     models: ModelList,
@@ -274,7 +274,7 @@ class _ModelGroups:
         self._environment = environment
         self._models, self._proxy = models, proxy
         self.listed: dict[str, None] = {}
-        self._taken: dict[str, list[Deployment]] = {}
+        self._deployments: dict[str, list[Deployment]] = {}
         self._failed: dict[str, list[str]] = {}
         self._wrong = wrong
         self._left: dict[tuple[str, str], list[str]] = {}
@@ -287,7 +287,7 @@ class _ModelGroups:
             self._wrong.append(f"model_list[{place}] has no model_name")
             return
         if "*" in name:
-            self._leave(name, "model_list", "stands for many models; name each one to import")
+            self._leave_out(name, "model_list", "stands for many models; name each one to import")
             return
         listed = find_listed(row, self._models)
         info = row.get("model_info") or {}
@@ -295,7 +295,7 @@ class _ModelGroups:
             row = {**row, "model_info": {**listed, **_without_none(info)}}
         mode = row["model_info"].get("mode") if isinstance(info, dict) else None
         if mode is not None and mode not in MODES:
-            self._leave(name, "model_list", "its mode isn't routed")
+            self._leave_out(name, "model_list", "its mode isn't routed")
             return
         try:
             # A key in the file is refused even where its deployment isn't taken.
@@ -305,7 +305,7 @@ class _ModelGroups:
             self._failed.setdefault(name, []).append(str(error))
             return
         try:
-            read = read_deployment(
+            deployment = read_deployment(
                 name, row, times=self._times, environment=self._environment, proxy=self._proxy
             )
         except UnreachableError as error:
@@ -314,14 +314,14 @@ class _ModelGroups:
         except ConfigError as error:
             self._wrong.append(str(error))
             return
-        self._taken.setdefault(name, []).append(read)
+        self._deployments.setdefault(name, []).append(deployment)
         if listed.keys() - {"mode"}:
             self.listed[name] = None
-        self.notes[name] = tuple(dict.fromkeys((*self.notes.get(name, ()), *read.notes)))
-        for what in read.unread:
-            self._leave(name, what, _WHY.get(what, _NO_COUNTERPART))
+        self.notes[name] = tuple(dict.fromkeys((*self.notes.get(name, ()), *deployment.notes)))
+        for what in deployment.unread:
+            self._leave_out(name, what, _WHY.get(what, _NO_COUNTERPART))
 
-    def _leave(self, name: str, what: str, why: str) -> None:
+    def _leave_out(self, name: str, what: str, why: str) -> None:
         names = self._left.setdefault((what, why), [])
         if name not in names:
             names.append(name)
@@ -345,15 +345,15 @@ class _ModelGroups:
         Raises:
             ConfigError: Some entries have invalid values, or none can be called.
         """
-        lost = [why for reasons in self._failed.values() for why in reasons]
+        reasons = [why for whys in self._failed.values() for why in whys]
         wrong = list(dict.fromkeys(self._wrong))
-        if not self._taken:
-            wrong += dict.fromkeys(lost)
+        if not self._deployments:
+            wrong += dict.fromkeys(reasons)
         if wrong:
             raise ConfigError("; ".join(wrong))
-        if not self._taken:
+        if not self._deployments:
             raise ConfigError("no entry of model_list can become a target")
-        return _pool(self._taken.values())
+        return _pool(self._deployments.values())
 
 
 def _without_none(info: Mapping[str, Any]) -> dict[str, Any]:
@@ -370,7 +370,7 @@ def _pool(groups: Iterable[list[Deployment]]) -> Pool:
         for deployment in group:
             name = shared.get(deployment.provider) if deployment.shared else None
             if name is None:
-                name = _unused(deployment.provider.name, providers)
+                name = _find_free_name(deployment.provider.name, providers)
                 providers[name] = replace(deployment.provider, name=name)
                 if deployment.shared:
                     shared[deployment.provider] = name
@@ -379,9 +379,9 @@ def _pool(groups: Iterable[list[Deployment]]) -> Pool:
     return Pool(tuple(targets), None, tuple(providers.values()))
 
 
-def _unused(own: str, taken: Container[str]) -> str:
-    names = chain([own], (f"{own}-{number}" for number in count(2)))
-    return next(one for one in names if one not in taken)
+def _find_free_name(own: str, names: Container[str]) -> str:
+    candidates = chain([own], (f"{own}-{number}" for number in count(2)))
+    return next(name for name in candidates if name not in names)
 
 
 def _target(group: list[Deployment], providers: list[str]) -> Target:
@@ -395,7 +395,7 @@ def _target(group: list[Deployment], providers: list[str]) -> Target:
         return replace(first, provider=providers[0])
     endpoints: dict[str, TargetEndpoint] = {}
     for deployment, target, provider in zip(group, targets, providers, strict=True):
-        name = _unused(_ODD.sub("-", provider), endpoints)
+        name = _find_free_name(_ODD.sub("-", provider), endpoints)
         prices = {price: getattr(target, price) for price in PRICES}
         same = all(getattr(first, price) == value for price, value in prices.items())
         endpoints[name] = TargetEndpoint(
@@ -406,7 +406,7 @@ def _target(group: list[Deployment], providers: list[str]) -> Target:
             priority=deployment.order,
             **({} if same else prices),
         )
-    able = [one.target for one in group if one.has_abilities] or targets
+    able = [deployment.target for deployment in group if deployment.has_abilities] or targets
     windows = [t.context_tokens for t in targets if t.context_tokens is not None]
     serves = [t.serves for t in targets if t.serves is not None]
     return replace(

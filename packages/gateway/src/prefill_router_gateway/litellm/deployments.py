@@ -117,13 +117,13 @@ class ConfigFields:
         value = self._raw(name)
         if not isinstance(value, str) or not value.startswith(_REFERENCE):
             return value
-        found = self._environment.get(value.removeprefix(_REFERENCE))
-        if found is None:
+        setting = self._environment.get(value.removeprefix(_REFERENCE))
+        if setting is None:
             raise UnreachableError(
                 f"{self._where}: {name} names an environment variable that isn't set; set it to "
                 "import"
             )
-        return found
+        return setting
 
     def text(self, name: str) -> str | None:
         """Read a text.
@@ -153,12 +153,12 @@ class ConfigFields:
         Raises:
             ConfigError: It isn't a number, or is too small.
         """
-        found = self._decimal(name)
-        if found is None:
+        number = self._decimal(name)
+        if number is None:
             return None
-        if found < least if least is not None else found <= 0:
+        if number < least if least is not None else number <= 0:
             raise self._wrong(name, f"must be {'above 0' if least is None else f'>= {least:g}'}")
-        return float(found)
+        return float(number)
 
     def whole(self, name: str, *, least: int = 1) -> int | None:
         """Read a whole number, at least `least`.
@@ -166,10 +166,10 @@ class ConfigFields:
         Raises:
             ConfigError: It isn't a whole number, or is too small.
         """
-        found = self.number(name, least=least)
-        if found is not None and found != int(found):
+        number = self.number(name, least=least)
+        if number is not None and number != int(number):
             raise self._wrong(name, "isn't a whole number")
-        return None if found is None else int(found)
+        return None if number is None else int(number)
 
     def price(self, name: str) -> float | None:
         """Read a price in dollars per token, converted exactly to dollars per million tokens.
@@ -177,10 +177,10 @@ class ConfigFields:
         Raises:
             ConfigError: It isn't a number, or is negative.
         """
-        found = self._decimal(name)
-        if found is not None and found < 0:
+        dollars = self._decimal(name)
+        if dollars is not None and dollars < 0:
             raise self._wrong(name, "is negative")
-        return None if found is None else float(found * _MILLION)
+        return None if dollars is None else float(dollars * _MILLION)
 
     def key_variable(self, name: str) -> tuple[bool, str | None]:
         """Whether a key is given, and its environment variable; None for a placeholder.
@@ -211,9 +211,9 @@ class ConfigFields:
             return None
         try:  # YAML reads 3e-06, which has no decimal point, as a text
             if isinstance(value, int | float | str) and not isinstance(value, bool):
-                found = Decimal(str(value))
-                if found.is_finite():
-                    return found
+                number = Decimal(str(value))
+                if number.is_finite():
+                    return number
         except InvalidOperation:
             pass
         raise self._wrong(name, "isn't a number")
@@ -286,7 +286,7 @@ class TimeLimits:
 def find_listed(row: Mapping[str, Any], models: ModelList) -> dict[str, Any]:
     """What the list has of the model of an entry, as far as the entry doesn't say it itself."""
     params, info = row.get("litellm_params"), row.get("model_info")
-    params, info = (one if isinstance(one, dict) else {} for one in (params, info))
+    params, info = (part if isinstance(part, dict) else {} for part in (params, info))
     model, named = params.get("model"), params.get("custom_llm_provider")
     if not isinstance(model, str):
         return {}
@@ -295,11 +295,11 @@ def find_listed(row: Mapping[str, Any], models: ModelList) -> dict[str, Any]:
     if provider is None:
         return {}
     base = info.get("base_model")
-    found = models.find(provider, rest if slash and prefix == provider else model, base)
+    fields = models.find(provider, rest if slash and prefix == provider else model, base)
     own = {**info, **params}
     if all(own.get(cost) is not None for cost in _COSTS.values() if cost in _BOTH):
-        found = {name: value for name, value in found.items() if name not in _COSTS.values()}
-    return {name: value for name, value in found.items() if own.get(name) is None}
+        fields = {name: value for name, value in fields.items() if name not in _COSTS.values()}
+    return {name: value for name, value in fields.items() if own.get(name) is None}
 
 
 def read_deployment(
@@ -329,20 +329,22 @@ def read_deployment(
     params = ConfigFields(top.take("litellm_params"), where, environment)
     info = ConfigFields(row.get("model_info"), where, environment)
     key = params.key_variable("api_key")
-    serving, model, known, noted = _endpoint(params, where)
+    serving, model, known_provider, notes = _endpoint(params, where)
     is_behind = serving in FOREIGN and proxy is not None
     if is_behind:
-        noted = [f"{serving} is reached through LiteLLM's own endpoint"]
-        serving, model, known = _PROXY, name, KNOWN[_PROXY]
-    base_url, key_env = _address(params, serving, known, where, proxy if is_behind else None)
+        notes = [f"{serving} is reached through LiteLLM's own endpoint"]
+        serving, model, known_provider = _PROXY, name, KNOWN[_PROXY]
+    base_url, key_env = _address(
+        params, serving, known_provider, where, proxy if is_behind else None
+    )
     prices, has_price = _read_prices(params, info)
-    target = _target(name, model, known, params, info, prices)
+    target = _target(name, model, known_provider, params, info, prices)
     limits, shared = _limits(top, params, times)
     weight, order = params.number("weight"), params.whole("order", least=0)
     provider = Provider(
         name=serving,
         base_url=base_url,
-        dialect=known.dialect,
+        dialect=known_provider.dialect,
         api_key_env=key[1] if key[0] and not is_behind else key_env,
         **limits,
     )
@@ -354,7 +356,7 @@ def read_deployment(
         weight=1.0 if weight is None else weight,
         order=order or 0,
         unread=() if is_behind else _unread_fields(top, params, info),
-        notes=(*noted, *_lacking(target, one_price=has_price)),
+        notes=(*notes, *_list_gaps(target, one_price=has_price)),
     )
 
 
@@ -403,7 +405,7 @@ def _endpoint(params: ConfigFields, where: str) -> tuple[str, str, KnownProvider
 def _address(
     params: ConfigFields,
     serving: str,
-    known: KnownProvider,
+    known_provider: KnownProvider,
     where: str,
     proxy: LitellmProxy | None,
 ) -> tuple[str, str | None]:
@@ -416,28 +418,28 @@ def _address(
             "endpoint, with --through URL"
         )
     own, older = params.text("api_base"), params.text("base_url")
-    given = own or older
-    if given is None and serving == "azure":
-        given = params.variable("AZURE_API_BASE")
-    if given is None:
-        if known.base_url is None:
+    url = own or older
+    if url is None and serving == "azure":
+        url = params.variable("AZURE_API_BASE")
+    if url is None:
+        if known_provider.base_url is None:
             raise UnreachableError(f"{where}: {serving} has no fixed address; give an api_base")
-        return known.base_url, known.key_env
-    given = given.rstrip("/")
+        return known_provider.base_url, known_provider.key_env
+    url = url.rstrip("/")
     try:
-        parts = urlsplit(given)
+        parts = urlsplit(url)
         if serving == "azure" and (parts.hostname or "").endswith(_AZURE):
             return f"{parts.scheme}://{parts.netloc}{_AZURE_PATH}", "AZURE_API_KEY"
         bare = not parts.path
     except ValueError:
         bare = False  # Provider reports what is wrong with it
-    return given + known.path if bare else given, None
+    return url + known_provider.path if bare else url, None
 
 
 def _target(
     name: str,
     model: str,
-    known: KnownProvider,
+    known_provider: KnownProvider,
     params: ConfigFields,
     info: ConfigFields,
     prices: Mapping[str, float | None],
@@ -450,7 +452,7 @@ def _target(
         **prices,
         "accepts": tuple(ability for ability, has in flags.items() if has),
         "context_tokens": info.whole("max_input_tokens"),
-        "serves": MODES[mode] or known.serves,
+        "serves": MODES[mode] or known_provider.serves,
         "request": _request(params, info),
     }
 
@@ -458,10 +460,10 @@ def _target(
 def _request(params: ConfigFields, info: ConfigFields) -> RequestOptions:
     """The request options; the output limit of a model has two names."""
     most = (info.whole("max_output_tokens"), info.whole("max_tokens"))
-    asked = params.whole("max_tokens") or params.whole("max_completion_tokens")
-    limit = asked or next((tokens for tokens in most if tokens is not None), None)
+    own_limit = params.whole("max_tokens") or params.whole("max_completion_tokens")
+    limit = own_limit or next((tokens for tokens in most if tokens is not None), None)
     further = params.take("extra_body")
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "max_tokens": limit,
         "temperature": params.number("temperature", least=0),
         "top_p": params.number("top_p", least=0),
@@ -470,7 +472,7 @@ def _request(params: ConfigFields, info: ConfigFields) -> RequestOptions:
         "reasoning_effort": params.text("reasoning_effort"),
         "extra_body": further if isinstance(further, dict) else None,
     }
-    return RequestOptions(**{k: v for k, v in given.items() if v is not None})
+    return RequestOptions(**{k: v for k, v in options.items() if v is not None})
 
 
 def _limits(
@@ -487,23 +489,23 @@ def _limits(
         "answer_seconds": _either(params.number("timeout"), times.answer),
         "first_token_seconds": _either(params.number("stream_timeout"), times.first_token),
     }
-    known = {name: value for name, value in limits.items() if value is not None}
-    return known, all(value is None for value in own.values())
+    present = {name: value for name, value in limits.items() if value is not None}
+    return present, all(value is None for value in own.values())
 
 
 def _either(first: float | None, second: float | None) -> float | None:
     return second if first is None else first
 
 
-def _lacking(target: Mapping[str, Any], *, one_price: bool) -> list[str]:
+def _list_gaps(target: Mapping[str, Any], *, one_price: bool) -> list[str]:
     """Notes on what neither the file nor the list of models has."""
-    found = []
+    notes = []
     if target["input_price"] is None:
         lacks = "only one of two prices, which is left out" if one_price else "no price"
-        found.append(
+        notes.append(
             f"{lacks}; write model_info.base_model if the list of models has it under another "
             "name, or see prefill-router prices"
         )
     if not target["accepts"] and target["serves"] != ("embeddings",):
-        found.append("no supported inputs; write accepts, or it gets only texts")
-    return found
+        notes.append("no supported inputs; write accepts, or it gets only texts")
+    return notes

@@ -63,18 +63,18 @@ def read_request(
             since vectors of two models can't be compared.
         request_kwargs: LiteLLM's other arguments; with `input` again, except for embeddings.
     """
-    known = request_kwargs or {}
+    kwargs = request_kwargs or {}
     endpoint: Endpoint = "chat" if messages else "responses"
-    said = list(messages) if messages else input if "input" in known else None
-    if not said or said in _NO_CHATS:
+    content = list(messages) if messages else input if "input" in kwargs else None
+    if not content or content in _NO_CHATS:
         return None
-    further = {name: known[name] for name in _PASSED if known.get(name) is not None}
+    further = {name: kwargs[name] for name in _PASSED if kwargs.get(name) is not None}
     field = "messages" if endpoint == "chat" else "input"
     try:
-        body = json.dumps({"model": "auto", field: said, **further}, default=_plain)
+        body = json.dumps({"model": "auto", field: content, **further}, default=_plain)
     except (TypeError, ValueError, RecursionError):
         return None
-    return LiteLLMRequest(endpoint=endpoint, body=body.encode(), session=_session(known))
+    return LiteLLMRequest(endpoint=endpoint, body=body.encode(), session=_session_name(kwargs))
 
 
 def failed_before(request_kwargs: Mapping[str, Any] | None) -> Counter[str]:
@@ -89,15 +89,15 @@ def failed_before(request_kwargs: Mapping[str, Any] | None) -> Counter[str]:
     return failed
 
 
-def _metadata(known: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    parts = (known.get("metadata"), known.get("litellm_metadata"))
+def _metadata(kwargs: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    parts = (kwargs.get("metadata"), kwargs.get("litellm_metadata"))
     return [part for part in parts if isinstance(part, Mapping)]
 
 
-def _session(known: Mapping[str, Any]) -> str | None:
-    named = [known.get("litellm_session_id")]
-    named += [part.get("session_id") for part in _metadata(known)]
-    for name in named:
+def _session_name(kwargs: Mapping[str, Any]) -> str | None:
+    names = [kwargs.get("litellm_session_id")]
+    names += [part.get("session_id") for part in _metadata(kwargs)]
+    for name in names:
         if isinstance(name, str) and name.isascii() and name.isprintable() and name.strip():
             return name.strip()[:_LONGEST_SESSION]
     return None
@@ -183,12 +183,12 @@ class GatewayClient:
     def __init__(
         self, url: str, *, lam: float | None, api_key_env: str | None, seconds: float
     ) -> None:
-        self._url = _checked(url)
+        self._url = _check_url(url)
         self._headers = {"content-type": "application/json"}
         if lam is not None:
             self._headers[HEADER + "lam"] = f"{lam:g}"
         if api_key_env is not None:
-            self._headers["authorization"] = f"Bearer {_key(api_key_env)}"
+            self._headers["authorization"] = f"Bearer {_read_key(api_key_env)}"
             check_encrypted(self._url, os.environ, whose="the gateway's key")
         self._options: dict[str, Any] = {
             "timeout": seconds,
@@ -200,7 +200,7 @@ class GatewayClient:
             weakref.WeakKeyDictionary()
         )
 
-    def order(self, asked: LiteLLMRequest) -> tuple[str, ...]:
+    def order(self, request: LiteLLMRequest) -> tuple[str, ...]:
         """The names of the targets, the chosen one first.
 
         Raises:
@@ -209,36 +209,38 @@ class GatewayClient:
         """
         self._client = self._client or httpx2.Client(**self._options)
         try:
-            return _decision(self._client.post(self._url + _ROUTE, **self._sent(asked))).order
+            return _read_decision(
+                self._client.post(self._url + _ROUTE, **self._post_options(request))
+            ).order
         except httpx2.HTTPError as error:
-            raise NoDecisionError(_unreached(error)) from None
+            raise NoDecisionError(_describe_failure(error)) from None
 
-    async def order_async(self, asked: LiteLLMRequest) -> tuple[str, ...]:
+    async def order_async(self, request: LiteLLMRequest) -> tuple[str, ...]:
         """`order` for an event loop.
 
         Raises:
             NoDecisionError: As for `order`.
             SpentError: As for `order`.
         """
-        return (await self.decide(asked)).order
+        return (await self.decide(request)).order
 
     async def decide(
-        self, asked: LiteLLMRequest, *, allow: Collection[str] = ()
+        self, request: LiteLLMRequest, *, allow: Collection[str] = ()
     ) -> GatewayDecision:
         """The whole decision.
 
         Args:
-            asked: The request.
+            request: The request.
             allow: The only targets that may be chosen; all where it is empty.
 
         Raises:
             NoDecisionError: As for `order`.
             SpentError: As for `order`.
         """
-        sent = self._sent(asked)
+        options = self._post_options(request)
         if allow:
-            sent["headers"] |= {HEADER + "allow": ",".join(sorted(allow)).encode()}
-        return _decision(await self._post(_ROUTE, **sent))
+            options["headers"] |= {HEADER + "allow": ",".join(sorted(allow)).encode()}
+        return _read_decision(await self._post(_ROUTE, **options))
 
     async def report(self, outcome: Mapping[str, Any]) -> None:
         """Tell what came of a decision, as `/v1/outcome` takes it.
@@ -250,17 +252,17 @@ class GatewayClient:
         body = json.dumps({name: value for name, value in outcome.items() if value is not None})
         reply = await self._post(_OUTCOME, content=body.encode(), headers=self._headers)
         if reply.status_code not in (httpx2.codes.OK, httpx2.codes.CONFLICT):
-            raise NoDecisionError(_refused(reply))
+            raise NoDecisionError(_describe_refusal(reply))
 
-    async def _post(self, path: str, **sent: Any) -> httpx2.Response:
+    async def _post(self, path: str, **options: Any) -> httpx2.Response:
         loop = asyncio.get_running_loop()
         client = self._clients.get(loop)
         if client is None:  # connections belong to the loop in which they were opened
             client = self._clients[loop] = httpx2.AsyncClient(**self._options)
         try:
-            return await client.post(self._url + path, **sent)
+            return await client.post(self._url + path, **options)
         except httpx2.HTTPError as error:
-            raise NoDecisionError(_unreached(error)) from None
+            raise NoDecisionError(_describe_failure(error)) from None
 
     async def aclose(self) -> None:
         """Close the connections of this loop, and those of `order`."""
@@ -275,38 +277,38 @@ class GatewayClient:
             self._client.close()
             self._client = None
 
-    def _sent(self, asked: LiteLLMRequest) -> dict[str, Any]:
-        named = {} if asked.session is None else {SESSION_HEADER: asked.session}
-        return {"content": asked.body, "headers": {**self._headers, **named}}
+    def _post_options(self, request: LiteLLMRequest) -> dict[str, Any]:
+        session = {} if request.session is None else {SESSION_HEADER: request.session}
+        return {"content": request.body, "headers": {**self._headers, **session}}
 
 
-def _unreached(error: httpx2.HTTPError) -> str:
+def _describe_failure(error: httpx2.HTTPError) -> str:
     return f"the gateway can't be reached ({type(error).__name__})"
 
 
-def _refused(reply: httpx2.Response) -> str:
+def _describe_refusal(reply: httpx2.Response) -> str:
     error = _json(reply).get("error")
     code = error.get("code") if isinstance(error, dict) else None
     named = f" ({code})" if isinstance(code, str) else ""
     return f"the gateway replied {reply.status_code}{named}"
 
 
-def _decision(reply: httpx2.Response) -> GatewayDecision:
+def _read_decision(reply: httpx2.Response) -> GatewayDecision:
     if reply.status_code == _TOO_MANY:
         raise SpentError("the gateway refuses: a budget is spent, or its key has reached a limit")
     if reply.status_code != httpx2.codes.OK:
-        raise NoDecisionError(_refused(reply))
-    found = _json(reply)
-    order = found.get("order")
+        raise NoDecisionError(_describe_refusal(reply))
+    decision = _json(reply)
+    order = decision.get("order")
     if not isinstance(order, list) or not order or not all(isinstance(n, str) for n in order):
         raise NoDecisionError("the gateway's reply has no order of targets")
-    rows = found.get("targets")
-    known = rows.items() if isinstance(rows, dict) else ()
+    rows = decision.get("targets")
+    pairs = rows.items() if isinstance(rows, dict) else ()
     return GatewayDecision(
-        id=str(found.get("id", "")),
+        id=str(decision.get("id", "")),
         order=tuple(order),
-        lam=found.get("lam"),
-        targets={name: row for name, row in known if isinstance(row, dict)},
+        lam=decision.get("lam"),
+        targets={name: row for name, row in pairs if isinstance(row, dict)},
     )
 
 
@@ -318,7 +320,7 @@ def _json(reply: httpx2.Response) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _checked(url: str) -> str:
+def _check_url(url: str) -> str:
     try:
         parts = httpx2.URL(url)
     except httpx2.InvalidURL:
@@ -331,7 +333,7 @@ def _checked(url: str) -> str:
     return url.rstrip("/").removesuffix("/v1")
 
 
-def _key(variable: str) -> str:
+def _read_key(variable: str) -> str:
     key = os.environ.get(variable, "")
     if not key.strip() or not key.isascii() or not key.isprintable():
         raise ConfigError(

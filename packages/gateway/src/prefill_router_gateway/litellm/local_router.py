@@ -39,35 +39,35 @@ class LocalRouter:
         self._router, self._lam, self._seconds = Router.load(folder), lam, seconds
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prefill-router")
 
-    def order(self, asked: LiteLLMRequest) -> tuple[str, ...]:
+    def order(self, request: LiteLLMRequest) -> tuple[str, ...]:
         """The names of the targets, the chosen one first; sessions are ignored.
 
         Raises:
             NoDecisionError: The request can't be read, or it took too long.
         """
-        found = self._thread.submit(self._decide, asked)
+        future = self._thread.submit(self._decide, request)
         try:
-            return found.result(self._seconds)
+            return future.result(self._seconds)
         except TimeoutError:
-            found.cancel()
+            future.cancel()
             raise NoDecisionError("the router took too long") from None
 
-    async def order_async(self, asked: LiteLLMRequest) -> tuple[str, ...]:
+    async def order_async(self, request: LiteLLMRequest) -> tuple[str, ...]:
         """`order` for an event loop.
 
         Raises:
             NoDecisionError: As for `order`.
         """
-        found = asyncio.wrap_future(self._thread.submit(self._decide, asked))
+        future = asyncio.wrap_future(self._thread.submit(self._decide, request))
         try:
             async with asyncio.timeout(self._seconds):
-                return await found
+                return await future
         except TimeoutError:
             raise NoDecisionError("the router took too long") from None
 
-    def _decide(self, asked: LiteLLMRequest) -> tuple[str, ...]:
+    def _decide(self, request: LiteLLMRequest) -> tuple[str, ...]:
         try:
-            envelope = read_envelope(asked.endpoint, asked.body)
+            envelope = read_envelope(request.endpoint, request.body)
             prompt = scored_prompt(envelope, "ask", envelope.read((), self._harnesses))
             order = () if prompt is None else self._router.route(prompt, lam=self._lam).order
         except PrefillRouterError as error:

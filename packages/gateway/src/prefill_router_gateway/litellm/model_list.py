@@ -97,16 +97,16 @@ def read_copy() -> ModelList:
     rows = csv.DictReader(text.splitlines())
     return ModelList(
         source=f"a copy of the list of litellm {COPY_VERSION}, made on {COPY_DATE}",
-        models={row.pop("model"): _of_row(row) for row in rows},
+        models={row.pop("model"): _read_row(row) for row in rows},
     )
 
 
-def _of_row(row: dict[str, str]) -> dict[str, Any]:
+def _read_row(row: dict[str, str]) -> dict[str, Any]:
     flags = row.pop("supports").split()
-    given = {name: value for name, value in row.items() if value}
-    tokens = given.pop("max_input_tokens", None)
+    fields = {name: value for name, value in row.items() if value}
+    tokens = fields.pop("max_input_tokens", None)
     return {
-        **given,
+        **fields,
         **({} if tokens is None else {"max_input_tokens": int(tokens)}),
         **{f"supports_{flag}": True for flag in flags},
     }

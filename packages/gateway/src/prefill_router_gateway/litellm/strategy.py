@@ -96,8 +96,8 @@ class PrefillRouterStrategy:
         check_options(lam, timeout)
         self._router, self._group = litellm_router, model_group
         # looked up now, before LiteLLM replaces them by this object's
-        self._pick = _own(litellm_router, _PICK)
-        self._pick_async = _own(litellm_router, _PICK_ASYNC)
+        self._pick = _own_method(litellm_router, _PICK)
+        self._pick_async = _own_method(litellm_router, _PICK_ASYNC)
         self._without = False
         self._decides: Any
         if gateway is not None:
@@ -126,8 +126,8 @@ class PrefillRouterStrategy:
             SpentError: The gateway refuses.
             ConfigError: The Router has no deployments.
         """
-        given = _given(messages, input, specific_deployment, request_kwargs)
-        return await self._chosen(model, given, self._decides.order_async, self._pick_async)
+        arguments = _call_arguments(messages, input, specific_deployment, request_kwargs)
+        return await self._choose(model, arguments, self._decides.order_async, self._pick_async)
 
     def get_available_deployment(
         self,
@@ -143,8 +143,8 @@ class PrefillRouterStrategy:
             SpentError: The gateway refuses.
             ConfigError: The Router has no deployments.
         """
-        given = _given(messages, input, specific_deployment, request_kwargs)
-        return _at_once(self._chosen(model, given, self._decides.order, self._pick))
+        arguments = _call_arguments(messages, input, specific_deployment, request_kwargs)
+        return _run_at_once(self._choose(model, arguments, self._decides.order, self._pick))
 
     async def aclose(self) -> None:
         """Close all connections and threads."""
@@ -154,15 +154,15 @@ class PrefillRouterStrategy:
         """Close the connections and threads of synchronous calls."""
         self._decides.close()
 
-    async def _chosen(
+    async def _choose(
         self,
         model: str,
-        given: Mapping[str, Any],
+        arguments: Mapping[str, Any],
         decide: Callable[[LiteLLMRequest], Any],
         pick: Callable[..., Any],
     ) -> Any:
         """The deployment; it awaits only where `decide` and `pick` are async."""
-        order = await self._order(model, given, decide)
+        order = await self._find_order(model, arguments, decide)
         registry = getattr(self._router, "registry", None)
         names = group_names(
             # since 1.109 the old name is deprecated
@@ -170,30 +170,32 @@ class PrefillRouterStrategy:
             order=order,
             model=model,
             routed=model == self._group,
-            failed=failed_before(given["request_kwargs"]),
+            failed=failed_before(arguments["request_kwargs"]),
         )
         for name in names:
             picking = _picking.set(True)
             try:
-                return await _result(pick(model=name, **given))
-            except _theirs():
+                return await _await_result(pick(model=name, **arguments))
+            except _unavailable_errors():
                 if name == names[-1]:
                     raise
             finally:
                 _picking.reset(picking)
         raise ConfigError("LiteLLM's Router has no deployment for the request; give it one")
 
-    async def _order(
-        self, model: str, given: Mapping[str, Any], decide: Callable[[LiteLLMRequest], Any]
+    async def _find_order(
+        self, model: str, arguments: Mapping[str, Any], decide: Callable[[LiteLLMRequest], Any]
     ) -> tuple[str, ...]:
         """The decision's order of targets; empty where the request isn't routed or has none."""
-        if model != self._group or given["specific_deployment"] or _picking.get():
+        if model != self._group or arguments["specific_deployment"] or _picking.get():
             return ()
-        asked = read_request(given["messages"], given["input"], given["request_kwargs"])
-        if asked is None:
+        request = read_request(
+            arguments["messages"], arguments["input"], arguments["request_kwargs"]
+        )
+        if request is None:
             return ()
         try:
-            order: tuple[str, ...] = await _result(decide(asked))
+            order: tuple[str, ...] = await _await_result(decide(request))
         except NoDecisionError as error:
             self._report(str(error))
             return ()
@@ -214,7 +216,7 @@ class PrefillRouterStrategy:
         self._without = why is not None
 
 
-def _given(
+def _call_arguments(
     messages: Sequence[Any] | None,
     input: Any,  # noqa: A002
     specific: bool | None,
@@ -229,11 +231,11 @@ def _given(
     }
 
 
-async def _result(value: Any) -> Any:
+async def _await_result(value: Any) -> Any:
     return await value if isawaitable(value) else value
 
 
-def _at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
+def _run_at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine that never awaits, and return its result."""
     try:
         coroutine.send(None)
@@ -243,7 +245,7 @@ def _at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
     raise RuntimeError("LiteLLM's synchronous method returned an awaitable")
 
 
-def _own(litellm_router: Any, names: Sequence[str]) -> Callable[..., Any]:
+def _own_method(litellm_router: Any, names: Sequence[str]) -> Callable[..., Any]:
     """The Router's own method, even where an earlier strategy of this class has replaced it.
 
     Raises:
@@ -260,7 +262,7 @@ def _own(litellm_router: Any, names: Sequence[str]) -> Callable[..., Any]:
     return own
 
 
-def _theirs() -> tuple[type[Exception], ...]:
+def _unavailable_errors() -> tuple[type[Exception], ...]:
     """LiteLLM's errors where a group has no available deployment; they derive from OpenAI's."""
     import openai
 
@@ -368,7 +370,8 @@ class PrefillRouterPlugin:
         check_options(lam, timeout)
         self._gateway = GatewayClient(gateway, lam=lam, api_key_env=api_key_env, seconds=timeout)
         self._targets = dict(targets or {})
-        self._known: frozenset[str] = frozenset()  # the router's targets, once it has decided
+        # the router's targets, once it has decided
+        self._target_names: frozenset[str] = frozenset()
         self._without = False
 
     async def run(self, context: Any) -> Any:
@@ -382,15 +385,15 @@ class PrefillRouterPlugin:
         """
         models = dict.fromkeys(context.candidate_models)
         request = read_request(context.structured_messages, None, {"metadata": context.metadata})
-        allow = {name for model in models if (name := self._name(model, self._known))}
-        if request is None or len(models) < 2 or (self._known and len(allow) < 2):
+        allow = {name for model in models if (name := self._find_target(model, self._target_names))}
+        if request is None or len(models) < 2 or (self._target_names and len(allow) < 2):
             return context
-        tried = _tried(context.metadata)
+        tried = _tried_targets(context.metadata)
         allow = (allow - tried.keys()) or allow
         try:
             decision = await self._gateway.decide(request, allow=allow)
         except NoDecisionError as error:
-            self._known = frozenset()  # the pool may have changed
+            self._target_names = frozenset()  # the pool may have changed
             self._report(str(error), "LiteLLM chooses among all candidates")
             return context
         self._report(None)
@@ -427,14 +430,14 @@ class PrefillRouterPlugin:
         """Close the connections of this event loop."""
         await self._gateway.aclose()
 
-    def _name(self, model: str, known: frozenset[str]) -> str | None:
+    def _find_target(self, model: str, targets: frozenset[str]) -> str | None:
         """The target that a model is a deployment of; None for none."""
         names = (self._targets.get(model), model, model.partition("/")[2])
-        return next((name for name in names if name in known), None)
+        return next((name for name in names if name in targets), None)
 
     def _narrow(self, context: Any, decision: GatewayDecision, tried: Mapping[str, str]) -> None:
-        self._known = known = frozenset((*decision.targets, *decision.order))
-        names = {model: self._name(model, known) for model in context.candidate_models}
+        self._target_names = targets = frozenset((*decision.targets, *decision.order))
+        names = {model: self._find_target(model, targets) for model in context.candidate_models}
         order = [name for name in decision.order if name in names.values()]
         order.sort(key=lambda name: name in tried)
         if not order:
@@ -464,8 +467,8 @@ def _signals(request: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """What the plugin wrote for the latest attempt at a request; None for nothing."""
     for name in ("litellm_metadata", "metadata"):
         metadata = request.get(name)
-        found = metadata.get(_SIGNALS) if isinstance(metadata, Mapping) else None
-        own = found.get(_OWN) if isinstance(found, Mapping) else None
+        signals = metadata.get(_SIGNALS) if isinstance(metadata, Mapping) else None
+        own = signals.get(_OWN) if isinstance(signals, Mapping) else None
         if isinstance(own, Mapping):
             return own
     return None
@@ -476,7 +479,7 @@ def _decisions(signals: Mapping[str, Any]) -> dict[str, str]:
     return {**signals["tried"], signals["target"]: signals["id"]}
 
 
-def _tried(metadata: Mapping[str, Any]) -> dict[str, str]:
+def _tried_targets(metadata: Mapping[str, Any]) -> dict[str, str]:
     """The targets of earlier attempts at a request, with the ids of their decisions."""
     # LiteLLM's proxy removes this field from what clients send
     retried = metadata.get("previous_models")
