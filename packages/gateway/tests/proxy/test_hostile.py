@@ -277,7 +277,7 @@ def test_nobody_is_connected_to_for_a_client_that_has_left() -> None:
     async def ask() -> None:
         async with Fake(GOOD_WHOLE) as fake, gateway(fake) as app:
             client = ClientConnection(Asked().receive, Asked().send)
-            client.gone = True
+            client.is_gone = True
             line = app.forwarder._lines[0]
             with pytest.raises(ClientGoneError):
                 await line.call(a_call(), CHAT, client=client)

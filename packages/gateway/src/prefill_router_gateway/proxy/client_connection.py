@@ -17,7 +17,7 @@ class ClientConnection:
     """The client of a call (ASGI); its request has been read.
 
     Attributes:
-        gone: Whether it has disconnected.
+        is_gone: Whether it has disconnected.
         has_started: Whether the response has begun to be sent.
     """
 
@@ -25,13 +25,13 @@ class ClientConnection:
         self._receive, self._send = receive, send
         self._stop: Callable[[], object] | None = None
         self._watch: asyncio.Task[None] | None = None
-        self.gone = False
+        self.is_gone = False
         self.has_started = False
 
     def watch(self) -> None:
         """Start watching for a disconnect."""
         if self._watch is None:
-            self._watch = asyncio.get_running_loop().create_task(self._until_gone())
+            self._watch = asyncio.get_running_loop().create_task(self._await_disconnect())
 
     def close(self) -> None:
         """Stop watching."""
@@ -50,7 +50,7 @@ class ClientConnection:
 
     def check(self) -> None:
         """Raise ClientGoneError if it has disconnected."""
-        if self.gone:
+        if self.is_gone:
             raise ClientGoneError
 
     async def wait(self, seconds: float) -> None:
@@ -77,7 +77,9 @@ class ClientConnection:
             ClientGoneError: It has disconnected.
         """
         self.has_started = True
-        await self._give({"type": "http.response.start", "status": status, "headers": headers})
+        await self._send_message(
+            {"type": "http.response.start", "status": status, "headers": headers}
+        )
 
     async def body(self, piece: bytes, *, more: bool = True) -> None:
         """Send a piece of the body.
@@ -85,26 +87,26 @@ class ClientConnection:
         Raises:
             ClientGoneError: It has disconnected.
         """
-        await self._give({"type": "http.response.body", "body": piece, "more_body": more})
+        await self._send_message({"type": "http.response.body", "body": piece, "more_body": more})
 
-    async def _give(self, message: Message) -> None:
+    async def _send_message(self, message: Message) -> None:
         self.check()
         try:
             await self._send(message)
         except OSError:  # servers raise it where the connection is closed (ASGI 2.4)
-            self._leave()
+            self._note_disconnect()
             raise ClientGoneError from None
 
-    async def _until_gone(self) -> None:
+    async def _await_disconnect(self) -> None:
         try:
             while (await self._receive())["type"] != "http.disconnect":
                 pass
         except OSError:
             pass
-        self._leave()
+        self._note_disconnect()
 
-    def _leave(self) -> None:
-        self.gone = True
+    def _note_disconnect(self) -> None:
+        self.is_gone = True
         if self._stop is not None:
             self._stop()
 

@@ -104,13 +104,13 @@ class ProviderEndpoint:
             self._bearer.append((b"authorization", b"Bearer " + self.key.encode()))
             self._own.append((b"x-api-key", self.key.encode()))
         own = {
-            "first": failures.first_token_seconds or _own(provider, "first_token_seconds"),
-            "silence": failures.silence_seconds or _own(provider, "silence_seconds"),
-            "whole": failures.answer_seconds or _own(provider, "answer_seconds"),
+            "first": failures.first_token_seconds or _own_limit(provider, "first_token_seconds"),
+            "silence": failures.silence_seconds or _own_limit(provider, "silence_seconds"),
+            "whole": failures.answer_seconds or _own_limit(provider, "answer_seconds"),
         }
-        given = {name: seconds for name, seconds in own.items() if seconds is not None}
-        self.limits = replace(_LIMITS, **given)
-        self.thinking_limits = replace(_THINKING_LIMITS, **given)
+        limits = {name: seconds for name, seconds in own.items() if seconds is not None}
+        self.limits = replace(_LIMITS, **limits)
+        self.thinking_limits = replace(_THINKING_LIMITS, **limits)
 
     async def call(
         self, call: ForwardRequest, body: bytes, *, client: ClientConnection, thinks: bool = False
@@ -176,7 +176,7 @@ class ProviderEndpoint:
         if not (call.below or call.query):
             return path
         path, _, own = path.partition(b"?")
-        query = _joined(own, call.query)
+        query = _join_queries(own, call.query)
         return path + call.below + (b"?" + query if query else b"")
 
     def _headers(self, call: ForwardRequest) -> list[Header]:
@@ -205,10 +205,10 @@ def _paths(url: httpx2.URL, *, anthropic: bool) -> Mapping[Endpoint, bytes]:
     return {endpoint: path + last + mark + query for endpoint, last in _PATHS.items()}
 
 
-def _joined(own: bytes, theirs: bytes) -> bytes:
+def _join_queries(own: bytes, theirs: bytes) -> bytes:
     """The query of a base URL, and the client's parameters that it doesn't set already."""
-    said = {_name(part) for part in own.split(b"&")}
-    further = (part for part in theirs.split(b"&") if _name(part) not in said)
+    own_names = {_name(part) for part in own.split(b"&")}
+    further = (part for part in theirs.split(b"&") if _name(part) not in own_names)
     return b"&".join(filter(None, (own, *further)))
 
 
@@ -216,7 +216,7 @@ def _name(part: bytes) -> bytes:
     return unquote_to_bytes(part.partition(b"=")[0])
 
 
-def _own(provider: Provider, limit: str) -> float | None:
+def _own_limit(provider: Provider, limit: str) -> float | None:
     """A limit that the pool file sets; None for the default, which is for batch runs."""
     own: float = getattr(provider, limit)
     return None if own == getattr(_UNSET, limit) else own
@@ -246,9 +246,9 @@ class RateHeadroom:
 
     def observe(self, deployment: str, headers: Iterable[Header]) -> None:
         """Read what remains from the headers of a response."""
-        said = {n.decode("latin-1"): v.decode("latin-1") for n, v in headers if b"ratelimit" in n}
+        fields = {n.decode("latin-1"): v.decode("latin-1") for n, v in headers if b"ratelimit" in n}
         now = self._clock()
-        for kind, left, reset in limits_left(said, now=time.time()) if said else ():
+        for kind, left, reset in limits_left(fields, now=time.time()) if fields else ():
             until = now + (_UNSAID_SECONDS if reset is None else reset)
             self._limits(deployment)[kind] = (left, until)
 
@@ -307,5 +307,5 @@ class DeploymentOrder:
 def _distance(conversation: str, deployment: str) -> float:
     """An exponential variate that is fixed for the two names: the least by weight is first."""
     text = f"{conversation}\0{deployment}".encode("utf-8", "surrogatepass")
-    drawn = int.from_bytes(hashlib.sha256(text).digest()[:_HASH_BYTES], "big")
-    return -math.log((drawn + 1) / (1 << 8 * _HASH_BYTES))
+    number = int.from_bytes(hashlib.sha256(text).digest()[:_HASH_BYTES], "big")
+    return -math.log((number + 1) / (1 << 8 * _HASH_BYTES))

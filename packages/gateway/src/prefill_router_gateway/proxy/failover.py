@@ -88,11 +88,11 @@ class PassthroughStream:
     """Takes the place of a `StreamObserver` where the gateway needs nothing from the events.
 
     Args:
-        facts: Marked as done at the end of the stream.
+        facts: Marked as ended at the end of the stream.
         secret: The target's key, which no line may quote; None for none.
 
     Attributes:
-        facts: Marked as done at the end of the stream.
+        facts: Marked as ended at the end of the stream.
         sequence_number: The number that the next event of a Responses stream would have.
     """
 
@@ -110,14 +110,14 @@ class PassthroughStream:
         whole = complete_lines(self._split, piece)
         if self._secret is not None and self._secret in whole:
             raise BrokenResponseError("malformed")
-        found = SEQUENCE_NUMBER.match(whole, whole.rfind(_NAME)) if _NAME in whole else None
-        if found:
-            self.sequence_number = int(found[1]) + 1
+        match = SEQUENCE_NUMBER.match(whole, whole.rfind(_NAME)) if _NAME in whole else None
+        if match:
+            self.sequence_number = int(match[1]) + 1
         return whole
 
     def close(self) -> bytes:
         """Return the remaining bytes to forward at the end of the stream."""
-        self.facts.done = True
+        self.facts.has_ended = True
         rest = self._split.close()
         return b"" if self._secret is not None and self._secret in rest else rest
 
@@ -350,7 +350,7 @@ async def _open_plain(
     body = await _read_all(arrival)
     if secret is not None and secret in body:
         raise AttemptFailedError("unauthorised", status=arrival.status)
-    facts.done = True
+    facts.has_ended = True
     return OpenResponse(status=arrival.status, headers=arrival.headers, facts=facts, body=body)
 
 
@@ -360,15 +360,15 @@ async def _open_stream(
     watch = StreamObserver(
         call.endpoint, leave_out_usage=call.usage_added, secret=key, answer=call.answer
     )
-    facts, held, length = watch.facts, list[bytes](), 0
+    facts, pieces, length = watch.facts, list[bytes](), 0
     while not watch.is_open:
         arrival.await_first()  # any byte shows that the target lives
         piece = await arrival.piece()
-        held.append(watch.feed(piece) if piece else watch.close())
-        length += len(held[-1])
+        pieces.append(watch.feed(piece) if piece else watch.close())
+        length += len(pieces[-1])
         if facts.error is not None and not watch.is_open:
             raise classify_body_error(facts.error, status=arrival.status)
-        is_odd = watch.is_malformed or facts.done or length > _LONGEST_PRELUDE
+        is_odd = watch.is_malformed or facts.has_ended or length > _LONGEST_PRELUDE
         if is_odd and not watch.is_open:
             raise AttemptFailedError("malformed", status=arrival.status)
         if not piece and not watch.is_open:
@@ -377,7 +377,7 @@ async def _open_stream(
         status=arrival.status,
         headers=arrival.headers,
         facts=facts,
-        body=b"".join(held),
+        body=b"".join(pieces),
         arrival=arrival,
         watch=watch,
     )
@@ -399,7 +399,7 @@ async def _read_whole(
         facts.take(value)
     if facts.error is not None:
         raise classify_body_error(facts.error, status=arrival.status)
-    facts.done = True
+    facts.has_ended = True
     if not facts.has_output_count:
         facts.count(body)
     data = without_key(body, forms_of_key(key))
@@ -448,7 +448,7 @@ class CallAttempts:
         deployment: The deployment that is being called or answers; None if none.
         calls: How often an endpoint was called.
         wait: The shortest wait in seconds that a target asked for; None if none did.
-        sent_hints: The fields by which the latest target was told of thinking.
+        sent_hints: The fields by which the latest target was asked to think.
     """
 
     def __init__(
@@ -470,10 +470,10 @@ class CallAttempts:
         return None if self.deployment is None else self._ways.target_of[self.deployment]
 
     @property
-    def last_asked(self) -> str | None:
+    def last_target(self) -> str | None:
         """The target that was called last; None if none was."""
-        asked = (a.target for a in reversed(self.attempts) if a.end != "breaker_open")
-        return next(asked, None)
+        targets = (a.target for a in reversed(self.attempts) if a.end != "breaker_open")
+        return next(targets, None)
 
     def end(
         self,
@@ -542,16 +542,16 @@ class CallAttempts:
         shared, failed = self._ways.shared, set[str]()
         order = self._call.order[:1] if self._call.stay else self._call.order
         result: OpenResponse | AttemptFailedError | None = None
-        asked, waiting = 0, list(order)
-        while waiting and asked < self._ways.failures.targets:
+        target_count, waiting = 0, list(order)
+        while waiting and target_count < self._ways.failures.targets:
             target = self._pop_reachable(waiting)
             model = shared.get(target, target)
             if model in failed:
                 continue
-            here = await self._ask_target(target)
-            if here is None:
+            answer = await self._ask_target(target)
+            if answer is None:
                 continue
-            asked, result = asked + 1, here
+            target_count, result = target_count + 1, answer
             if isinstance(result, OpenResponse) or result.end == "refused":
                 break
             if result.end not in OF_ONE_TARGET:

@@ -231,9 +231,9 @@ def no_answer_error(attempts: Sequence[TargetAttempt], *, wait: float | None) ->
     """
     ends = {attempt.end for attempt in attempts if attempt.end != "breaker_open"}
     if ends == {"unknown_call"}:
-        asked = ", ".join(dict.fromkeys(attempt.target for attempt in attempts))
+        targets = ", ".join(dict.fromkeys(attempt.target for attempt in attempts))
         return RefusalError(
-            f"{asked} can't answer this call; name a target that can as the model",
+            f"{targets} can't answer this call; name a target that can as the model",
             status=404,
             code="unknown_call",
         )
@@ -297,13 +297,13 @@ def error_event(endpoint: Endpoint, error: RefusalError, *, number: int = 0) -> 
 def refusal_event(endpoint: Endpoint, refusal: TargetRefusal) -> bytes:
     """A target's refusal as an event of a stream that has begun; its words are the target's."""
     error = read_error(parsed(refusal.body.strip()) or {})
-    said = RefusalError(
+    stream_error = RefusalError(
         error.words or "the target refused the request",
         status=refusal.status,
         kind=error.kind or "invalid_request_error",
         code=error.code or None,
     )
-    return error_event(endpoint, said)
+    return error_event(endpoint, stream_error)
 
 
 def _event(value: object, *, name: bytes) -> bytes:

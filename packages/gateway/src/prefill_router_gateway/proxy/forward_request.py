@@ -28,7 +28,7 @@ class BodyRules:
             serve chats in their place, with the name of a chat's field for the most output tokens.
         ask_usage: Whether streams of chats are asked for their token counts.
         thinking: The targets and deployments that think before they answer, as the pool file says.
-        hinted: Those that are told what a translated request says of thinking.
+        hinted: Those that get hints on thinking with a translated request.
         volatile: The starts of system texts that agents change with each request; a translated
             request goes without such a line.
     """
@@ -50,7 +50,7 @@ class BodyFixes:
 
     Attributes:
         rename: A chat's limit of output tokens, and its name here; None where it stays.
-        refused_hints: The names of the hints of thinking that it isn't told.
+        refused_hints: The names of the hints on thinking that it doesn't get.
     """
 
     rename: tuple[str, str] | None = None
@@ -87,7 +87,7 @@ class SplicedBody:
         endpoint: The endpoint.
         rules: How bodies differ between targets.
         ask_usage: Whether to ask for a stream's token counts, where the client didn't.
-        hints: What deployments are told of thinking, where the request is translated.
+        hints: The hints on thinking for deployments to which the request is translated.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class SplicedBody:
 
 
 def hint_for(hints: Mapping[str, ThinkingHint], name: str, fixes: BodyFixes) -> ThinkingHint | None:
-    """What a deployment is told of thinking; None where it is told nothing."""
+    """The hint on thinking for a deployment; None where it gets none."""
     hint = hints.get(name)
     return None if hint is None or hint.name in fixes.refused_hints else hint
 
@@ -201,7 +201,7 @@ class ForwardRequest:
         answer: Takes the answer's text, where the request is sampled; None otherwise.
         translated: The targets and deployments that are asked by a chat in its place.
         thinking: The targets and deployments that may think for minutes before they answer.
-        hints: What those that are asked by a chat are told of thinking.
+        hints: The hints on thinking for those that are called by a chat.
     """
 
     endpoint: Endpoint

@@ -206,7 +206,9 @@ class ForwardedCall:
     @property
     def target(self) -> str | None:
         """The target whose answer or refusal the client gets; None for none."""
-        return self._track.last_asked if isinstance(self._response, TargetRefusal) else self._target
+        return (
+            self._track.last_target if isinstance(self._response, TargetRefusal) else self._target
+        )
 
     @property
     def attempts(self) -> tuple[TargetAttempt, ...]:
@@ -265,7 +267,7 @@ class ForwardedCall:
                 self._refuse(response, own)
             elif response.arrival is None or response.watch is None:
                 self._finish("answered", response.status)
-                self._whole = self._framed(response.status, response.headers, response.body, own)
+                self._whole = self._frame(response.status, response.headers, response.body, own)
             else:
                 await self._client.start(response.status, self._headers(response.headers, own))
                 await self._send_stream(response, response.arrival, response.watch)
@@ -343,7 +345,7 @@ class ForwardedCall:
         self._first_byte = self._clock()
         is_routed = not self._request.is_plain
         try:
-            while not watch.facts.done:
+            while not watch.facts.has_ended:
                 if piece:
                     await self._client.body(piece)
                 arrival.await_next()
@@ -422,11 +424,11 @@ class ForwardedCall:
 
     def _refuse(self, refusal: TargetRefusal, own: list[Header]) -> None:
         self._end_refused(refusal.status)
-        self._whole = self._framed(refusal.status, refusal.headers, refusal.body, own)
+        self._whole = self._frame(refusal.status, refusal.headers, refusal.body, own)
 
     def _end_refused(self, status: int) -> None:
         self._client.check()
-        self._target = self._track.last_asked
+        self._target = self._track.last_target
         self._first_byte = self._clock()
         is_limited = self._track.attempts[-1].end == "rate_limited"
         self._finish("failed" if is_limited else "refused", status)
@@ -451,7 +453,7 @@ class ForwardedCall:
 
     # Parts of every response.
 
-    def _framed(
+    def _frame(
         self, status: int, headers: list[Header], body: bytes, own: list[Header]
     ) -> tuple[int, list[Header], bytes]:
         framed = self._headers(headers, own)

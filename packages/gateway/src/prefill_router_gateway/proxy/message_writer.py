@@ -89,7 +89,7 @@ class MessageWriter:
     def begin(self, chat_id: str, model: str) -> Iterator[bytes]:
         """The event at the beginning."""
         head = _head(chat_id, model or self._target, Usage(input_tokens=self._input_tokens))
-        yield self._written("message_start", message=head)
+        yield self._write_event("message_start", message=head)
 
     def start_text(self) -> Iterator[bytes]:
         """The event at the beginning of a text."""
@@ -110,18 +110,18 @@ class MessageWriter:
 
     def finish_part(self, *, is_cut: bool) -> Iterator[bytes]:  # noqa: ARG002
         """The event at the end of the text or call."""
-        yield self._written("content_block_stop", index=self._index)
+        yield self._write_event("content_block_stop", index=self._index)
 
     def end(self, reason: str, usage: Usage | None, *, has_refused: bool) -> Iterator[bytes]:
         """The events at the end of the answer."""
         stop = _stop(reason, has_refused=has_refused, has_calls=self._has_calls)
         delta = {"stop_reason": stop, "stop_sequence": None}
-        yield self._written("message_delta", delta=delta, usage=_counts(usage))
-        yield self._written("message_stop")
+        yield self._write_event("message_delta", delta=delta, usage=_counts(usage))
+        yield self._write_event("message_stop")
 
     def fail(self, error: RefusalError) -> bytes:
         """The event of an error."""
-        return self._written("error", error=error.body(anthropic=True)["error"])
+        return self._write_event("error", error=error.body(anthropic=True)["error"])
 
     def wait(self) -> bytes:
         """An event that says nothing."""
@@ -129,12 +129,12 @@ class MessageWriter:
 
     def _start(self, block: dict[str, Any]) -> Iterator[bytes]:
         self._index += 1
-        yield self._written("content_block_start", index=self._index, content_block=block)
+        yield self._write_event("content_block_start", index=self._index, content_block=block)
 
     def _delta(self, delta: dict[str, Any]) -> bytes:
-        return self._written("content_block_delta", index=self._index, delta=delta)
+        return self._write_event("content_block_delta", index=self._index, delta=delta)
 
-    def _written(self, kind: str, **fields: Any) -> bytes:
+    def _write_event(self, kind: str, **fields: Any) -> bytes:
         data = json.dumps({"type": kind, **fields}).encode()
         if self._answer is not None:
             self._answer.take_event(data)

@@ -113,6 +113,6 @@ class ProxiedConnections:
             self._closing = asyncio.get_running_loop().create_task(self._client.aclose())
 
 
-async def _once(held: list[bytes]) -> AsyncIterator[bytes]:
+async def _once(pieces: list[bytes]) -> AsyncIterator[bytes]:
     """A body that is released once sent, since the request lives as long as its response."""
-    yield held.pop()
+    yield pieces.pop()

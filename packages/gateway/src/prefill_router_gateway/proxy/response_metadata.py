@@ -52,7 +52,7 @@ class ResponseMetadata:
     Attributes:
         response_id: Its id.
         error: An error within it.
-        done: Whether its end marker has arrived.
+        has_ended: Whether its end marker has arrived.
         has_reason: Whether its finish reason has arrived.
         output_bytes: The approximate bytes of its texts.
     """
@@ -65,7 +65,7 @@ class ResponseMetadata:
         self.response_id: str | None = None
         self._tool_calls: dict[str, None] = {}
         self.error: ErrorBody | None = None
-        self.done = False
+        self.has_ended = False
         self.has_reason = False
         self.output_bytes = 0
 
@@ -77,7 +77,7 @@ class ResponseMetadata:
     @property
     def is_complete(self) -> bool:
         """Whether the answer has ended properly, without an error."""
-        return (self.done or self.has_reason) and self.error is None
+        return (self.has_ended or self.has_reason) and self.error is None
 
     @property
     def has_output_count(self) -> bool:
@@ -159,9 +159,9 @@ class ResponseMetadata:
         choices = value.get("choices")
         for choice in _objects(choices):
             self.has_reason |= isinstance(choice.get("finish_reason"), str)
-            for said in (choice.get("delta"), choice.get("message")):
-                if isinstance(said, Mapping) and said.get("tool_calls"):
-                    self._call(call.get("id") for call in _objects(said["tool_calls"]))
+            for message in (choice.get("delta"), choice.get("message")):
+                if isinstance(message, Mapping) and message.get("tool_calls"):
+                    self._call(call.get("id") for call in _objects(message["tool_calls"]))
         return self._report(value.get("usage")) and choices == []
 
     def _take_response(self, value: Mapping[str, Any], kind: object) -> None:
@@ -171,7 +171,7 @@ class ResponseMetadata:
             self._report(whole.get("usage"))
             self._is_pending = kind is None and whole.get("status") in _PENDING
         if kind in _ENDED:
-            self.done = True
+            self.has_ended = True
         if kind in _FAILED:
             self.error = read_error(whole)
         for item in (value.get("item"), *_objects(value.get("output"))):
@@ -185,15 +185,15 @@ class ResponseMetadata:
         for place in (message, value):
             if isinstance(place, Mapping):
                 self._report(place.get("usage"))
-        self.done |= kind == "message_stop"
+        self.has_ended |= kind == "message_stop"
         for block in (value.get("content_block"), *_objects(value.get("content"))):
             if isinstance(block, Mapping) and block.get("type") == "tool_use":
                 self._call((block.get("id"),))
 
     def _identify(self, value: Mapping[str, Any]) -> None:
-        found = value.get("id")
-        if self.response_id is None and self._is_id(found):
-            self.response_id = found
+        identity = value.get("id")
+        if self.response_id is None and self._is_id(identity):
+            self.response_id = identity
 
     def _report(self, usage: object) -> bool:
         if not isinstance(usage, Mapping) or not usage:
@@ -202,13 +202,13 @@ class ResponseMetadata:
         return True
 
     def _call(self, ids: Iterable[object]) -> None:
-        for found in ids:
-            if self._is_id(found) and len(self._tool_calls) < _MOST_CALLS:
-                self._tool_calls[found] = None
+        for identity in ids:
+            if self._is_id(identity) and len(self._tool_calls) < _MOST_CALLS:
+                self._tool_calls[identity] = None
 
-    def _is_id(self, found: object) -> TypeGuard[str]:
-        fits = isinstance(found, str) and 0 < len(found) <= _LONGEST_ID
-        return fits and (self._secret is None or self._secret not in str(found))
+    def _is_id(self, value: object) -> TypeGuard[str]:
+        fits = isinstance(value, str) and 0 < len(value) <= _LONGEST_ID
+        return fits and (self._secret is None or self._secret not in str(value))
 
 
 def parsed(data: bytes) -> dict[str, Any] | None:
@@ -226,7 +226,7 @@ def _objects(value: object) -> Iterator[Mapping[str, Any]]:
 
 
 LONGEST_LINE = 2**26  # bytes; an image is sent in one
-_MOST_HELD = 2**20  # bytes of an object over several lines; longer ones aren't read
+_MOST_FRAGMENT_BYTES = 2**20  # bytes of an object over several lines; longer ones aren't read
 _DONE = b"[DONE]"
 _CHUNKS = re.compile(  # the last part is anchored at the start: otherwise it takes quadratic time
     rb'"usage"\s*:\s*\{|"finish_reason"\s*:\s*"|"error"'
@@ -290,16 +290,16 @@ class StreamObserver:
         self._telling = _TELLING.get(endpoint, _CHUNKS)
         self._leaves_out = leave_out_usage
         self._event = self._last = b""
-        self._held: list[bytes] = []
-        self._held_bytes = 0
+        self._fragments: list[bytes] = []
+        self._fragment_bytes = 0
         self._lines = 0  # lines of the current event
         self._swallows = False
 
     @property
     def sequence_number(self) -> int:
         """The number that the next event of a Responses stream would have."""
-        found = SEQUENCE_NUMBER.search(self._last)
-        return int(found[1]) + 1 if found else 0
+        match = SEQUENCE_NUMBER.search(self._last)
+        return int(match[1]) + 1 if match else 0
 
     def feed(self, piece: bytes) -> bytes:
         """Take received bytes, and return the bytes to forward.
@@ -353,21 +353,21 @@ class StreamObserver:
 
     def _end(self) -> None:
         """End the event, at a blank line."""
-        if self._held:
-            self._take(b"\n".join(self._held))
-            self._held = []
+        if self._fragments:
+            self._take(b"\n".join(self._fragments))
+            self._fragments = []
             self.is_malformed |= not self.is_open and self.facts.error is None
         self._event, self._lines = b"", 0
 
     def _data(self, data: bytes) -> bool:
-        if self._held:  # an object over several lines
-            self._held.append(data)
-            self._held_bytes += len(data) + 1
-            if self._held_bytes > _MOST_HELD:
-                self._held = []
+        if self._fragments:  # an object over several lines
+            self._fragments.append(data)
+            self._fragment_bytes += len(data) + 1
+            if self._fragment_bytes > _MOST_FRAGMENT_BYTES:
+                self._fragments = []
             return False
         if data == _DONE:
-            self.facts.done = True
+            self.facts.has_ended = True
             return False
         self._last = data
         self.facts.count_event(data)
@@ -380,8 +380,8 @@ class StreamObserver:
     def _take(self, data: bytes, *, hold: bool = False) -> bool:
         value = parsed(data)
         if value is None:
-            self._held = [data] if hold else []
-            self._held_bytes = len(data)
+            self._fragments = [data] if hold else []
+            self._fragment_bytes = len(data)
             return False
         only_counts = self.facts.take(value, named=self._event)
         self.is_open |= self.facts.error is None

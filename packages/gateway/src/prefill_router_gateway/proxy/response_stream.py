@@ -236,27 +236,27 @@ class ResponseStream:
             piece, self._ahead = self._ahead, b""
             return piece
         if self._inflater is None:
-            return await self._received()
+            return await self._receive()
         while not (piece := self._inflater.take()):
-            data = await self._received()
+            data = await self._receive()
             if not data:
                 self._inflater.check_end()
                 return b""
             self._inflater.feed(data)
         return piece
 
-    async def _received(self) -> bytes:
+    async def _receive(self) -> bytes:
         while not self._pieces:
             if self.over:
                 return b""
             await self._wait()
         pieces = self._pieces
-        found = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._pieces = []
         if self._waiting > _MOST_WAITING and self._pause is not None:
             self._pause(False)
         self._waiting = 0
-        return found
+        return data
 
     async def _wait(self) -> None:
         if self._broken is not None:

@@ -118,8 +118,8 @@ class ResponseWriter:
     def begin(self, chat_id: str, model: str) -> Iterator[bytes]:  # noqa: ARG002
         """The events at the beginning."""
         self._response = _head(_new_id("resp"), model or self._target)
-        yield self._written("response.created", response=self._response)
-        yield self._written("response.in_progress", response=self._response)
+        yield self._write_event("response.created", response=self._response)
+        yield self._write_event("response.in_progress", response=self._response)
 
     def start_text(self) -> Iterator[bytes]:
         """The events at the beginning of a text."""
@@ -152,38 +152,38 @@ class ResponseWriter:
             yield self._of_part("response.content_part.done", part=_text(text))
         else:
             self._item["arguments"] = text or "{}"
-            done = {"name": self._item["name"], "arguments": self._item["arguments"]}
-            yield self._of_item("response.function_call_arguments.done", **done)
+            call = {"name": self._item["name"], "arguments": self._item["arguments"]}
+            yield self._of_item("response.function_call_arguments.done", **call)
         place = len(self._output)
-        yield self._written("response.output_item.done", output_index=place, item=self._item)
+        yield self._write_event("response.output_item.done", output_index=place, item=self._item)
         self._output.append(self._item)
 
     def end(self, reason: str, usage: Usage | None, *, has_refused: bool) -> Iterator[bytes]:  # noqa: ARG002
         """The event at the end of the answer."""
         whole = {**self._response, **_end(reason, usage), "output": self._output}
-        yield self._written(f"response.{whole['status']}", response=whole)
+        yield self._write_event(f"response.{whole['status']}", response=whole)
 
     def fail(self, error: RefusalError) -> bytes:
         """The event of an error."""
-        return self._written("error", code=error.code, message=str(error), param=None)
+        return self._write_event("error", code=error.code, message=str(error), param=None)
 
     def wait(self) -> bytes:
         """A comment."""
         return b": waiting\n\n"
 
     def _add_item(self, item: Mapping[str, Any]) -> bytes:
-        begun = {**item, "status": "in_progress"}
+        unfinished = {**item, "status": "in_progress"}
         place = len(self._output)
-        return self._written("response.output_item.added", output_index=place, item=begun)
+        return self._write_event("response.output_item.added", output_index=place, item=unfinished)
 
     def _of_item(self, kind: str, **fields: Any) -> bytes:
         place = {"item_id": self._item["id"], "output_index": len(self._output)}
-        return self._written(kind, **place, **fields)
+        return self._write_event(kind, **place, **fields)
 
     def _of_part(self, kind: str, **fields: Any) -> bytes:
         return self._of_item(kind, content_index=0, **fields)
 
-    def _written(self, kind: str, **fields: Any) -> bytes:
+    def _write_event(self, kind: str, **fields: Any) -> bytes:
         event = {"type": kind, "sequence_number": self.sequence_number, **fields}
         data = json.dumps(event).encode()
         self.sequence_number += 1
