@@ -61,7 +61,7 @@ def guarded_app(gateway: Gateway, loaded: LoadedGateway) -> Guard:
         keys=loaded.keys,
         key_limits=gateway.key_limits,
         body_budget=gateway.body_budget,
-        on_refusal=lambda refusal, address: _refused(gateway, refusal, address),
+        on_refusal=lambda refusal, address: _record_refusal(gateway, refusal, address),
     )
     if gateway.shared is not None:
         guard.admit_shared = gateway.shared.key_limits.admit
@@ -73,8 +73,8 @@ def guarded_app(gateway: Gateway, loaded: LoadedGateway) -> Guard:
 
 def application(gateway: Gateway) -> FastAPI:
     """Every route, without the guard."""
-    handlers: dict[Any, Any] = {**error_handlers(), RequestValidationError: _invalid}
-    handlers[RefusalError] = _counted(gateway, handlers[RefusalError])
+    handlers: dict[Any, Any] = {**error_handlers(), RequestValidationError: _reply_invalid_body}
+    handlers[RefusalError] = _count_refusals(gateway, handlers[RefusalError])
     app = FastAPI(
         title="prefill-router",
         version=__version__,
@@ -93,11 +93,11 @@ def application(gateway: Gateway) -> FastAPI:
     app.router.routes.extend(forwarded + passthrough_routes(gateway))
     app.include_router(operations(gateway))
     app.router.routes.extend(page_routes(PageNumbers(gateway)))
-    app.openapi = _described(app.openapi)  # type: ignore[method-assign]
+    app.openapi = _extend_openapi(app.openapi)  # type: ignore[method-assign]
     return app
 
 
-def _described(openapi: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
+def _extend_openapi(openapi: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
     """FastAPI's OpenAPI document, with the routes that FastAPI doesn't know added."""
 
     @cache
@@ -112,36 +112,38 @@ def _described(openapi: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, 
     return describe
 
 
-def _counted(gateway: Gateway, reply: _Handler) -> _Handler:
+def _count_refusals(gateway: Gateway, reply: _Handler) -> _Handler:
     """Count and log requests that are refused after the guard has admitted them."""
 
     async def refuse(request: Request, error: Any) -> Response:
-        _refused(gateway, error, address_of(request.scope), path=_route(request))
+        _record_refusal(gateway, error, address_of(request.scope), path=_find_route_path(request))
         return await reply(request, error)
 
     return refuse
 
 
-def _refused(gateway: Gateway, error: RefusalError, address: str | None, **more: str) -> None:
+def _record_refusal(
+    gateway: Gateway, error: RefusalError, address: str | None, **more: str
+) -> None:
     gateway.metrics.count_refusal(error.status)
     fields = {**more, "status": error.status, "code": error.code, "address": address}
     _log.info("refused", extra=with_fields(fields))
 
 
-def _route(request: Request) -> str:
+def _find_route_path(request: Request) -> str:
     """The path pattern of a request's route, never the path sent; empty where there is none."""
-    found = request.scope.get("route")
-    if found is None:  # only FastAPI's own routes set it
+    route = request.scope.get("route")
+    if route is None:  # only FastAPI's own routes set it
         fit = (r for r in request.app.routes if r.matches(request.scope)[0] is Match.FULL)
-        found = next(fit, None)
-    return getattr(found, "path", "")
+        route = next(fit, None)
+    return getattr(route, "path", "")
 
 
-async def _invalid(request: Request, error: Exception) -> Response:  # noqa: ARG001
+async def _reply_invalid_body(request: Request, error: Exception) -> Response:  # noqa: ARG001
     """The errors of an invalid body, without quoting it."""
-    found = error.errors() if isinstance(error, RequestValidationError) else []
-    told = "; ".join(f"{'.'.join(map(str, e['loc'][1:])) or 'body'}: {e['msg']}" for e in found)
-    refusal = RefusalError(told or "the request can't be read", status=400)
+    errors = error.errors() if isinstance(error, RequestValidationError) else []
+    message = "; ".join(f"{'.'.join(map(str, e['loc'][1:])) or 'body'}: {e['msg']}" for e in errors)
+    refusal = RefusalError(message or "the request can't be read", status=400)
     return JSONResponse(refusal.body(), status_code=refusal.status)
 
 
@@ -152,7 +154,10 @@ def operations(gateway: Gateway) -> APIRouter:
     """The gateway's own routes, without those of the page."""
     routes = APIRouter()
     _add_client_routes(routes, gateway)
-    _add_operator_routes(routes, gateway)
+    _add_reload_route(routes, gateway)
+    _add_savings_route(routes, gateway)
+    _add_health_routes(routes, gateway)
+    _add_metrics_route(routes, gateway)
     return routes
 
 
@@ -189,7 +194,7 @@ def _add_client_routes(routes: APIRouter, gateway: Gateway) -> None:
         return await take_feedback(gateway, body, request.scope.get(KEY))
 
 
-def _add_operator_routes(routes: APIRouter, gateway: Gateway) -> None:
+def _add_reload_route(routes: APIRouter, gateway: Gateway) -> None:
     @routes.post(
         "/admin/reload",
         tags=["operating"],
@@ -211,6 +216,8 @@ def _add_operator_routes(routes: APIRouter, gateway: Gateway) -> None:
             }
         )
 
+
+def _add_savings_route(routes: APIRouter, gateway: Gateway) -> None:
     @routes.get(
         "/v1/savings",
         tags=["operating"],
@@ -219,13 +226,15 @@ def _add_operator_routes(routes: APIRouter, gateway: Gateway) -> None:
     )
     async def savings(since: str = "7d", baseline: str | None = None) -> JSONResponse:
         try:
-            found = await gateway.savings.since(gateway.settings.savings, since, baseline=baseline)
+            report = await gateway.savings.since(gateway.settings.savings, since, baseline=baseline)
         except DataError as error:
             raise RefusalError(str(error)) from None
         except StoreError as error:
             raise RefusalError.unavailable(str(error)) from None
-        return JSONResponse(found.to_dict())
+        return JSONResponse(report.to_dict())
 
+
+def _add_health_routes(routes: APIRouter, gateway: Gateway) -> None:
     health = health_checks(gateway)
 
     @routes.get("/health", tags=["operating"], responses=_REPLIES, summary="Whether it is alive")
@@ -247,6 +256,8 @@ def _add_operator_routes(routes: APIRouter, gateway: Gateway) -> None:
 
     routes.head("/ready", include_in_schema=False)(ready)
 
+
+def _add_metrics_route(routes: APIRouter, gateway: Gateway) -> None:
     @routes.get("/metrics", tags=["operating"], summary="Metrics, for Prometheus")
     async def metrics(request: Request) -> Response:
         if gateway.other_workers is None:

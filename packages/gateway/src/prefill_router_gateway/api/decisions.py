@@ -53,7 +53,7 @@ async def dry_run(gateway: Gateway, request: Request) -> JSONResponse:
         RefusalError: The request can't be read, no target may answer it, or a budget is spent.
     """
     headers = list(request.scope["headers"])
-    body, endpoint = _whole(await request.body(), headers)
+    body, endpoint = _complete_body(await request.body(), headers)
     at, began = time.time(), time.perf_counter()
     live = gateway.live
     with live.scope(gateway.traces, headers, at=at) as trace:
@@ -79,17 +79,19 @@ async def dry_run(gateway: Gateway, request: Request) -> JSONResponse:
         await write_receipt(gateway.recorders, live, routed, outcome, trace=trace, place=place)
     added = reply_headers(live, routed, choice.target, retries=0)
     own = {name.decode(): value.decode() for name, value in added}
-    return JSONResponse(_shown(live, choice, incoming.question.key_targets), headers=own)
+    return JSONResponse(
+        _describe_decision(live, choice, incoming.question.key_targets), headers=own
+    )
 
 
-def _shown(
+def _describe_decision(
     live: Snapshot, choice: RoutingDecision, allowed: frozenset[str] | None
 ) -> dict[str, Any]:
     """A decision as plain values, without the targets that the client's key may not use."""
     routed = live.loaded.light.pool.names
     names = routed if choice.target in routed else (choice.target,)
-    shown = [name for name in names if allowed is None or name in allowed]
-    known = {
+    visible = [name for name in names if allowed is None or name in allowed]
+    summary = {
         "id": choice.id,
         "target": choice.target,
         "model": live.bodies.models.get(choice.target, choice.target),
@@ -100,19 +102,19 @@ def _shown(
         "lam_asked": choice.lam_asked,
         "novelty": choice.novelty,
         "input_tokens": choice.input_tokens,
-        "excluded": {name: why for name, why in choice.excluded.items() if name in shown},
+        "excluded": {name: why for name, why in choice.excluded.items() if name in visible},
     }
     rows = {
         name: {
             "correctness": choice.correctness.get(name),
             "estimated_cost": choice.estimated_cost.get(name),
         }
-        for name in shown
+        for name in visible
     }
-    return {**known, "targets": rows}
+    return {**summary, "targets": rows}
 
 
-def _whole(body: bytes, headers: list[Header]) -> tuple[bytes, Endpoint]:
+def _complete_body(body: bytes, headers: list[Header]) -> tuple[bytes, Endpoint]:
     """The body with a model's name, and the endpoint that its fields and headers imply."""
     try:
         with without_collecting(body):
@@ -121,14 +123,14 @@ def _whole(body: bytes, headers: list[Header]) -> tuple[bytes, Endpoint]:
         value = None
     if not isinstance(value, dict):
         return body, "chat"  # the reader of the body reports what is wrong
-    found = next((call for field, call in _ENDPOINTS.items() if field in value), None)
-    if found is None:
+    endpoint = next((call for field, call in _ENDPOINTS.items() if field in value), None)
+    if endpoint is None:
         raise RefusalError("the body has no messages, prompt or input; send one", param="messages")
-    if found == "chat" and any(name == ANTHROPIC_VERSION for name, _ in headers):
-        found = "messages"
+    if endpoint == "chat" and any(name == ANTHROPIC_VERSION for name, _ in headers):
+        endpoint = "messages"
     if "model" in value or "models" in value:
-        return body, found
-    return body.lstrip().replace(b"{", b'{"model":"auto",', 1), found
+        return body, endpoint
+    return body.lstrip().replace(b"{", b'{"model":"auto",', 1), endpoint
 
 
 _Seconds = Annotated[float, Field(ge=0, le=1e6)]
@@ -170,8 +172,8 @@ class OutcomeBody(BaseModel):
         names = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
         counts = {name: getattr(self, name) for name in names}
         reported = {} if self.cost is None else {"cost": self.cost}
-        known = reported or any(count is not None for count in counts.values())
-        return Usage(**counts, reported=reported) if known else None
+        has_counts = reported or any(count is not None for count in counts.values())
+        return Usage(**counts, reported=reported) if has_counts else None
 
 
 def reported_receipt(before: Receipt, body: OutcomeBody, target: Target) -> Receipt:
@@ -220,7 +222,7 @@ class OutcomeReports:
     """
 
     def __init__(self, gateway: Gateway) -> None:
-        self._gateway, self._one = gateway, asyncio.Lock()
+        self._gateway, self._lock = gateway, asyncio.Lock()
 
     async def take(self, request: Request, body: OutcomeBody) -> JSONResponse:
         """Write an outcome, and count its cost in budgets.
@@ -238,8 +240,8 @@ class OutcomeReports:
             )
         target = live.targets[body.target]
         try:
-            async with self._one:
-                found = await asyncio.to_thread(
+            async with self._lock:
+                receipt = await asyncio.to_thread(
                     report_outcome,
                     gateway.receipts_url,
                     body.id,
@@ -250,10 +252,10 @@ class OutcomeReports:
             raise RefusalError.unavailable(
                 "receipts can't be written now; try again later"
             ) from None
-        if not isinstance(found, Receipt):
-            raise _refusal(known=found == "known")
-        await self._count(live, found)
-        return JSONResponse({"id": body.id, "kept": True, "cost": found.cost})
+        if not isinstance(receipt, Receipt):
+            raise _refusal(has_outcome=receipt == "known")
+        await self._count(live, receipt)
+        return JSONResponse({"id": body.id, "kept": True, "cost": receipt.cost})
 
     async def _count(self, live: Snapshot, receipt: Receipt) -> None:
         """Count what the gateway counts of its own calls: spending, conversations, speeds."""
@@ -271,8 +273,8 @@ class OutcomeReports:
             await gateway.shared.request_write()
 
 
-def _refusal(*, known: bool) -> RefusalError:
-    if known:
+def _refusal(*, has_outcome: bool) -> RefusalError:
+    if has_outcome:
         return RefusalError(
             "the decision has an outcome already, which stays",
             status=409,

@@ -56,25 +56,25 @@ async def take_feedback(
     if body.id is not None and body.conversation is None and body.turn is None:
         if not await _may_score(gateway, body.id, key):
             raise _unknown_decision()
-        said = [_score(body, body.id, at)]
+        scores = [_score(body, body.id, at)]
     elif body.conversation is not None and body.id is None:
         turns = await _find_turns(gateway, body.conversation, body.turn, key)
         if not turns:
             raise _unknown_conversation()
         shared = None if body.turn is not None else turns[0].conversation
-        said = [_score(body, turn.ids[0], at, shared) for turn in turns]
+        scores = [_score(body, turn.ids[0], at, shared) for turn in turns]
     else:
         raise RefusalError(
             "a score is of an answer or of a conversation; give id, or conversation and, for one "
             "turn of it, turn",
             param="id",
         )
-    kept = await asyncio.gather(*(gateway.writer.keep(one) for one in said))
-    for _ in filter(None, kept):
+    are_kept = await asyncio.gather(*(gateway.writer.keep(score) for score in scores))
+    for _ in filter(None, are_kept):
         gateway.metrics.count_score(body.score)
-    told = {"id": body.id} if body.id is not None else {"turns": [one.id for one in said]}
-    is_kept = all(kept)
-    return JSONResponse({**told, "kept": is_kept}, status_code=200 if is_kept else 503)
+    ids = {"id": body.id} if body.id is not None else {"turns": [score.id for score in scores]}
+    is_kept = all(are_kept)
+    return JSONResponse({**ids, "kept": is_kept}, status_code=200 if is_kept else 503)
 
 
 def _score(
@@ -116,7 +116,7 @@ async def _find_turns(
 ) -> list[PersonTurn]:
     """The turns of a conversation of the key's, by any of the names that it may have."""
     settings, owner = gateway.settings.sessions, None if key is None else key.name
-    names = [
+    candidates = [
         conversation,
         session_name(settings, header=conversation, hint=None, key_turns=(), key=owner),
         session_name(
@@ -124,9 +124,9 @@ async def _find_turns(
         ),
     ]
     whose = None if key is None or key.admin else key.name
-    given = [name for name in names if name is not None and name.isprintable()]
+    names = [name for name in candidates if name is not None and name.isprintable()]
     try:
-        return await asyncio.to_thread(turns_of, gateway.receipts_url, given, key=whose, turn=turn)
+        return await asyncio.to_thread(turns_of, gateway.receipts_url, names, key=whose, turn=turn)
     except StoreError:
         raise RefusalError.unavailable("receipts can't be read now; try again later") from None
 

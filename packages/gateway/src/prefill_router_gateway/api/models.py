@@ -65,12 +65,12 @@ def _models_of(gateway: Gateway, request: Request) -> Iterator[dict[str, Any]]:
     for name, own in live.loaded.pool.models.items():
         efforts = [t for t in targets if t.name in own]
         if efforts:
-            yield _described(gateway, live, efforts[0], name)
+            yield _describe(gateway, live, efforts[0], name)
     for target in targets:
-        yield _described(gateway, live, target, target.name)
+        yield _describe(gateway, live, target, target.name)
 
 
-def _described(gateway: Gateway, live: Snapshot, target: Target, name: str) -> dict[str, Any]:
+def _describe(gateway: Gateway, live: Snapshot, target: Target, name: str) -> dict[str, Any]:
     owner = live.loaded.pool.provider_of(target.name).name
     return {**_model(name, owner, gateway.began), **_capabilities(live, target)}
 

@@ -140,7 +140,7 @@ def preference_headers() -> list[dict[str, Any]]:
 def page_paths() -> dict[str, Any]:
     """The paths of the page's API."""
     lam = {"type": "number", "minimum": 0, "maximum": 1}
-    asked = {
+    parameters_of = {
         "overview": [],
         "timeline": [],
         "decisions": [
@@ -157,22 +157,22 @@ def page_paths() -> dict[str, Any]:
         "drift": [],
     }
     body = {"type": "object", "required": ["lam"], "properties": {"lam": lam}}
-    found = {
-        f"/page/api/{path}": {"get": _of_page(path, {"parameters": named})}
-        for path, named in asked.items()
+    paths = {
+        f"/page/api/{path}": {"get": _page_operation(path, {"parameters": parameters})}
+        for path, parameters in parameters_of.items()
     }
     content = {"application/json": {"schema": {**body, "additionalProperties": False}}}
-    set_lam = _of_page("lam", {"requestBody": {"required": True, "content": content}})
-    return {**found, "/page/api/lam": {"post": set_lam}}
+    set_lam = _page_operation("lam", {"requestBody": {"required": True, "content": content}})
+    return {**paths, "/page/api/lam": {"post": set_lam}}
 
 
-def _of_page(path: str, asked: dict[str, Any]) -> dict[str, Any]:
+def _page_operation(path: str, fields: dict[str, Any]) -> dict[str, Any]:
     good = {"description": "What the page shows", "content": {"application/json": {"schema": {}}}}
     return {
         "operationId": f"page {path}",
         "summary": f"The page's {path.split('/')[0]}",
         "tags": ["page"],
-        **asked,
+        **fields,
         "responses": {"200": good, "default": ERROR},
     }
 
@@ -237,7 +237,7 @@ def plain_paths() -> dict[str, Any]:
 
 
 def _stored(name: str) -> dict[str, Any]:
-    named = [
+    parameters = [
         {"name": "id", "in": "path", "required": True, "schema": _TEXT},
         *(_parameter(query, "query", schema) for query, schema in _QUERIES.get(name, ())),
         *(_parameter(f"{HEADER}{name}", "header", _TEXT) for name in ("allow", "exclude")),
@@ -247,7 +247,7 @@ def _stored(name: str) -> dict[str, Any]:
         "operationId": f"{name} response",
         "summary": _PASSTHROUGH_SUMMARIES[name],
         "tags": ["forwarded"],
-        "parameters": named,
+        "parameters": parameters,
         **({"requestBody": body} if name == "cancel" else {}),
         "responses": _replies(stream=name == "retrieve"),
     }

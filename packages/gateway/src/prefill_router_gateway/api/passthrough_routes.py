@@ -190,8 +190,8 @@ def record_passthrough(
         "seconds": round(outcome.total_seconds, 6),
         "key": None if request.key is None else request.key.name,
     }
-    known = {name: value for name, value in fields.items() if value is not None}
-    _log.info("plain call", extra=with_fields(known))
+    present = {name: value for name, value in fields.items() if value is not None}
+    _log.info("plain call", extra=with_fields(present))
     if request.trace is not None:
         request.trace.end_passed(name, outcome, at=time.time())
 
@@ -215,7 +215,9 @@ def passthrough_routes(gateway: Gateway) -> list[Route]:
         Route(
             path,
             PassthroughEndpoint(
-                gateway, {"POST": "count_tokens"}, partial(_count, endpoint=endpoint, below=below)
+                gateway,
+                {"POST": "count_tokens"},
+                partial(_forward_count, endpoint=endpoint, below=below),
             ),
             methods=["POST"],
         )
@@ -224,7 +226,7 @@ def passthrough_routes(gateway: Gateway) -> list[Route]:
     about = [
         Route(
             f"/v1/responses/{{id}}{below}",
-            PassthroughEndpoint(gateway, names, partial(_stored, below=below)),
+            PassthroughEndpoint(gateway, names, partial(_forward_stored, below=below)),
             methods=list(names),
         )
         for below, names in STORED.items()
@@ -232,7 +234,9 @@ def passthrough_routes(gateway: Gateway) -> list[Route]:
     return counts + about
 
 
-async def _stored(gateway: Gateway, request: PassthroughRequest, *, below: str) -> ForwardRequest:
+async def _forward_stored(
+    gateway: Gateway, request: PassthroughRequest, *, below: str
+) -> ForwardRequest:
     """Forward to the target that keeps the response named in the path.
 
     Raises:
@@ -246,20 +250,20 @@ async def _stored(gateway: Gateway, request: PassthroughRequest, *, below: str) 
     if gateway.shared is not None:
         await gateway.shared.prepare(question)
     query = parse_qs(scope["query_string"].decode("latin-1"))
-    sent = request.body if scope["method"] == "POST" else b""
+    body = request.body if scope["method"] == "POST" else b""
     keeper = request.live.keepers.keeper(name, question)
     unknown = keeper in request.live.loaded.pool.several  # which of its endpoints keeps it
     return request.call(
         "responses",
         f"/{quote(name, safe='')}{below}".encode(),
         (keeper,),
-        FixedBody(sent),
+        FixedBody(body),
         lacking=frozenset((HTTPStatus.NOT_FOUND,)) if unknown else frozenset(),
         stream=query.get("stream") == ["true"],
     )
 
 
-async def _count(
+async def _forward_count(
     gateway: Gateway, request: PassthroughRequest, *, endpoint: Endpoint, below: str
 ) -> ForwardRequest | TokenEstimate:
     """Forward to the target that would answer the request, or the next that can count tokens.

@@ -70,8 +70,8 @@ def read_requested_targets(
     preferences = _with_efforts(read_preferences(headers, (*names, *models)), pool)
     model, dial = envelope.model, None
     if (options := envelope.options) is not None:
-        preferences = options.added_to(preferences, pool, names)
-        model, dial = options.named_by(model, pool, names), options.lam
+        preferences = options.narrow(preferences, pool, names)
+        model, dial = options.find_target(model, pool, names), options.lam
     if model in models:
         model, preferences = _choose_effort(envelope, model, models[model], preferences)
     requested = parse_model(

@@ -92,7 +92,7 @@ class IncomingRequest:
         is_sampled: Whether it is to be kept with its answer to learn from.
         ask: The person's ask, by which it is kept as a turn; None where it is kept whole.
         thinks: Whether it asks the target to think before it answers.
-        hints: What targets that are asked by a chat in its place are told of that.
+        hints: The hints on thinking for targets that are called by a chat instead.
     """
 
     question: RoutingRequest
@@ -187,7 +187,7 @@ class RoutedEndpoint:
         check_streams(gateway, stream=incoming.stream)  # others may have opened meanwhile
         seconds = time.perf_counter() - began
         request = routed_request(live, incoming, choice, seconds=seconds, waited=waited)
-        call = _call(live, incoming, request, scope, trace, arrived)
+        call = _build_call(live, incoming, request, scope, trace, arrived)
         if self._below:
             call = replace(call, below=self._below, lacking=LACKING)
         live.decider.reserve(choice, key=incoming.question.key)
@@ -264,17 +264,17 @@ async def decide(
     """
     if gateway.shared is not None:
         await gateway.shared.prepare(incoming.question)
-    begun = live.decider.begin(incoming.question)
-    if not begun.needs_forecast:
-        return live.decider.finish(begun, None), None
+    decision = live.decider.begin(incoming.question)
+    if not decision.needs_forecast:
+        return live.decider.finish(decision, None), None
     began = time.perf_counter()
-    found = await _forecast(live, incoming)
+    forecast = await _make_forecast(live, incoming)
     waited = time.perf_counter() - began
     if counted:
-        gateway.fallbacks.add(None if isinstance(found, Forecast) else found)
-    if counted and isinstance(found, Forecast) and live.loaded.share is None:
-        gateway.drift.add(found.bins)
-    return live.decider.finish(begun, found), waited
+        gateway.fallbacks.add(None if isinstance(forecast, Forecast) else forecast)
+    if counted and isinstance(forecast, Forecast) and live.loaded.share is None:
+        gateway.drift.add(forecast.bins)
+    return live.decider.finish(decision, forecast), waited
 
 
 def check_streams(gateway: Gateway, *, stream: bool) -> None:
@@ -294,7 +294,7 @@ def check_streams(gateway: Gateway, *, stream: bool) -> None:
         )
 
 
-async def _forecast(live: Snapshot, incoming: IncomingRequest) -> Forecast | FallbackReason:
+async def _make_forecast(live: Snapshot, incoming: IncomingRequest) -> Forecast | FallbackReason:
     if incoming.prompt is None:
         return "no_text"
     try:
@@ -305,7 +305,7 @@ async def _forecast(live: Snapshot, incoming: IncomingRequest) -> Forecast | Fal
         return error.reason
 
 
-def _call(
+def _build_call(
     live: Snapshot,
     incoming: IncomingRequest,
     request: RoutedRequest,
@@ -337,18 +337,20 @@ def _call(
         conversation=choice.session or choice.id,
         answer=None if sample is None else sample.answer,
         translated=translated,
-        thinking=_thinking(rules, endpoint, hints) if incoming.thinks else rules.thinking,
+        thinking=_find_thinking(rules, endpoint, hints) if incoming.thinks else rules.thinking,
         hints=hints,
     )
 
 
-def _thinking(rules: BodyRules, endpoint: Endpoint, hints: Mapping[str, ThinkingHint]) -> set[str]:
-    """The targets that may think where a request asks for it; few translated ones are told."""
-    untold = rules.chat_only.get(endpoint, {}).keys() - hints.keys()
-    return {*rules.thinking, *(rules.models.keys() - untold)}
+def _find_thinking(
+    rules: BodyRules, endpoint: Endpoint, hints: Mapping[str, ThinkingHint]
+) -> set[str]:
+    """The targets that may think for a request that asks; those called by a chat need a hint."""
+    unhinted = rules.chat_only.get(endpoint, {}).keys() - hints.keys()
+    return {*rules.thinking, *(rules.models.keys() - unhinted)}
 
 
-_odd = re.compile(rb"[^!-~]").sub
+_replace_odd = re.compile(rb"[^!-~]").sub
 
 
 def read_incoming(
@@ -376,7 +378,7 @@ def read_incoming(
         lam: The trade-off of requests that give none; None for that of the settings.
         at: When it arrived, in seconds since 1970.
         to_call: Whether a target will be called.
-        hinted: The targets and deployments that are told of thinking.
+        hinted: The targets and deployments that get hints on thinking.
 
     Raises:
         RefusalError: It can't be read, or names a model or target that doesn't exist.
@@ -384,24 +386,24 @@ def read_incoming(
     envelope = read_envelope(endpoint, body)
     requested = read_requested_targets(envelope, headers, key=key, pool=pool, settings=settings)
     names, preferences = requested.names, requested.preferences
-    asked = requested.model
+    model = requested.model
     scored = preferences.scored or settings.routing.scored
-    is_routed = asked.target is None
+    is_routed = model.target is None
     reading = envelope.read(headers, settings.agents.harnesses)
     prompt, kind = None, KindSettings()
     if is_routed or settings.receipts.prompts:
         prompt = scored_prompt(envelope, scored, reading)
     if is_routed:
         kind = settings.agents.for_request(reading)
-    lams = (preferences.lam, asked.lam, requested.dial, kind.lam, lam) if is_routed else ()
+    lams = (preferences.lam, model.lam, requested.dial, kind.lam, lam) if is_routed else ()
     question = RoutingRequest(
         endpoint=endpoint,
         at=at,
         text_bytes=envelope.text_bytes,
         max_tokens=envelope.max_tokens,
         previous_response_id=envelope.previous_response_id,
-        named=asked.target,
-        lam_asked=next((given for given in lams if given is not None), None),
+        named=model.target,
+        lam_asked=next((value for value in lams if value is not None), None),
         floor=kind.floor,
         max_cost=preferences.max_cost,
         allow=_expand(kind.targets, pool) if preferences.allow is None else preferences.allow,
@@ -412,18 +414,16 @@ def read_incoming(
         key_targets=requested.allowed,
         to_call=to_call,
         cache_mark=read_cache_mark(endpoint, envelope.value, envelope.splicer.body),
-        **_translation(envelope, names, pool) if to_call else {},
+        **_check_translation(envelope, names, pool) if to_call else {},
     )
-    recorded = _with_conversation(question, envelope, preferences, settings, reading)
+    recorded = _add_conversation(question, envelope, preferences, settings, reading)
     if is_routed:  # one that names its target needs only its length
-        question = recorded = _routed(recorded, envelope, preferences, prompt, reading)
-    is_sampled, ask = False, None
-    is_open = len(names) == len(pool.names) and question.allow is None
+        question = recorded = _add_routing_fields(recorded, envelope, preferences, prompt, reading)
+    is_open = len(names) == len(pool.names) and question.allow is None and not preferences.exclude
     may_learn = preferences.learn and (key is None or key.learning)
-    if settings.learning.share and may_learn and is_open and not preferences.exclude:
-        if reading.agent is not None or "tools" in envelope.needs:
-            ask = reading.scored_text
-        is_sampled = _is_sampled(settings, envelope, question, ask)
+    is_sampled, ask = False, None
+    if settings.learning.share and may_learn and is_open:
+        is_sampled, ask = _sample(settings, envelope, question, reading)
     return IncomingRequest(
         question=question,
         recorded=recorded,
@@ -435,21 +435,21 @@ def read_incoming(
         splicer=envelope.splicer,
         can_ask_usage=envelope.can_ask_usage,
         is_sampled=is_sampled,
-        ask=ask if is_sampled else None,
+        ask=ask,
         thinks=asks_to_think(envelope.value),
-        hints=_hints(envelope, hinted, pool),
+        hints=_read_hints(envelope, hinted, pool),
     )
 
 
-def _hints(
+def _read_hints(
     envelope: Envelope, hinted: Mapping[str, ThinkingRule], pool: Pool
 ) -> Mapping[str, ThinkingHint]:
-    """What the targets are told of thinking that don't serve the endpoint of a request."""
+    """The hints on thinking for the targets that don't serve the endpoint of a request."""
     endpoint, of = envelope.endpoint, pool.target_of
     if endpoint not in TRANSLATED:
         return {}
-    told = {n: rule for n, rule in hinted.items() if endpoint not in pool.serves(of.get(n, n))}
-    return thinking_hints(told, endpoint, envelope.value) if told else {}
+    rules = {n: rule for n, rule in hinted.items() if endpoint not in pool.serves(of.get(n, n))}
+    return thinking_hints(rules, endpoint, envelope.value) if rules else {}
 
 
 def _expand(names: frozenset[str] | None, pool: Pool) -> frozenset[str] | None:
@@ -457,7 +457,7 @@ def _expand(names: frozenset[str] | None, pool: Pool) -> frozenset[str] | None:
     return frozenset(pool.with_efforts(names)) if names else None
 
 
-def _translation(envelope: Envelope, names: Sequence[str], pool: Pool) -> dict[str, Any]:
+def _check_translation(envelope: Envelope, names: Sequence[str], pool: Pool) -> dict[str, Any]:
     """What a translation to a chat can't say and what it leaves out; empty where there is none."""
     endpoint = envelope.endpoint
     if endpoint not in TRANSLATED or all(endpoint in pool.serves(n) for n in names):
@@ -469,6 +469,20 @@ def _translation(envelope: Envelope, names: Sequence[str], pool: Pool) -> dict[s
         "untranslatable": untranslatable(endpoint, value),
         "hints": left_out_hints(endpoint, value),
     }
+
+
+def _sample(
+    settings: GatewaySettings,
+    envelope: Envelope,
+    question: RoutingRequest,
+    reading: RequestReading,
+) -> tuple[bool, str | None]:
+    """Whether chance keeps a request to learn from, and the ask by which it is kept as a turn."""
+    is_turn = reading.agent is not None or "tools" in envelope.needs
+    ask = reading.scored_text if is_turn else None
+    if _is_sampled(settings, envelope, question, ask):
+        return True, ask
+    return False, None
 
 
 def _is_sampled(
@@ -491,7 +505,7 @@ def _is_sampled(
     return is_repeatable(endpoint, value, needs, size=len(envelope.splicer.body))
 
 
-def _with_conversation(
+def _add_conversation(
     question: RoutingRequest,
     envelope: Envelope,
     preferences: RoutingPreferences,
@@ -518,7 +532,7 @@ def _with_conversation(
     )
 
 
-def _routed(
+def _add_routing_fields(
     question: RoutingRequest,
     envelope: Envelope,
     preferences: RoutingPreferences,
@@ -577,4 +591,4 @@ def _begins_task(reading: RequestReading) -> bool:
 def query_of(scope: Scope) -> bytes:
     """The query string of a request, with unsafe characters escaped for a target."""
     query: bytes = scope["query_string"]
-    return _odd(lambda found: b"%%%02X" % found[0][0], query) if query else b""
+    return _replace_odd(lambda match: b"%%%02X" % match[0][0], query) if query else b""

@@ -320,13 +320,13 @@ def serving_gateway(
             on the address.
         StoreError: The receipts can't be opened.
     """
-    given = dict(settings or {})
-    given["listen"] = {"port": 0, **given.get("listen", {})}
+    overrides = dict(settings or {})
+    overrides["listen"] = {"port": 0, **overrides.get("listen", {})}
     places = GatewayPaths(
         router=None if router is None else Path(router),
         pool=Path(pool),
         config=None if config is None else Path(config),
-        overrides=given,
+        overrides=overrides,
     )
     loaded = load(places)
     with listening(loaded.settings.listen) as place:

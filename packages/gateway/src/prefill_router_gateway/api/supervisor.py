@@ -126,7 +126,7 @@ class _Supervisor:
         self._loaded, self._place, self._count = loaded, place, count
         self._encoders: dict[Path, SharedEncoder] = {}
         self._workers: dict[int, _WorkerLink] = {}
-        self._counted: list[PlainFamily] = []  # by workers that have ended
+        self._past_counts: list[PlainFamily] = []  # by workers that have ended
         self._shared: dict[str, Any] = {}
         self._reloads = 0
         self._failure: BaseException | None = None
@@ -140,7 +140,7 @@ class _Supervisor:
                 await asyncio.gather(*(self._start(1 + n) for n in range(self._count)))
             self._catch_signals()
             for number in list(self._workers):
-                self._begin(self._keep(number))
+                self._begin(self._keep_running(number))
             if self._places.registry is not None:
                 self._begin(self._version_watch(self._places.registry).run())
             on_ready(url_of(self._loaded.settings.listen, self._place))
@@ -153,9 +153,9 @@ class _Supervisor:
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._finished)
+        task.add_done_callback(self._end_task)
 
-    def _finished(self, task: asyncio.Task[None]) -> None:
+    def _end_task(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("the supervisor failed and ends", exc_info=error)
@@ -267,15 +267,17 @@ class _Supervisor:
         worker.channel.tell("learn", self._shared)
         await self._share({"missing": self._count - len(self._workers)})
         if self._reloads != reloads:
-            await worker.channel.call("reload", self._pinned)
+            await worker.channel.call("reload", self._pinned_versions)
 
-    async def _keep(self, number: int) -> None:
+    async def _keep_running(self, number: int) -> None:
         """Restart a worker whenever it ends."""
         pause = _FIRST_PAUSE
         while True:
             worker = self._workers[number]
             await self._watch(worker)
-            self._counted = merge_families([self._counted, counters_of(worker.metrics)], sums=_SUMS)
+            self._past_counts = merge_families(
+                [self._past_counts, counters_of(worker.metrics)], sums=_SUMS
+            )
             del self._workers[number]
             if self._ending.is_set():
                 return
@@ -305,13 +307,13 @@ class _Supervisor:
             await asyncio.wait((worker.ended,), timeout=_BEAT)
 
     async def _metrics(self, _: Any) -> list[PlainFamily]:
-        asked = [asyncio.create_task(worker.measure()) for worker in self._workers.values()]
-        if asked:
-            _, late = await asyncio.wait(asked, timeout=_SCRAPE)
+        tasks = [asyncio.create_task(worker.measure()) for worker in self._workers.values()]
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=_SCRAPE)
             for task in late:  # what it last said counts
                 task.cancel()
         current = (worker.metrics for worker in self._workers.values())
-        return merge_families([self._counted, *current], sums=_SUMS)
+        return merge_families([self._past_counts, *current], sums=_SUMS)
 
     async def _share(self, values: dict[str, Any]) -> None:
         self._shared |= values
@@ -331,19 +333,21 @@ class _Supervisor:
             before = self._loaded
             self._use(loaded)
             self._reloads += 1
-            failed = await self._reloaded()
+            failed = await self._reload_workers()
             if failed:
                 self._loaded = before  # so that the versions' watch tries again
                 raise ConfigError(*failed)
-            used = {encoder_socket(self._folder, one) for one in (loaded, loaded.candidate) if one}
+            used = {
+                encoder_socket(self._folder, each) for each in (loaded, loaded.candidate) if each
+            }
             for path in self._encoders.keys() - used:
                 self._begin(self._encoders.pop(path).close())  # once no worker uses it
             _log.info("all workers are reloaded, with the router %s", loaded.light.fingerprint)
             return loaded
 
-    async def _reloaded(self) -> list[str]:
+    async def _reload_workers(self) -> list[str]:
         """Reload each worker; returns what failed."""
-        failed, pinned = [], self._pinned
+        failed, pinned = [], self._pinned_versions
         for worker in list(self._workers.values()):
             try:
                 await worker.channel.call("reload", pinned)
@@ -352,7 +356,7 @@ class _Supervisor:
         return failed
 
     @property
-    def _pinned(self) -> dict[str, Any] | None:
+    def _pinned_versions(self) -> dict[str, Any] | None:
         """The versions that workers load, as a frame has them."""
         pinned = self._places.pinned
         return None if pinned is None else asdict(pinned)
@@ -367,7 +371,7 @@ class _Supervisor:
         self._place.close()
         if workers:
             limit = listen.unready_seconds + listen.drain_seconds + _LAST_SECONDS
-            _, late = await asyncio.wait([one.ended for one in workers], timeout=limit)
+            _, late = await asyncio.wait([worker.ended for worker in workers], timeout=limit)
             for worker in workers:
                 if worker.ended in late:
                     worker.send(signal.SIGKILL)

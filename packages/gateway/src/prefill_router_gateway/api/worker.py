@@ -89,15 +89,15 @@ class Channel:
                 if "name" in frame:
                     task = asyncio.create_task(self._handle(frame))
                     self._tasks.add(task)
-                    task.add_done_callback(partial(self._handled, frame["call"]))
+                    task.add_done_callback(partial(self._end_call, frame["call"]))
                 else:
-                    self._settle(frame)
+                    self._settle_call(frame)
         except (FrameError, OSError):
             for future in self._waiting.values():
                 if not future.done():
                     future.set_exception(ConfigError("it ended meanwhile"))
 
-    def _settle(self, frame: dict[str, Any]) -> None:
+    def _settle_call(self, frame: dict[str, Any]) -> None:
         future = self._waiting.get(frame["answer"])
         if future is None or future.done():
             return
@@ -115,13 +115,13 @@ class Channel:
             answer = {"error": [str(error)]}
         self._answer(frame["call"], answer)
 
-    def _handled(self, number: int | None, task: asyncio.Task[None]) -> None:
+    def _end_call(self, number: int | None, task: asyncio.Task[None]) -> None:
         """Answer a call that failed in an unexpected way, so that nobody waits for it."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a call of another process failed", exc_info=error)
-            told = f"it failed with {type(error).__name__}; the log says where"
-            self._answer(number, {"error": [told]})
+            message = f"it failed with {type(error).__name__}; the log says where"
+            self._answer(number, {"error": [message]})
 
     def _answer(self, number: int | None, answer: dict[str, Any]) -> None:
         if number is not None:
@@ -172,8 +172,8 @@ class SupervisorLink:
 
     async def metrics(self) -> list[PlainFamily]:
         """The metrics of all workers."""
-        found: list[PlainFamily] = await self._channel.call("metrics")
-        return found
+        families: list[PlainFamily] = await self._channel.call("metrics")
+        return families
 
     def share(self, values: Mapping[str, Any]) -> None:
         """Let all workers learn these values."""

@@ -66,7 +66,7 @@ def chat_splicer(
         endpoint: The endpoint, one of `TRANSLATED`.
         body: The request, which can be translated.
         limit: The name of the chat's field for the most output tokens.
-        hint: What the target is told of thinking; None for nothing.
+        hint: The hint on thinking for the target; None for none.
         volatile: The starts of system texts that change with each request; such a line is left out.
 
     Raises:

@@ -163,11 +163,11 @@ def _any_name(text: str, at: int) -> tuple[str, int]:
 
 
 def _skip(text: str, at: int) -> int:
-    found = _space(text, at)
-    return at if found is None else found.end()
+    space = _space(text, at)
+    return at if space is None else space.end()
 
 
-_ASKED = b'"include_usage":true'
+_USAGE_REQUEST = b'"include_usage":true'
 TRANSLATED: tuple[Endpoint, ...] = ("messages", "responses")
 """The endpoints whose requests are translated to chats for targets that serve chats alone."""
 LIMIT_NAMES = ("max_tokens", "max_completion_tokens")
@@ -228,10 +228,10 @@ class Splicer:
             edits.append(self._usage)
         if rename is not None and rename[0] in self._names and rename[1] not in self._names:
             edits.append((*_name_in_bytes(self.body, rename[0]), json.dumps(rename[1]).encode()))
-        return _edited(self.body, edits)
+        return _apply_edits(self.body, edits)
 
 
-def _edited(body: bytes, edits: Sequence[tuple[int, int, bytes]]) -> bytes:
+def _apply_edits(body: bytes, edits: Sequence[tuple[int, int, bytes]]) -> bytes:
     """The body with other bytes in these places, which don't overlap."""
     pieces, at = list[bytes](), 0
     for start, end, put in sorted(edits):
@@ -265,14 +265,14 @@ def _in_bytes(body: bytes, text: str, span: Span) -> Span:
 def _usage_edit(text: str, fields: JsonFields) -> tuple[Span, bytes]:
     if "stream_options" not in fields.spans:
         after = fields.spans["model"][1]
-        return (after, after), b',"stream_options":{' + _ASKED + b"}"
+        return (after, after), b',"stream_options":{' + _USAGE_REQUEST + b"}"
     start, end = fields.spans["stream_options"]
     if text[start] != "{":  # null
-        return (start, end), b"{" + _ASKED + b"}"
+        return (start, end), b"{" + _USAGE_REQUEST + b"}"
     inner, _ = read_fields_at(text, start)
     if "include_usage" in inner.spans:
         return inner.spans["include_usage"], b"true"
-    return (inner.start, inner.start), _ASKED + (b"," if inner.value else b"")
+    return (inner.start, inner.start), _USAGE_REQUEST + (b"," if inner.value else b"")
 
 
 _SCHEMAS = ("tools", "functions")
@@ -347,8 +347,8 @@ class Envelope:
     def text_bytes(self) -> int:
         """Bytes of all the text, tool schemas included; a token id counts as four."""
         texts = (turn.content for turn in self.turns)
-        said = sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
-        return said + self._schema_bytes + token_id_bytes(self.endpoint, self.value)
+        count = sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
+        return count + self._schema_bytes + token_id_bytes(self.endpoint, self.value)
 
     @cached_property
     def needs(self) -> frozenset[Ability]:
@@ -473,13 +473,13 @@ def check_fields(endpoint: Endpoint, value: Mapping[str, Any]) -> None:
         if not isinstance(options.get("include_usage"), _FLAG):
             raise _wrong("stream_options.include_usage", "true or false")
     field = _INPUT[endpoint]
-    given = value.get(field)
+    content = value.get(field)
     if field == "messages":
-        _check_turns(given)
-    elif not isinstance(given, _CONTENT):
+        _check_turns(content)
+    elif not isinstance(content, _CONTENT):
         raise _wrong(field, "a text or a list")
     elif endpoint == "responses":
-        _check_items(given)
+        _check_items(content)
     if not isinstance(value.get("previous_response_id"), str | None):
         raise _wrong("previous_response_id", "a text")
 
@@ -577,8 +577,8 @@ def scored_prompt(
             return reading.scored_text
     with_system = scored in ("last_user_with_system", "conversation_with_system")
     if scored in ("ask", "last_user", "last_user_with_system"):
-        said = (turn for turn in reversed(turns) if turn.role == "user" and _has_text(turn))
-        last = next(said, None)
+        asks = (turn for turn in reversed(turns) if turn.role == "user" and _has_text(turn))
+        last = next(asks, None)
         if last is None:
             return None
         if not with_system:

@@ -79,11 +79,11 @@ def parse_model(
         return _ROUTED
     if name.startswith("prefill-router:"):
         return RequestedModel(lam=_share(name.partition(":")[2], "lam", "prefill-router:0.7"))
-    found = _route_llm(name) if len(name) <= _LONGEST else None
-    if found is not None:
-        threshold = _share(found["threshold"], "threshold", "router-mf-0.3")
+    match = _route_llm(name) if len(name) <= _LONGEST else None
+    if match is not None:
+        threshold = _share(match["threshold"], "threshold", "router-mf-0.3")
         return RequestedModel(lam=1 - threshold)
-    raise _unknown(name, list(dict.fromkeys((*ROUTING_NAMES, *names, *models, *targets))))
+    raise _unknown_model(name, list(dict.fromkeys((*ROUTING_NAMES, *names, *models, *targets))))
 
 
 def _share(text: str, what: str, example: str) -> float:
@@ -97,13 +97,13 @@ def _share(text: str, what: str, example: str) -> float:
     return number
 
 
-def _unknown(name: str, known: list[str]) -> RefusalError:
-    close = difflib.get_close_matches(name, known, n=1) if len(name) <= _LONGEST else []
-    shown = f"the model {name!r}" if len(name) <= _LONGEST else "the model"
+def _unknown_model(name: str, names: list[str]) -> RefusalError:
+    close = difflib.get_close_matches(name, names, n=1) if len(name) <= _LONGEST else []
+    subject = f"the model {name!r}" if len(name) <= _LONGEST else "the model"
     nearest = f"; did you mean {close[0]!r}?" if close else ";"
-    more = f" and {len(known) - _MOST_SHOWN} more" if len(known) > _MOST_SHOWN else ""
+    more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
     return RefusalError(
-        f"{shown} doesn't exist{nearest} the models are {', '.join(known[:_MOST_SHOWN])}{more}, "
+        f"{subject} doesn't exist{nearest} the models are {', '.join(names[:_MOST_SHOWN])}{more}, "
         "and prefill-router:LAM",
         status=404,
         code="model_not_found",
@@ -167,16 +167,16 @@ def read_preferences(
         RefusalError: A header is malformed, names an unknown target, is repeated, or has the
             gateway's prefix but an unknown name.
     """
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, value in headers:
         field = _FIELDS.get(name)
         if field is not None:
-            _take(found, field, _Header(name.decode(), _text(name, value)), targets)
+            _take_field(fields, field, _Header(name.decode(), _text(name, value)), targets)
         elif name.startswith(_PREFIX):
-            known = ", ".join(field.decode() for field in _FIELDS)
-            shown = name[:64].decode("latin-1")
-            raise RefusalError(f"there is no header {shown}; the headers are {known}")
-    return RoutingPreferences(**found) if found else NO_PREFERENCES
+            names = ", ".join(field.decode() for field in _FIELDS)
+            start = name[:64].decode("latin-1")
+            raise RefusalError(f"there is no header {start}; the headers are {names}")
+    return RoutingPreferences(**fields) if fields else NO_PREFERENCES
 
 
 @final
@@ -189,13 +189,15 @@ class _Header:
         return RefusalError(f"the header {self.name} {due}", param=self.name)
 
 
-def _take(found: dict[str, Any], field: str, header: _Header, targets: Collection[str]) -> None:
+def _take_field(
+    fields: dict[str, Any], field: str, header: _Header, targets: Collection[str]
+) -> None:
     if field in ("allow", "exclude"):
-        found[field] = found.get(field, frozenset()) | _names(header, targets)
+        fields[field] = fields.get(field, frozenset()) | _names(header, targets)
         return
-    if field in found:
+    if field in fields:
         raise header.wrong("is repeated; send it once")
-    found[field] = _READERS[field](header)
+    fields[field] = _READERS[field](header)
 
 
 def _lam(header: _Header) -> float:
@@ -370,15 +372,15 @@ class HeaderFilter:
         Args:
             headers: The client's headers, with names in lower case, as in ASGI.
         """
-        names, dropped = self._names, _nominated(headers)
-        found = [
+        names, dropped = self._names, _connection_headers(headers)
+        client_headers = [
             (name, value)
             for name, value in headers
             if (name in names or name.startswith(_PASSED_PREFIXES))
             and name not in _NEVER_PASSED
             and name not in dropped
         ]
-        return found + _SET
+        return client_headers + _SET
 
 
 def to_client(headers: Sequence[Header], *, reframed: bool) -> list[Header]:
@@ -393,7 +395,7 @@ def to_client(headers: Sequence[Header], *, reframed: bool) -> list[Header]:
             for a stream, not at all.
     """
     lowered = [(name.lower(), value) for name, value in headers]
-    dropped = _nominated(lowered)
+    dropped = _connection_headers(lowered)
     return [
         (name, value)
         for name, value in lowered
@@ -404,7 +406,7 @@ def to_client(headers: Sequence[Header], *, reframed: bool) -> list[Header]:
     ]
 
 
-def _nominated(headers: Sequence[Header]) -> Collection[bytes]:
+def _connection_headers(headers: Sequence[Header]) -> Collection[bytes]:
     named = [value.lower() for name, value in headers if name == b"connection"]
     if set(named) <= {b"keep-alive", b"close"}:
         return ()
@@ -442,23 +444,23 @@ class OpenRouterOptions:
         return None if self.tradeoff is None else (_MOST_DIAL - self.tradeoff) / _MOST_DIAL
 
     @property
-    def asked(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         """The fields as the client wrote them, for the receipt."""
-        given = {_DIAL: self.tradeoff, _ALLOWED: list(self.allowed), _MODELS: list(self.models)}
-        return {name: value for name, value in given.items() if value not in (None, [])}
+        fields = {_DIAL: self.tradeoff, _ALLOWED: list(self.allowed), _MODELS: list(self.models)}
+        return {name: value for name, value in fields.items() if value not in (None, [])}
 
     @property
     def header(self) -> bytes:
         """The same for a response header: JSON in ASCII, cut where it is long."""
-        return json.dumps(self.asked, separators=(",", ":")).encode()[:_LONGEST_HEADER]
+        return json.dumps(self.fields, separators=(",", ":")).encode()[:_LONGEST_HEADER]
 
-    def named_by(self, model: str, pool: Pool, names: Sequence[str]) -> str:
+    def find_target(self, model: str, pool: Pool, names: Sequence[str]) -> str:
         """The target that a model's name stands for, which may be a model id beside `models`."""
         if not self.models or model in pool.models:
             return model
         return next(iter(_targets_of(model, pool, names)), model)
 
-    def added_to(
+    def narrow(
         self, preferences: RoutingPreferences, pool: Pool, names: Sequence[str]
     ) -> RoutingPreferences:
         """The preferences in a request's headers, narrowed by these.
@@ -485,10 +487,10 @@ class OpenRouterOptions:
             allow = None if everything else frozenset(matched) & (allow or matched)
         fallbacks: dict[str, None] = {}
         for model in self.models:
-            found = _targets_of(model, pool, names)
-            if not found:
+            targets = _targets_of(model, pool, names)
+            if not targets:
                 raise _no_target(_MODELS, f": {model!r}", names)
-            fallbacks |= dict.fromkeys(found)
+            fallbacks |= dict.fromkeys(targets)
         return replace(preferences, allow=allow, fallbacks=tuple(fallbacks))
 
 
@@ -505,7 +507,7 @@ def _ids(name: str, pool: Pool) -> set[str]:
 
 def _matches(pattern: str, name: str, pool: Pool) -> bool:
     only_stars = re.sub(r"[\[?]", r"[\g<0>]", pattern)
-    return any(fnmatchcase(known, only_stars) for known in _ids(name, pool))
+    return any(fnmatchcase(own, only_stars) for own in _ids(name, pool))
 
 
 def _no_target(field: str, which: str, names: Sequence[str]) -> RefusalError:
@@ -537,28 +539,28 @@ def take_options(
     own = [p for p in listed if isinstance(p, dict) and p.get("id") == _PLUGIN]
     if not own and value.keys().isdisjoint((_DIAL, _ALLOWED, _MODELS)):
         return None, b""
-    given = [value, *(plugin for plugin in own if _is_enabled(plugin))]
+    places = [value, *(plugin for plugin in own if _is_enabled(plugin))]
     options = OpenRouterOptions(
-        tradeoff=_tradeoff(_only(_DIAL, given)),
-        allowed=_model_names(_ALLOWED, _only(_ALLOWED, given)),
+        tradeoff=_tradeoff(_read_single_value(_DIAL, places)),
+        allowed=_model_names(_ALLOWED, _read_single_value(_ALLOWED, places)),
         models=_model_names(_MODELS, value.get(_MODELS)),
     )
-    kept = {n: text[a:b] for n, (a, b) in spans.items() if n not in OPENROUTER_FIELDS}
+    fields = {n: text[a:b] for n, (a, b) in spans.items() if n not in OPENROUTER_FIELDS}
     others = [plugin for plugin in listed if plugin not in own]
     if _PLUGINS in value and (others or not own):
         a, b = spans[_PLUGINS]
-        kept[_PLUGINS] = json.dumps(others) if own else text[a:b]
+        fields[_PLUGINS] = json.dumps(others) if own else text[a:b]
     if options.models:
-        kept.setdefault("model", json.dumps(options.models[0]))
-    return options, b"{%b}" % ",".join(f"{json.dumps(n)}:{v}" for n, v in kept.items()).encode()
+        fields.setdefault("model", json.dumps(options.models[0]))
+    return options, b"{%b}" % ",".join(f"{json.dumps(n)}:{v}" for n, v in fields.items()).encode()
 
 
-def _only(name: str, given: Iterable[Mapping[str, Any]]) -> Any:
+def _read_single_value(name: str, places: Iterable[Mapping[str, Any]]) -> Any:
     """The value of a field that may be given in several places; None where it isn't."""
-    found = [place[name] for place in given if place.get(name) is not None]
-    if any(value != found[0] for value in found):
+    values = [place[name] for place in places if place.get(name) is not None]
+    if any(value != values[0] for value in values):
         raise RefusalError(f"{name} is given twice, with different values; send one", param=name)
-    return found[0] if found else None
+    return values[0] if values else None
 
 
 def _is_enabled(plugin: dict[str, Any]) -> bool:

@@ -74,8 +74,8 @@ def message_to_chat(value: Fields, *, limit: str, volatile: tuple[str, ...] = ()
     return chat | _format(value)
 
 
-def _check(value: Fields, where: str, known: frozenset[str]) -> None:
-    check_fields(value, where, known | _HINTS)
+def _check(value: Fields, where: str, names: frozenset[str]) -> None:
+    check_fields(value, where, names | _HINTS)
 
 
 def _system(content: object, volatile: tuple[str, ...]) -> Iterator[dict[str, Any]]:
@@ -86,7 +86,7 @@ def _system(content: object, volatile: tuple[str, ...]) -> Iterator[dict[str, An
     elif isinstance(content, str):
         content = drop_volatile_line(content, volatile)
     if content:
-        yield {"role": "system", "content": _joined(content, "system")}
+        yield {"role": "system", "content": _join_text(content, "system")}
 
 
 def _drop_volatile_line_of(block: object, volatile: tuple[str, ...]) -> object | None:
@@ -97,7 +97,7 @@ def _drop_volatile_line_of(block: object, volatile: tuple[str, ...]) -> object |
     return {**cast(Fields, block), "text": rest} if rest else None
 
 
-def _joined(content: object, where: str) -> str:
+def _join_text(content: object, where: str) -> str:
     """The text of a content that is text alone; its blocks are paragraphs."""
     if isinstance(content, str):
         return content
@@ -106,11 +106,11 @@ def _joined(content: object, where: str) -> str:
 
 
 def _block_text(block: object, where: str) -> str:
-    given = read_object(block, where)
-    if given.get("type") != "text":
-        refuse(where, given.get("type"))
-    _check(given, where, frozenset(("type", "text")))
-    return read_text(given.get("text"), f"{where}.text")
+    fields = read_object(block, where)
+    if fields.get("type") != "text":
+        refuse(where, fields.get("type"))
+    _check(fields, where, frozenset(("type", "text")))
+    return read_text(fields.get("text"), f"{where}.text")
 
 
 def _turns(turns: list[Any]) -> Iterator[dict[str, Any]]:
@@ -124,7 +124,7 @@ def _turns(turns: list[Any]) -> Iterator[dict[str, Any]]:
                 refuse(where, "a prefilled answer")
             yield _assistant(turn.get("content"), f"{where}.content")
         elif turn["role"] == "system":
-            yield {"role": "system", "content": _joined(turn.get("content"), f"{where}.content")}
+            yield {"role": "system", "content": _join_text(turn.get("content"), f"{where}.content")}
         else:
             refuse(f"{where}.role", turn["role"])
 
@@ -139,17 +139,17 @@ def _assistant(content: object, where: str) -> dict[str, Any]:
         if block.get("type") == "tool_use":
             by = () if block.get("caller", _DIRECT) != _DIRECT else ("caller",)
             _check(block, place, frozenset(("type", "id", "name", "input", *by)))
-            called = {
+            function = {
                 "name": read_text(block.get("name"), f"{place}.name"),
                 "arguments": json.dumps(read_object(block.get("input"), f"{place}.input")),
             }
             identity = read_text(block.get("id"), f"{place}.id")
-            calls.append({"id": identity, "type": "function", "function": called})
+            calls.append({"id": identity, "type": "function", "function": function})
         else:
             texts.append(_block_text(block, place))
     text = "\n\n".join(filter(None, texts))
-    said = {"role": "assistant", "content": text or (None if calls else "")}
-    return {**said, "tool_calls": calls} if calls else said
+    message = {"role": "assistant", "content": text or (None if calls else "")}
+    return {**message, "tool_calls": calls} if calls else message
 
 
 def _user(content: object, where: str) -> Iterator[dict[str, Any]]:
@@ -165,15 +165,17 @@ def _user(content: object, where: str) -> Iterator[dict[str, Any]]:
             continue
         _check(block, place, frozenset(("type", "tool_use_id", "content", "is_error")))
         identity = read_text(block.get("tool_use_id"), f"{place}.tool_use_id")
-        given = block.get("content") or []
-        inner = [{"type": "text", "text": given}] if isinstance(given, str) else given
-        found = [_part(b, f"{place}.content[{j}]") for j, b in enumerate(read_list(inner, place))]
-        text = "\n\n".join(part["text"] for part in found if part["type"] == "text")
-        images = [part for part in found if part["type"] != "text"]
+        output = block.get("content") or []
+        inner = [{"type": "text", "text": output}] if isinstance(output, str) else output
+        result_parts = [
+            _part(b, f"{place}.content[{j}]") for j, b in enumerate(read_list(inner, place))
+        ]
+        text = "\n\n".join(part["text"] for part in result_parts if part["type"] == "text")
+        images = [part for part in result_parts if part["type"] != "text"]
         if images:
             parts += [{"type": "text", "text": f"Images of the tool result {identity}:"}, *images]
-        told = f"Error: {text}" if block.get("is_error") else text
-        yield {"role": "tool", "tool_call_id": identity, "content": told}
+        result = f"Error: {text}" if block.get("is_error") else text
+        yield {"role": "tool", "tool_call_id": identity, "content": result}
     if all(part["type"] == "text" for part in parts):
         text = "\n\n".join(part["text"] for part in parts)
         parts_or_text: Any = text
@@ -184,11 +186,11 @@ def _user(content: object, where: str) -> Iterator[dict[str, Any]]:
 
 
 def _part(block: object, where: str) -> dict[str, Any]:
-    given = read_object(block, where)
-    if given.get("type") != "image":
+    fields = read_object(block, where)
+    if fields.get("type") != "image":
         return {"type": "text", "text": _block_text(block, where)}
-    _check(given, where, frozenset(("type", "source")))
-    source = read_object(given.get("source"), f"{where}.source")
+    _check(fields, where, frozenset(("type", "source")))
+    source = read_object(fields.get("source"), f"{where}.source")
     if source.get("type") == "base64":
         kind, data = (
             read_text(source.get(n), f"{where}.source.{n}") for n in ("media_type", "data")
@@ -202,15 +204,17 @@ def _part(block: object, where: str) -> dict[str, Any]:
 
 
 def _tool(tool: object, where: str) -> dict[str, Any]:
-    given = read_object(tool, where)
-    if given.get("type") not in (None, "custom"):  # it runs at Anthropic, or is defined there
-        refuse(where, given["type"])
-    known = frozenset(("type", "name", "description", "input_schema", "strict"))
-    _check(given, where, known | {"eager_input_streaming"})
+    fields = read_object(tool, where)
+    if fields.get("type") not in (None, "custom"):  # it runs at Anthropic, or is defined there
+        refuse(where, fields["type"])
+    names = frozenset(("type", "name", "description", "input_schema", "strict"))
+    _check(fields, where, names | {"eager_input_streaming"})
     function = {
-        "name": read_text(given.get("name"), f"{where}.name"),
-        "parameters": _parameters(read_object(given.get("input_schema"), f"{where}.input_schema")),
-        **{name: given[name] for name in ("description", "strict") if given.get(name) is not None},
+        "name": read_text(fields.get("name"), f"{where}.name"),
+        "parameters": _parameters(read_object(fields.get("input_schema"), f"{where}.input_schema")),
+        **{
+            name: fields[name] for name in ("description", "strict") if fields.get(name) is not None
+        },
     }
     return {"type": "function", "function": function}
 
@@ -224,13 +228,13 @@ def _parameters(schema: Fields) -> Fields:
 def _choice(choice: object) -> dict[str, Any]:
     if choice is None:
         return {}
-    given = read_object(choice, "tool_choice")
-    _check(given, "tool_choice", frozenset(("type", "name", "disable_parallel_tool_use")))
-    alone = {"parallel_tool_calls": False} if given.get("disable_parallel_tool_use") else {}
-    if given.get("type") == "tool":
-        named = {"name": read_text(given.get("name"), "tool_choice.name")}
+    fields = read_object(choice, "tool_choice")
+    _check(fields, "tool_choice", frozenset(("type", "name", "disable_parallel_tool_use")))
+    alone = {"parallel_tool_calls": False} if fields.get("disable_parallel_tool_use") else {}
+    if fields.get("type") == "tool":
+        named = {"name": read_text(fields.get("name"), "tool_choice.name")}
         return {"tool_choice": {"type": "function", "function": named}, **alone}
-    kind = read_text(given.get("type"), "tool_choice.type")
+    kind = read_text(fields.get("type"), "tool_choice.type")
     if kind not in _CHOICES:
         refuse("tool_choice.type", kind)
     return {"tool_choice": _CHOICES[kind], **alone}
@@ -242,9 +246,9 @@ def _format(value: Fields) -> dict[str, Any]:
     wanted = config.get("format") or value.get("output_format")
     if wanted is None:
         return {}
-    given = read_object(wanted, "output_config.format")
-    _check(given, "output_config.format", frozenset(("type", "schema")))
-    if given.get("type") != "json_schema":
-        refuse("output_config.format", given.get("type"))
-    schema = {"name": "answer", "schema": given.get("schema"), "strict": True}
+    fields = read_object(wanted, "output_config.format")
+    _check(fields, "output_config.format", frozenset(("type", "schema")))
+    if fields.get("type") != "json_schema":
+        refuse("output_config.format", fields.get("type"))
+    schema = {"name": "answer", "schema": fields.get("schema"), "strict": True}
     return {"response_format": {"type": "json_schema", "json_schema": schema}}

@@ -20,7 +20,7 @@ THINKING_HINTS: Final = frozenset(("thinking", "output_config.effort", "reasonin
 @final
 @dataclass(frozen=True, kw_only=True)
 class ThinkingRule:
-    """A target that is told how much to think, and the dialect of its provider."""
+    """A target that gets hints on thinking, and the dialect of its provider."""
 
     target: Target
     dialect: Dialect
@@ -29,7 +29,7 @@ class ThinkingRule:
 @final
 @dataclass(frozen=True, kw_only=True)
 class ThinkingHint:
-    """What one target is told of thinking.
+    """The hint on thinking for one target.
 
     Attributes:
         name: The effort, `budget` for any number of tokens, or `on`.
@@ -48,10 +48,10 @@ class ThinkingHint:
 def thinking_hints(
     rules: Mapping[str, ThinkingRule], endpoint: Endpoint, value: Mapping[str, Any]
 ) -> dict[str, ThinkingHint]:
-    """What a request says of thinking, for each target that can be told.
+    """What a request says of thinking, for each target that can get it.
 
     Args:
-        rules: The targets and deployments that can be told, by name.
+        rules: The targets and deployments that can get hints, by name.
         endpoint: The endpoint, one of `TRANSLATED`.
         value: The fields of the request.
     """
@@ -62,7 +62,7 @@ def thinking_hints(
 
 
 def _hint_for(rule: ThinkingRule, efforts: tuple[str, ...], *, is_on: bool) -> ThinkingHint | None:
-    for name, target in _asked(rule.target, efforts, is_on=is_on):
+    for name, target in _list_efforts(rule.target, efforts, is_on=is_on):
         try:
             fields = reasoning_fields(target, rule.dialect)
         except ConfigError:  # the dialect has no field for it
@@ -72,7 +72,7 @@ def _hint_for(rule: ThinkingRule, efforts: tuple[str, ...], *, is_on: bool) -> T
     return None
 
 
-def _asked(
+def _list_efforts(
     target: Target, efforts: tuple[str, ...], *, is_on: bool
 ) -> Iterator[tuple[str, Target]]:
     """The target with each effort that is asked for, the first that can be sent first."""

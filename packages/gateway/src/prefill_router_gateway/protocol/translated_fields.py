@@ -49,16 +49,16 @@ def drop_volatile_line(text: str, volatile: tuple[str, ...]) -> str:
     return text.partition("\n")[2].lstrip("\n") if text.startswith(volatile) else text
 
 
-def check_fields(value: Fields, where: str, known: frozenset[str]) -> None:
-    """Refuse fields that aren't known, unless they are null.
+def check_fields(value: Fields, where: str, names: frozenset[str]) -> None:
+    """Refuse fields of other names, unless they are null.
 
     Args:
         value: The object.
         where: Its place; empty for the whole request.
-        known: The names that are read, or that change no answer.
+        names: The names that are read, or that change no answer.
     """
-    for name, given in value.items():
-        if name not in known and given is not None:
+    for name, content in value.items():
+        if name not in names and content is not None:
             refuse(f"{where}.{name}" if where else name[:64], "")
 
 

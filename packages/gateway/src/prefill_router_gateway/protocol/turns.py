@@ -38,7 +38,7 @@ def read_turns(endpoint: Endpoint, value: Mapping[str, Any]) -> tuple[Message, .
         return (*_system(value.get("system")), *_anthropic_turns(value["messages"]))
     if endpoint == "responses":
         return (*_system(value.get("instructions")), *_items(value.get("input")))
-    return tuple(_plain(value.get("prompt" if endpoint == "completions" else "input")))
+    return tuple(_read_texts(value.get("prompt" if endpoint == "completions" else "input")))
 
 
 @final
@@ -55,13 +55,13 @@ class AgentTurns:
         if endpoint not in _PLACES:
             own = field = ""
         self._leaves_out = False
-        given = value.get(field)
-        self._items = given if isinstance(given, list) else []
+        content = value.get(field)
+        self._items = content if isinstance(content, list) else []
         self._before: list[Turn] = []
         if value.get(own):
             self._before.append(Turn("system", _texts_of(value[own])))
-        if endpoint == "responses" and isinstance(given, str):
-            self._before.append(Turn("user", (given,), is_one_text=True))
+        if endpoint == "responses" and isinstance(content, str):
+            self._before.append(Turn("user", (content,), is_one_text=True))
 
     def __iter__(self) -> Iterator[Turn]:
         yield from self._before
@@ -118,14 +118,14 @@ def _of_message(turn: Mapping[str, Any]) -> tuple[Turn, ...]:
     results = results_of(content) if role == "user" else []
     if not results:
         return (_turn_of(role, content),)
-    found = [
+    turns = [
         Turn("tool", (_result_text(part),), has_failed=part.get("is_error") is True)
         for part in results
     ]
     if len(results) < len(content or ()):
-        said = [part for part in content or () if not _is_tool_result(part)]
-        found.append(_turn_of(role, said))
-    return tuple(found)
+        rest = [part for part in content or () if not _is_tool_result(part)]
+        turns.append(_turn_of(role, rest))
+    return tuple(turns)
 
 
 def _is_tool_use(part: object) -> bool:
@@ -194,10 +194,10 @@ def token_id_bytes(endpoint: Endpoint, value: Mapping[str, Any]) -> int:
     """The approximate bytes of text sent as token ids, four for each."""
     if endpoint not in ("completions", "embeddings"):
         return 0
-    given = value.get("prompt" if endpoint == "completions" else "input")
-    if not isinstance(given, list):
+    content = value.get("prompt" if endpoint == "completions" else "input")
+    if not isinstance(content, list):
         return 0
-    ids = sum(len(part) if isinstance(part, list) else isinstance(part, int) for part in given)
+    ids = sum(len(part) if isinstance(part, list) else isinstance(part, int) for part in content)
     return ids * _TOKEN_BYTES
 
 
@@ -230,8 +230,8 @@ def _anthropic_turns(turns: list[dict[str, Any]]) -> Iterator[Message]:
         texts = (content_text(part.get("content"), 1) for part in results)
         yield Message("tool", "\n".join(filter(None, texts)))
         if len(results) < len(content or ()):
-            said = [part for part in content or () if not _is_tool_result(part)]
-            yield Message(role, content_text(said))
+            rest = [part for part in content or () if not _is_tool_result(part)]
+            yield Message(role, content_text(rest))
 
 
 def results_of(content: object) -> list[dict[str, Any]]:
@@ -265,11 +265,11 @@ def _item(item: Mapping[str, Any]) -> Iterator[Message]:
             yield Message("assistant", text)
 
 
-def _plain(given: object) -> Iterator[Message]:
-    if isinstance(given, str):
-        yield Message("user", given)
-    elif isinstance(given, list):
-        for part in given:
+def _read_texts(content: object) -> Iterator[Message]:
+    if isinstance(content, str):
+        yield Message("user", content)
+    elif isinstance(content, list):
+        for part in content:
             if isinstance(part, str):
                 yield Message("user", part)
 
@@ -316,18 +316,18 @@ def part_text(part: object, deep: int = 0) -> str:
 
 def call_text(name: object, arguments: object) -> str:
     """The text of a tool call: its name, and its arguments as written."""
-    text = arguments if isinstance(arguments, str) else _written(arguments)
+    text = arguments if isinstance(arguments, str) else _write_arguments(arguments)
     return " ".join(filter(None, (name if isinstance(name, str) else "", text)))
 
 
 def calls_text(turn: Mapping[str, Any]) -> str:
     """The texts of the tool calls in a chat message, on separate lines."""
     calls = turn.get("tool_calls")
-    found = [_call(call) for call in calls] if isinstance(calls, list) else []
+    texts = [_call(call) for call in calls] if isinstance(calls, list) else []
     single = turn.get("function_call")
     if isinstance(single, dict):
-        found.append(call_text(single.get("name"), single.get("arguments")))
-    return "\n".join(filter(None, found))
+        texts.append(call_text(single.get("name"), single.get("arguments")))
+    return "\n".join(filter(None, texts))
 
 
 def _call(call: object) -> str:
@@ -340,7 +340,7 @@ def _call(call: object) -> str:
     return ""
 
 
-def _written(arguments: object) -> str:
+def _write_arguments(arguments: object) -> str:
     if arguments is None:
         return ""
     try:
@@ -366,8 +366,8 @@ def read_session_hint(endpoint: Endpoint, value: Mapping[str, Any]) -> str | Non
     if isinstance(conversation, dict):
         conversation = conversation.get("id")
     user = metadata.get("user_id") if endpoint == "messages" else None
-    found = _session_in(user) if isinstance(user, str) else None
-    hints = (metadata.get("session_id"), conversation, found and found[1])
+    match = _session_in(user) if isinstance(user, str) else None
+    hints = (metadata.get("session_id"), conversation, match and match[1])
     for hint in (*hints, value.get("prompt_cache_key")):
         if isinstance(hint, str) and hint.strip():
             return hint
@@ -524,8 +524,8 @@ def read_needs(endpoint: Endpoint, value: Mapping[str, Any]) -> frozenset[Abilit
     if endpoint in ("completions", "embeddings"):
         return NOTHING
     needs: set[Ability] = set()
-    given = value.get("tools") or value.get("functions")
-    if given or _is_forced(value.get("tool_choice")) or _is_forced(value.get("function_call")):
+    tools = value.get("tools") or value.get("functions")
+    if tools or _is_forced(value.get("tool_choice")) or _is_forced(value.get("function_call")):
         needs.add("tools")
     if _has_schema(value):
         needs.add("json_schema")

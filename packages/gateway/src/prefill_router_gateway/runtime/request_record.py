@@ -236,7 +236,7 @@ def make_receipt(
         details = {**details, **shared.details(question.key)}
     details = details if is_decided else {}
     if request.options is not None:
-        details = {**details, "asked": request.options.asked}
+        details = {**details, "asked": request.options.fields}
     if question.hints and outcome.target in live.bodies.chat_only.get(question.endpoint, ()):
         details = {**details, **_hint_details(question.hints, outcome.sent_hints)}
     if question.agent != AgentRequest():
