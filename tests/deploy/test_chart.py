@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from prefill_router_gateway.guard.checks import HostNames
+from prefill_router_gateway.guard.host_names import HostNames
 from prefill_router_gateway.settings import ListenSettings, read_settings
 from tests.deploy import DEPLOY
 from tests.deploy.rendered_chart import rendered

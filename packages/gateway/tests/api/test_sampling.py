@@ -21,9 +21,9 @@ from packages.gateway.tests.world import (
     user,
     world,
 )
+from prefill_router_gateway.answer_text import AnswerText
 from prefill_router_gateway.api import routed_calls
 from prefill_router_gateway.receipts import Feedback, SampledRequest, read_learning
-from prefill_router_gateway.records import AnswerText
 from prefill_router_gateway.settings import GatewaySettings
 
 pytestmark = pytest.mark.slow

@@ -24,7 +24,7 @@ from packages.gateway.tests.server_process import (
 from prefill_router.errors import ConfigError
 from prefill_router.targets import Pool
 from prefill_router_gateway.api.supervisor import run_workers
-from prefill_router_gateway.guard.checks import ClientKey
+from prefill_router_gateway.guard.client_keys import ClientKey
 from prefill_router_gateway.guard.key_file import add_key
 from prefill_router_gateway.runtime import load, needs_shared_state
 from prefill_router_minipool.server import ScriptedModel, serve

@@ -5,7 +5,7 @@ import pytest
 from packages.gateway.tests.guard.guarded_server import a_key
 from prefill_router.errors import ConfigError
 from prefill_router_gateway.guard import HostNames, check_listen
-from prefill_router_gateway.guard.checks import ClientKeys
+from prefill_router_gateway.guard.client_keys import ClientKeys
 from prefill_router_gateway.settings import ListenSettings
 
 

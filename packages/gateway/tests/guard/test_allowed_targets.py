@@ -17,7 +17,7 @@ from packages.gateway.tests.guard.guarded_server import (
     read_reply,
     request,
 )
-from prefill_router_gateway.guard.checks import ClientKeys
+from prefill_router_gateway.guard.client_keys import ClientKeys
 from prefill_router_gateway.settings import LimitSettings, ListenSettings
 
 ALICE, ROOT = "pr-alice-0123456789abcdef", "pr-root-0123456789abcdef"

@@ -6,10 +6,10 @@ import pytest
 
 from packages.gateway.tests.api.bodies import SAID, begun, calls, chunk, more
 from packages.gateway.tests.scripted_target import DONE
+from prefill_router_gateway.answer_text import AnswerText
 from prefill_router_gateway.proxy.chat_answer import TranslatedStream
 from prefill_router_gateway.proxy.message_writer import MessageWriter
 from prefill_router_gateway.proxy.response_metadata import StreamObserver
-from prefill_router_gateway.records import AnswerText
 
 STREAM = b"".join([*SAID, *calls(begun("a"), more('{"place": "Zü'), more('rich"}'))]).replace(
     b"\n\n", b"\r\n\r\n", 2

@@ -18,10 +18,10 @@ from packages.gateway.tests.api.bodies import (
 )
 from packages.gateway.tests.scripted_target import DONE
 from prefill_router.endpoints import Usage
+from prefill_router_gateway.answer_text import AnswerText
 from prefill_router_gateway.proxy.chat_answer import TranslatedStream, read_answer
 from prefill_router_gateway.proxy.response_metadata import StreamObserver
 from prefill_router_gateway.proxy.response_writer import ResponseWriter, response_of
-from prefill_router_gateway.records import AnswerText
 
 TALK = [*SAID, COUNTS, DONE]
 CALLS = [*calls(begun("a"), more('{"place": "Zü'), more('rich"}')), DONE]

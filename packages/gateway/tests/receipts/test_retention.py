@@ -15,6 +15,7 @@ from packages.gateway.tests.receipts.receipts_made import START, made_receipt, n
 from packages.router.tests.commands import refused, succeeded
 from prefill_router.database import DownError
 from prefill_router.errors import DataError, StoreError
+from prefill_router_gateway.answer_text import AnswerText
 from prefill_router_gateway.receipts import (
     AnswerLabel,
     Feedback,
@@ -36,7 +37,6 @@ from prefill_router_gateway.receipts import (
 from prefill_router_gateway.receipts.labels import LearningRow
 from prefill_router_gateway.receipts.retention import Retention
 from prefill_router_gateway.receipts.rows import to_row
-from prefill_router_gateway.records import AnswerText
 
 pytestmark = pytest.mark.slow
 

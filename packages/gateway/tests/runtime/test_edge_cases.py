@@ -28,7 +28,7 @@ from packages.gateway.tests.world import (
 )
 from prefill_router_gateway.forecast import NoForecastError
 from prefill_router_gateway.telemetry import Traces
-from prefill_router_gateway.telemetry.metrics import FIELDS
+from prefill_router_gateway.telemetry.log import FIELDS
 
 pytestmark = pytest.mark.slow
 

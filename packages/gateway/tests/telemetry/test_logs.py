@@ -22,12 +22,12 @@ from prefill_router_gateway.settings import LogSettings
 from prefill_router_gateway.telemetry import (
     Metrics,
     Traces,
+    log as log_module,
     log_request,
     logging_to,
-    metrics as metrics_module,
     with_fields,
 )
-from prefill_router_gateway.telemetry.metrics import FIELDS
+from prefill_router_gateway.telemetry.log import FIELDS
 
 SECRET = 'sé"cret/+key'
 log = logging.getLogger("prefill_router_gateway.test")
@@ -202,7 +202,7 @@ class Stuck(io.StringIO):
 
 
 def test_a_stuck_error_stream_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_module, "_MOST_WAITING", 10)
+    monkeypatch.setattr(log_module, "_MOST_WAITING", 10)
     stream = Stuck()
     with logging_to(LogSettings(), stream=stream) as written_to:
         for n in range(20):

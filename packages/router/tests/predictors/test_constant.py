@@ -8,7 +8,8 @@ from scipy.special import expit
 
 from prefill_router.errors import ConfigError, CorruptError
 from prefill_router.predictors import Examples, load_predictor
-from prefill_router.predictors.constant import ConstantConfig, GivenConfig
+from prefill_router.predictors.constant import ConstantConfig
+from prefill_router.predictors.given import GivenConfig
 
 
 def examples(width: int = 3) -> Examples:

@@ -6,7 +6,8 @@ from packages.router.tests.part_cases import check_cases
 from packages.router.tests.predictors import network_cases
 from packages.router.tests.predictors.fit_contract import FIT_CHECKS, Case, check_entries
 from prefill_router.predictors import PREDICTORS, TrunkConfig
-from prefill_router.predictors.constant import ConstantConfig, GivenConfig
+from prefill_router.predictors.constant import ConstantConfig
+from prefill_router.predictors.given import GivenConfig
 from prefill_router.predictors.knn import KnnMajorityConfig, KnnScoreConfig
 from prefill_router.predictors.logistic import LogisticConfig
 from prefill_router.predictors.stack import StackConfig

@@ -16,6 +16,7 @@ from prefill_router.agents import RequestReading
 from prefill_router.data import Message, Prompt, prompt_text
 from prefill_router.router import Forecast
 from prefill_router.targets import Endpoint, Pool
+from prefill_router_gateway.answer_text import AnswerText
 from prefill_router_gateway.api.requested_targets import read_requested_targets
 from prefill_router_gateway.decide import session_name
 from prefill_router_gateway.errors import RefusalError
@@ -47,17 +48,14 @@ from prefill_router_gateway.proxy import (
 from prefill_router_gateway.receipts import SampleDraft
 from prefill_router_gateway.records import (
     ASIDE,
-    MOST_BYTES,
     AgentRequest,
-    AnswerText,
     FallbackReason,
     Header,
     RoutingDecision,
     RoutingRequest,
     Scored,
-    is_repeatable,
-    is_text_turn,
 )
+from prefill_router_gateway.repeatable import MOST_BYTES, is_repeatable, is_text_turn
 from prefill_router_gateway.runtime import (
     LONGEST_NAME,
     Gateway,

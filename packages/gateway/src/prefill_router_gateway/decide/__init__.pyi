@@ -9,6 +9,13 @@ from .affinity import (
     session_name as session_name,
     share_of as share_of,
 )
+from .budgets import (
+    Allowance as Allowance,
+    Budgets as Budgets,
+    BudgetState as BudgetState,
+    Per as Per,
+    SteadyClock as SteadyClock,
+)
 from .candidates import (
     CachePrices as CachePrices,
     CostScores as CostScores,
@@ -17,12 +24,4 @@ from .candidates import (
 )
 from .decider import Decider as Decider, OpenDecision as OpenDecision, RouterParts as RouterParts
 from .latency import TargetSpeeds as TargetSpeeds, order_ready as order_ready
-from .selection import (
-    Allowance as Allowance,
-    Budgets as Budgets,
-    BudgetState as BudgetState,
-    Per as Per,
-    SteadyClock as SteadyClock,
-    TargetChooser as TargetChooser,
-    policy_order as policy_order,
-)
+from .selection import TargetChooser as TargetChooser, policy_order as policy_order

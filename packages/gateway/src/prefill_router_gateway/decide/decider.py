@@ -21,6 +21,7 @@ from prefill_router.policy import Policy
 from prefill_router.router import Forecast, refuse_cascade
 from prefill_router.targets import Pool
 from prefill_router_gateway.decide.affinity import Affinity, Sessions, decision_id, is_routed
+from prefill_router_gateway.decide.budgets import Allowance, Budgets
 from prefill_router_gateway.decide.candidates import (
     Candidates,
     Exclusion,
@@ -38,13 +39,7 @@ from prefill_router_gateway.decide.candidates import (
 )
 from prefill_router_gateway.decide.escalation import EscalationRule
 from prefill_router_gateway.decide.latency import TargetSpeeds
-from prefill_router_gateway.decide.selection import (
-    Allowance,
-    Budgets,
-    TargetChoice,
-    TargetChooser,
-    check_fallback,
-)
+from prefill_router_gateway.decide.selection import TargetChoice, TargetChooser, check_fallback
 from prefill_router_gateway.records import (
     Escalation,
     FallbackReason,

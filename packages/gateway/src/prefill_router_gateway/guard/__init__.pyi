@@ -7,19 +7,13 @@ from .admission import (
     SharedPlace as SharedPlace,
     address_of as address_of,
 )
-from .checks import (
-    ROUNDING as ROUNDING,
-    BodyBudget as BodyBudget,
+from .body_budget import BodyBudget as BodyBudget
+from .client_keys import (
     ClientKey as ClientKey,
     ClientKeys as ClientKeys,
-    HostNames as HostNames,
-    KeyLimits as KeyLimits,
-    RequestSlots as RequestSlots,
-    check_listen as check_listen,
     key_budgets as key_budgets,
-    too_many_at_once as too_many_at_once,
-    too_many_per_minute as too_many_per_minute,
 )
+from .host_names import HostNames as HostNames, check_listen as check_listen
 from .http_protocol import guarded_config as guarded_config, open_connections as open_connections
 from .key_file import (
     add_key as add_key,
@@ -28,5 +22,12 @@ from .key_file import (
     read_keys as read_keys,
     read_rows as read_rows,
     remove_key as remove_key,
+)
+from .key_limits import (
+    ROUNDING as ROUNDING,
+    KeyLimits as KeyLimits,
+    RequestSlots as RequestSlots,
+    too_many_at_once as too_many_at_once,
+    too_many_per_minute as too_many_per_minute,
 )
 from .refusals import error_handlers as error_handlers, send_refusal as send_refusal

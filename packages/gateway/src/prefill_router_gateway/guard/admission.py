@@ -12,15 +12,9 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from prefill_router_gateway.errors import RefusalError
+from prefill_router_gateway.guard.body_budget import BodyBudget, BodyReservation
 from prefill_router_gateway.guard.checks import (
-    BodyBudget,
-    BodyReservation,
-    ClientKey,
-    ClientKeys,
     Head,
-    HostNames,
-    KeyLimits,
-    RequestSlots,
     check_content,
     check_host,
     check_served,
@@ -29,6 +23,9 @@ from prefill_router_gateway.guard.checks import (
     read_head,
     too_long,
 )
+from prefill_router_gateway.guard.client_keys import ClientKey, ClientKeys
+from prefill_router_gateway.guard.host_names import HostNames
+from prefill_router_gateway.guard.key_limits import KeyLimits, RequestSlots
 from prefill_router_gateway.guard.refusals import send_refusal
 from prefill_router_gateway.settings import LimitSettings, ListenSettings
 

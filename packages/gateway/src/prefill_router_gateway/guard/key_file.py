@@ -29,7 +29,7 @@ from pydantic import ValidationError
 from prefill_router import files
 from prefill_router.errors import ConfigError
 from prefill_router.yaml_files import read_yaml
-from prefill_router_gateway.guard.checks import ClientKey, ClientKeys, find_repeated_keys
+from prefill_router_gateway.guard.client_keys import ClientKey, ClientKeys, find_repeated_keys
 
 _HAS_LOCKS = importlib.util.find_spec("fcntl") is not None  # on Unix
 _BITS = 256

@@ -7,8 +7,9 @@ from typing import Protocol, final, runtime_checkable
 
 from prefill_router.short_repr import short_repr
 from prefill_router.targets import Endpoint
+from prefill_router_gateway.answer_text import AnswerText
 from prefill_router_gateway.protocol import EffortRule, Splicer, ThinkingHint, ThinkingRule
-from prefill_router_gateway.records import AnswerText, Header
+from prefill_router_gateway.records import Header
 
 LACKING = frozenset((404, 405, 501))
 """The statuses by which a target says that it doesn't support a call of few targets."""

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any, final
 
 from prefill_router.endpoints import Usage
+from prefill_router_gateway.answer_text import AnswerText
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.proxy.chat_answer import ChatAnswer, ToolCall
 from prefill_router_gateway.proxy.keep_alive import PING
 from prefill_router_gateway.proxy.response_metadata import parsed
-from prefill_router_gateway.records import AnswerText
 
 _STOPS = {"length": "max_tokens", "content_filter": "refusal"}
 """The reasons that count whatever the answer has; otherwise a tool call or an end stopped it."""

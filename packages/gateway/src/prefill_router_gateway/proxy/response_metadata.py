@@ -22,8 +22,8 @@ from prefill_router.endpoints import (
     without_key,
 )
 from prefill_router.targets import Endpoint
+from prefill_router_gateway.answer_text import AnswerText
 from prefill_router_gateway.errors import BrokenResponseError
-from prefill_router_gateway.records import AnswerText
 
 _MOST_CALLS = 1000  # tool calls of one answer whose ids are remembered
 _LONGEST_ID = 2**14  # characters; some gateways put a model's reasoning in the ids of tool calls

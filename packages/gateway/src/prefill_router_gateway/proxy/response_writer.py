@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, final
 
 from prefill_router.endpoints import Usage
+from prefill_router_gateway.answer_text import AnswerText
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.protocol import split_name
 from prefill_router_gateway.proxy.chat_answer import ChatAnswer, ToolCall
-from prefill_router_gateway.records import AnswerText
 
 _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 

@@ -19,11 +19,13 @@ from prefill_router.data import Message, Prompt
 from prefill_router.database import Database, Statement
 from prefill_router.errors import CorruptError, DataError
 from prefill_router.targets import Endpoint, Target
+from prefill_router_gateway.answer_text import AnswerText
 from prefill_router_gateway.protocol import Envelope, read_envelope, scored_prompt
 from prefill_router_gateway.receipts.reader import Conditions, pages
 from prefill_router_gateway.receipts.rows import Feedback, ReceiptColumn, Row, prompt_of
 from prefill_router_gateway.receipts.store import RECEIPTS, SAMPLES, make_table, open_store
-from prefill_router_gateway.records import AnswerText, Scored, repeatable_body
+from prefill_router_gateway.records import Scored
+from prefill_router_gateway.repeatable import repeatable_body
 
 REVERSED: Final = ":reversed"
 """Ends the source of labels of pairs in the second order."""

@@ -20,15 +20,17 @@ from .health import (
     check_versions as check_versions,
     check_workers as check_workers,
 )
-from .metrics import (
+from .log import (
     LogWriter as LogWriter,
+    log_request as log_request,
+    logging_to as logging_to,
+    with_fields as with_fields,
+)
+from .metrics import (
     Metrics as Metrics,
     PlainFamily as PlainFamily,
     counters_of as counters_of,
-    log_request as log_request,
-    logging_to as logging_to,
     merge_families as merge_families,
     render_metrics as render_metrics,
-    with_fields as with_fields,
 )
 from .traces import Trace as Trace, Traces as Traces

@@ -17,8 +17,8 @@ from .base import (
     usable_rows as usable_rows,
 )
 from .bradley_terry import Votes as Votes, fit_strengths as fit_strengths
-from .constant import GivenConfig as GivenConfig
 from .curve_figures import write_curves as write_curves
+from .given import GivenConfig as GivenConfig
 from .logistic import LogisticConfig as LogisticConfig
 from .stack import out_of_fold as out_of_fold
 from .training import (

@@ -351,7 +351,7 @@ PREDICTORS = Kinds[PredictorEntry](
         "logistic": "logistic:ENTRY",
         "unified_multitask": "networks.unified:ENTRY",
         "stack": "stack:ENTRY",
-        "given": "constant:GIVEN",
+        "given": "given:GIVEN",
     },
     "prefill_router.predictors",
     expects=PredictorEntry,
