@@ -254,7 +254,7 @@ class AgentSettings(SettingsSection):
     @cached_property
     def harnesses(self) -> Harnesses:
         """The marks of all agents."""
-        return load_harnesses().extended(self.marks)
+        return load_harnesses().with_marks(self.marks)
 
     @property
     def named(self) -> dict[str, KindSettings]:

@@ -350,7 +350,7 @@ def test_marks_can_be_added_for_an_agent_and_for_a_new_one() -> None:
         "claude-code": Harness(blocks=("house-rules",)),
         "ours": Harness(clients=("our-agent/",), blocks=("memo",), sessions=("x-our-session",)),
     }
-    marks = load_harnesses().extended(more)
+    marks = load_harnesses().with_marks(more)
     turn = user("<house-rules>\nx\n</house-rules>", RULES, ASK)
     assert read_request([turn], headers=CLAUDE, harnesses=marks).ask == ASK
     assert read_request([turn], headers=CLAUDE, harnesses=load_harnesses()).ask != ASK

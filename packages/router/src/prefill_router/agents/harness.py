@@ -103,14 +103,14 @@ class Harness(BaseModel):
         """A text that is one wrapper; group 2 is the person's text."""
         return re.compile(rf"<({_names(self.wrappers)})>(.*)</\1>\s*", re.DOTALL)
 
-    def extended(self, more: "Harness") -> "Harness":
+    def with_marks(self, more: "Harness") -> "Harness":
         """These marks, and those of `more` after them."""
         own, added = self.model_dump(), more.model_dump(exclude_unset=True)
-        joined = {
+        fields = {
             name: {**own[name], **value} if isinstance(value, Mapping) else (*own[name], *value)
             for name, value in added.items()
         }
-        return Harness(**{**own, **joined})
+        return Harness(**{**own, **fields})
 
 
 def _names(tags: Texts) -> str:
@@ -136,19 +136,21 @@ class Harnesses(BaseModel):
     @cached_property
     def failure(self) -> re.Pattern[str]:
         """The start of a tool's result that failed."""
-        return re.compile("|".join(f"(?:{one})" for one in self.failures) or "(?!)")
+        return re.compile("|".join(f"(?:{pattern})" for pattern in self.failures) or "(?!)")
 
     @cached_property
     def volatile(self) -> Texts:
         """The starts of system texts that an agent changes with each request."""
         return tuple(start for marks in self.harnesses.values() for start in marks.volatile)
 
-    def extended(self, more: Mapping[str, Harness]) -> "Harnesses":
+    def with_marks(self, more: Mapping[str, Harness]) -> "Harnesses":
         """These marks, with more of them for the same agents, and further agents after them."""
-        joined = dict(self.harnesses)
+        marks_by_agent = dict(self.harnesses)
         for name, marks in more.items():
-            joined[name] = joined[name].extended(marks) if name in joined else marks
-        return self.model_copy(update={"harnesses": joined})
+            marks_by_agent[name] = (
+                marks_by_agent[name].with_marks(marks) if name in marks_by_agent else marks
+            )
+        return self.model_copy(update={"harnesses": marks_by_agent})
 
     def identify(
         self, headers: Mapping[str, str], systems: Sequence[str], openings: Sequence[str]
@@ -209,7 +211,7 @@ def read_harnesses(settings: Path) -> Harnesses:
             agents = agents.get("agents", {})
         if not isinstance(agents, Mapping):
             raise ConfigError(f"it has no section agents; {_ADVICE}")
-        return load_harnesses().extended(_AgentMarks.model_validate(agents).marks)
+        return load_harnesses().with_marks(_AgentMarks.model_validate(agents).marks)
     except ConfigError as error:
         raise ConfigError(f"{settings}: {error}") from None
     except ValidationError as error:

@@ -143,7 +143,7 @@ def read_request(
     agent, why = identity
     marks = harnesses.harnesses[agent]
     tail = _read_tail(turns, partial(person_text, marks=marks), harnesses.failure, marks)
-    headers = _with_fields(headers, marks)
+    headers = _add_json_fields(headers, marks)
     kind, because = _find_kind(marks, headers, tail, [*systems, *openings], systems, max_tokens)
     first = next(filter(None, (person_text(t, marks) for t in head if t.role == "user")), "")
     conversation, parent = _name_conversation(marks, headers, kind, session, first)
@@ -228,7 +228,7 @@ def _read_tail(
         if not asks:
             blocks += turn.texts
         text = person(turn)
-        if not asks and marks is not None and _starts(text, marks.compactions):
+        if not asks and marks is not None and _has_start(text, marks.compactions):
             compaction = True
             continue
         if text:
@@ -280,21 +280,23 @@ def _has_failed(turn: Turn, failure: re.Pattern[str]) -> bool:
     return turn.has_failed or failure.search(start) is not None
 
 
-def _starts(text: str, starts: tuple[str, ...]) -> bool:
+def _has_start(text: str, starts: tuple[str, ...]) -> bool:
     return bool(starts) and text.lstrip().startswith(starts)
 
 
-def _with_fields(headers: Mapping[str, str], marks: Harness) -> dict[str, str]:
+def _add_json_fields(headers: Mapping[str, str], marks: Harness) -> dict[str, str]:
     """The headers, with the fields of those that have a JSON object."""
-    found = dict(headers)
+    fields = dict(headers)
     for name in marks.json_headers:
         try:
             value = json.loads(headers.get(name, "{}"))
         except (ValueError, RecursionError):
             continue
         if isinstance(value, dict):
-            found |= {f"{name}.{key}": text for key, text in value.items() if isinstance(text, str)}
-    return found
+            fields |= {
+                f"{name}.{key}": text for key, text in value.items() if isinstance(text, str)
+            }
+    return fields
 
 
 def _first_of(headers: Mapping[str, str], names: Iterable[str]) -> str | None:
@@ -361,8 +363,8 @@ def person_text(turn: Turn, marks: Harness) -> str:
     if marks.results and first.startswith(marks.results) and _is_result(first):
         return "\n".join(part for text in turn.texts for part in _wrapped_parts(text, marks))
     may_join = turn.is_one_text or bool(marks.wrappers)
-    kept = (_person_part(text, marks, may_join=may_join) for text in turn.texts)
-    return "\n".join(filter(None, kept)).strip()
+    parts = (_person_part(text, marks, may_join=may_join) for text in turn.texts)
+    return "\n".join(filter(None, parts)).strip()
 
 
 def _is_result(first: str) -> bool:

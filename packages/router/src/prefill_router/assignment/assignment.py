@@ -168,13 +168,13 @@ class _Problem:
             return self._spend(cut.choice), cut.bound, cut.lam, prices
         cheapest = self._cheapest(progress)
         if cut is None or self._left(cheapest) < 0:
-            raise self._too_little(cheapest)
+            raise self._budget_error(cheapest)
         prices = self._find_prices(progress)
-        priced = cut_path(self._value - prices, self._cost, self._budget, unit=self._unit)
-        cut = priced or cut  # the cheapest targets are within the budget whatever the prices
+        priced_cut = cut_path(self._value - prices, self._cost, self._budget, unit=self._unit)
+        cut = priced_cut or cut  # the cheapest targets are within the budget whatever the prices
         choice = self._within_budget(self._within_limits(cut.choice, cut.lam))
-        within = [some for some in (choice, cheapest) if self._left(some) >= 0]
-        best = max(map(self._spend, within), key=self._right)
+        affordable = [option for option in (choice, cheapest) if self._left(option) >= 0]
+        best = max(map(self._spend, affordable), key=self._right)
         return best, cut.bound + float(prices @ self._limits), cut.lam, prices
 
     def _find_prices(self, progress: Progress | None) -> PerTarget:
@@ -217,7 +217,7 @@ class _Problem:
             rows = np.flatnonzero(room[choice] < 0)
             moves = best_moves(rows, choice, self._value, self._cost, rate, room=room)
             moves = moves.only(first_within(choice[moves.row], -room))
-            self._make(choice, moves.only(first_within(moves.target, room)))
+            self._apply_moves(choice, moves.only(first_within(moves.target, room)))
         return choice
 
     def _within_budget(self, choice: Choice) -> Choice:
@@ -246,7 +246,7 @@ class _Problem:
             if not len(moves):
                 break
             saved = np.cumsum(-moves.extra)
-            self._make(choice, moves.upto(int(np.searchsorted(saved, over)) + 1))
+            self._apply_moves(choice, moves.upto(int(np.searchsorted(saved, over)) + 1))
         return choice
 
     def _cheapest(self, progress: Progress | None) -> Choice:
@@ -281,24 +281,24 @@ class _Problem:
             moves = moves.upto(int(np.searchsorted(dollars, left, side="right")))
             if not len(moves):
                 break
-            self._make(choice, moves)
+            self._apply_moves(choice, moves)
         return choice
 
     @staticmethod
-    def _make(choice: Choice, moves: Moves) -> None:
+    def _apply_moves(choice: Choice, moves: Moves) -> None:
         choice[moves.row] = moves.target
 
-    def _too_little(self, cheapest: Choice) -> ConfigError:
+    def _budget_error(self, cheapest: Choice) -> ConfigError:
         dollars = self._dollars(cheapest)
         is_exact = self._cost.size <= MOST_CELLS or dollars <= self._cost.min(axis=1).sum()
         return ConfigError(
             f"the budget is ${self._budget:.6g}; the cheapest assignment costs "
-            f"{'' if is_exact else 'about '}${_rounded_up(dollars):.6g}; raise the budget to that "
+            f"{'' if is_exact else 'about '}${_round_up(dollars):.6g}; raise the budget to that "
             "at least, or leave out prompts"
         )
 
 
-def _rounded_up(dollars: float) -> float:
+def _round_up(dollars: float) -> float:
     """An amount with six significant digits that is enough."""
     step = 10.0 ** (math.floor(math.log10(dollars)) - 5)
     return math.ceil(dollars / step) * step

@@ -1,8 +1,8 @@
 """The line of a batch for one prompt at one target, in a provider's format.
 
-A prompt becomes a request with the target's own options. A request that the source had is kept,
-but for its model and for the fields that set a target apart from its model; the target's effort
-replaces the request's. It can go to a target of the other protocol if it has messages of text and
+A prompt becomes a request with the target's own options. A request of the source is kept, except
+its model and the fields that set a target apart from its model; the target's effort replaces the
+request's. It can go to a target of the other protocol if it has messages of text and
 common fields alone.
 """
 
@@ -65,8 +65,8 @@ class BatchLines:
     def __init__(self, pool: Pool, name: str, format: BatchFormat) -> None:  # noqa: A002
         self.format: BatchFormat = format
         self._target: Target = pool[name]
-        served = default_format(pool, name) != "jsonl"
-        own: Dialect = pool.provider_of(name).dialect if served else "openai"
+        has_endpoint = default_format(pool, name) != "jsonl"
+        own: Dialect = pool.provider_of(name).dialect if has_endpoint else "openai"
         self._dialect: Dialect = "anthropic" if format == "anthropic" else own
         self._write: Callable[[PromptRecord], Fields] = {
             "openai": self._openai,
@@ -104,14 +104,14 @@ class BatchLines:
 
     @cached_property
     def _template(self) -> tuple[str, str, str] | None:
-        """What a new request's line has before its id, before its prompt, and behind that.
+        """What a new request's line has before its id, before its prompt, and after it.
 
         None where the line has one of the two in another place, or more than once.
         """
         text = _ENCODER.encode(self._write(PromptRecord(Query(_ID_MARK, _PROMPT_MARK))))
-        before, found, rest = text.partition(f'"{_ID_MARK}"')
-        between, too, after = rest.partition(f'"{_PROMPT_MARK}"')
-        is_clear = found and too and text.count(_ID_MARK) == text.count(_PROMPT_MARK) == 1
+        before, id_mark, rest = text.partition(f'"{_ID_MARK}"')
+        between, prompt_mark, after = rest.partition(f'"{_PROMPT_MARK}"')
+        is_clear = id_mark and prompt_mark and text.count(_ID_MARK) == text.count(_PROMPT_MARK) == 1
         return (before, between, after) if is_clear else None
 
     @cached_property
@@ -128,7 +128,7 @@ class BatchLines:
         return identity_parameters(self._target, self._dialect)
 
     @cached_property
-    def _refused(self) -> tuple[str, ...]:
+    def _refused_fields(self) -> tuple[str, ...]:
         """The fields that the target's model refuses because it thinks."""
         thinking = reasoning_fields(self._target, self._dialect).get("thinking")
         is_on = isinstance(thinking, dict) and thinking.get("type") != "disabled"
@@ -161,14 +161,14 @@ class BatchLines:
             return {}
         if target.effort is None and not target.request.has_reasoning:
             return merge_fields(request, fields)
-        return effort_changes(endpoint, request, fields, self._refused)
+        return effort_changes(endpoint, request, fields, self._refused_fields)
 
     def _openai(self, record: PromptRecord) -> Fields:
         endpoint: Endpoint = "chat"
         if record.request is not None and record.wire == "chat":
             endpoint, request = _endpoint_of(record.url), record.request
         else:
-            own = _translated(record, TRAITS[self._dialect].max_tokens)
+            own = _translate_fields(record, TRAITS[self._dialect].max_tokens)
             messages = request_messages(self._target, self._dialect, _prompt_of(record))
             request = {**self._parameters, **own, "messages": messages}
         body = self._for_target(endpoint, request)
@@ -179,7 +179,7 @@ class BatchLines:
         if record.request is not None and record.wire == "messages":
             request = record.request
         else:
-            own = _translated(record, "max_tokens")
+            own = _translate_fields(record, "max_tokens")
             request = {**self._parameters, **own, **_anthropic_turns(_prompt_of(record))}
         return {"custom_id": record.query.id, "params": self._for_target("messages", request)}
 
@@ -224,14 +224,18 @@ def _prompt_of(record: PromptRecord) -> Prompt:
     if record.request is None:
         return record.query.prompt
     system, turns = record.request.get("system"), record.request.get("messages")
-    listed = [*([{"role": "system", "content": system}] if system else []), *(turns or ())]
-    texts = [one for one in listed if isinstance(one, dict) and isinstance(one.get("content"), str)]
-    if not texts or len(texts) < len(listed):
-        raise _untranslated("messages of other content than one text")
-    return tuple(Message(str(one.get("role")), one["content"]) for one in texts)
+    messages = [*([{"role": "system", "content": system}] if system else []), *(turns or ())]
+    text_messages = [
+        message
+        for message in messages
+        if isinstance(message, dict) and isinstance(message.get("content"), str)
+    ]
+    if not text_messages or len(text_messages) < len(messages):
+        raise _translation_error("messages of other content than one text")
+    return tuple(Message(str(message.get("role")), message["content"]) for message in text_messages)
 
 
-def _translated(record: PromptRecord, limit: str) -> Fields:
+def _translate_fields(record: PromptRecord, limit: str) -> Fields:
     """The common fields of a request of the other protocol.
 
     Args:
@@ -246,13 +250,13 @@ def _translated(record: PromptRecord, limit: str) -> Fields:
         return {}
     surplus = sorted(set(request) - _COMMON - {"system"})
     if surplus:
-        raise _untranslated(f"the fields {surplus}")
+        raise _translation_error(f"the fields {surplus}")
     tokens = [request[name] for name in MAX_TOKENS_FIELDS if name in request]
     sampling = {name: request[name] for name in ("temperature", "top_p") if name in request}
     return {**sampling, **({limit: tokens[0]} if tokens else {})}
 
 
-def _untranslated(what: str) -> DataError:
+def _translation_error(what: str) -> DataError:
     return DataError(
         f"the request has {what}, which can't be translated to the other provider's protocol; "
         "leave them out, keep targets of that protocol out with --at-most NAME=0, or write plain "
@@ -267,5 +271,5 @@ def _anthropic_turns(prompt: Prompt) -> Fields:
     others = [vars(turn) for turn in turns if turn.role not in _SYSTEM]
     unknown = sorted({turn["role"] for turn in others} - {"user", "assistant"})
     if unknown or not others:
-        raise _untranslated(f"messages of {unknown}" if unknown else "no message of a user")
+        raise _translation_error(f"messages of {unknown}" if unknown else "no message of a user")
     return {**({"system": system} if system else {}), "messages": others}

@@ -3,7 +3,7 @@
 Over lam each prompt passes through the vertices of its upper envelope of cost and value. Each step
 to the next vertex has an efficiency, value per dollar, which falls from step to step. The relaxed
 optimum takes the steps of all prompts in order of efficiency until the budget ends within one of
-them. All prompts are then at the vertex that Equation 2 chooses at one lam, but for the one that
+them. All prompts are then at the vertex that Equation 2 chooses at one lam, except the one that
 is split. The lam of a step is that of Equation 2, since the path is computed on its scale:
 
     lam = 1 / (1 + gain / extra)        with gain in value and extra in normalised cost

@@ -94,8 +94,8 @@ def write_assignment(
 class _BatchFiles:
     """The files of one target, opened as they are needed."""
 
-    def __init__(self, folder: Path, lines: BatchLines, name: str, opened: ExitStack) -> None:
-        self._folder, self._opened = folder, opened
+    def __init__(self, folder: Path, lines: BatchLines, name: str, stack: ExitStack) -> None:
+        self._folder, self._stack = folder, stack
         self._stem, self._most = _stem_of(name), MOST_LINES.get(lines.format)
         self._file: BinaryIO | None = None
         self._count = self._bytes = 0
@@ -121,7 +121,7 @@ class _BatchFiles:
             before.close()
         suffix = f"+{len(self.names) + 1}" if self.names else ""  # no encoded name has a +
         self.names.append(f"{self._stem}{suffix}.jsonl")
-        self._file = self._opened.enter_context((self._folder / self.names[-1]).open("xb"))
+        self._file = self._stack.enter_context((self._folder / self.names[-1]).open("xb"))
         self._count = self._bytes = 0
         return self._file
 
@@ -154,30 +154,30 @@ def _write_batches(
     """
     digests: list[str] = []
     with (
-        ExitStack() as opened,
+        ExitStack() as stack,
         (progress or SilentProgress()).task("lines", total=len(assignment)) as advance,
     ):
         batches = [
-            _BatchFiles(folder, BatchLines(pool, name, formats[name]), name, opened)
+            _BatchFiles(folder, BatchLines(pool, name, formats[name]), name, stack)
             for name in assignment.targets
         ]
         begin = 0
         for block in prompts.blocks():
             end = begin + len(block)
             if assignment.query_ids[begin:end] != tuple(record.query.id for record in block):
-                raise _changed(prompts)
+                raise _changed_error(prompts)
             for record, k in zip(block, assignment.choice[begin:end].tolist(), strict=True):
                 batches[k].write(record)
                 digests.append(prompt_digest(record.query.prompt))
             begin = end
             advance(len(block))
         if begin != len(assignment):
-            raise _changed(prompts)
+            raise _changed_error(prompts)
     names = [batch.names for batch in batches]
     return dict(zip(assignment.targets, names, strict=True)), digests
 
 
-def _changed(prompts: PromptFile) -> DataError:
+def _changed_error(prompts: PromptFile) -> DataError:
     return DataError(
         f"{prompts.path} isn't the file of prompts that the assignment is of; it may have changed "
         "meanwhile: assign it again"

@@ -13,7 +13,7 @@ from prefill_router.policy import Predictions
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.router import Router
 
-_ENCODED = 2048
+_ENCODING_ROWS = 2048
 """The prompts of a block where states are encoded: one shard of a store."""
 
 
@@ -41,7 +41,7 @@ def predict_prompts(
     """
     _check_router(router)
     parts: list[Predictions] = []
-    size = BLOCK_ROWS if stores else _ENCODED
+    size = BLOCK_ROWS if stores else _ENCODING_ROWS
     with (progress or SilentProgress()).task("prompts", total=prompts.size()) as advance:
         for block in prompts.blocks(size):
             queries = [record.query for record in block]
@@ -51,10 +51,10 @@ def predict_prompts(
             advance(len(block))
     if not parts:
         raise FormatError("holds no prompt; give one a line", file=prompts.path)
-    return _joined(parts)
+    return _join_parts(parts)
 
 
-def _joined(parts: Sequence[Predictions]) -> Predictions:
+def _join_parts(parts: Sequence[Predictions]) -> Predictions:
     return Predictions(
         query_ids=tuple(name for part in parts for name in part.query_ids),
         targets=parts[0].targets,
@@ -67,11 +67,11 @@ def _joined(parts: Sequence[Predictions]) -> Predictions:
 def _check_router(router: Router) -> None:
     if router.is_voted:
         raise ConfigError(
-            "the router learned from votes, so it predicts no right answers to make the most of; "
+            "the router learned from votes, so it doesn't predict right answers; "
             "give a router that was fitted on labels"
         )
     if router.costs.is_free:
         raise ConfigError(
-            "the router knows no costs, so nothing keeps to a budget; give it prices with: "
+            "the router knows no costs, so it can't keep to a budget; give it prices with: "
             "prefill-router reprice ROUTER --prices pool.yaml"
         )

@@ -74,7 +74,7 @@ class PromptFile:
         Raises:
             FormatError: A record has no prompt, or its id is given to an earlier one too.
         """
-        prompts = self._distinct()
+        prompts = self._check_ids()
         while block := tuple(islice(prompts, rows)):
             yield block
 
@@ -85,16 +85,16 @@ class PromptFile:
         with self.path.open("rb") as file:
             return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
 
-    def _distinct(self) -> Iterator[PromptRecord]:
-        seen: set[str] = set()
+    def _check_ids(self) -> Iterator[PromptRecord]:
+        ids: set[str] = set()
         for record in self._records():
             name = record.query.id
-            if name in seen:
+            if name in ids:
                 raise FormatError(
                     f"two prompts have the id {show_cell(name)}; give each its own, or give none",
                     file=self.path,
                 )
-            seen.add(name)
+            ids.add(name)
             yield record
 
     def _records(self) -> Iterator[PromptRecord]:
@@ -127,13 +127,13 @@ def _record(record: Record, number: int) -> PromptRecord:
     for field, wire in _REQUESTS.items():
         request = record.get(field)
         if isinstance(request, dict):
-            read = scored_text(request)
-            if read is None:
+            prompt = scored_text(request)
+            if prompt is None:
                 raise DataError(f"{field} has no text of a user, so there is nothing to route by")
-            return PromptRecord(Query(name, read), request, wire, str(record.get("url") or CHATS))
+            return PromptRecord(Query(name, prompt), request, wire, str(record.get("url") or CHATS))
     raise DataError(
         f"has no prompt: the number of its fields is {len(record)}, and none is named prompt, "
-        "messages, body or params; name that of the prompt so, in a CSV in the first line"
+        "messages, body or params; rename the field of the prompt (in a CSV, in the first line)"
     )
 
 

@@ -134,7 +134,7 @@ def check_results(
         FormatError: A source doesn't exist, or a line is malformed.
         DataError: No result is of the assignment.
     """
-    table = _Joined(saved, labels or {})
+    table = _ResultTable(saved, labels or {})
     for result in read_batch_results(paths):
         table.add(result.custom_id, result.answer)
     if not table.answered.any() and not table.failed.any():
@@ -142,17 +142,17 @@ def check_results(
             f"none of the {table.unknown:,} results is of {saved.folder}; their custom_id must be "
             "the ids of its prompts"
         )
-    everyone = np.ones(len(saved.table), dtype=np.bool_)
+    all_rows = np.ones(len(saved.table), dtype=np.bool_)
     targets = {name: (saved.table["target"] == name).to_numpy() for name in saved.pool.names}
     return CheckedResults(
-        table.figures(everyone),
+        table.figures(all_rows),
         {name: table.figures(rows) for name, rows in targets.items()},
         table.unknown,
     )
 
 
 @final
-class _Joined:
+class _ResultTable:
     """The results of an assignment's prompts, in its order."""
 
     def __init__(self, saved: SavedAssignment, labels: Mapping[str, float]) -> None:
