@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from prefill_router.activations import Provenance, Site
 from prefill_router.data import Query
-from prefill_router.encoders import Encoder, States, TokenizedPrompt, tokenized
+from prefill_router.encoders import Encoder, States, TokenizedPrompt, pair_tokens
 from prefill_router.progress import Progress
 from prefill_router.targets import Pool, Target, write_pool
 
@@ -119,7 +119,7 @@ class LatentEncoder(Encoder):
             [int(word) if word.isdecimal() else 0 for word in str(query.prompt).split()]
             for query in queries
         ]
-        return tokenized(queries, ids, max_tokens=64, encoder="latent")
+        return pair_tokens(queries, ids, max_tokens=64, encoder="latent")
 
     def states(
         self,

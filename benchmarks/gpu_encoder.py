@@ -50,7 +50,7 @@ with imports_from_checkout():
     from prefill_router.encoders.base import TokenizedPrompt, candidate_layers
     from prefill_router.encoders.devices import batch_tokens_on, device_of, dtype_name
     from prefill_router.encoders.hub import HubEncoder, pad
-    from prefill_router.encoders.pretrained import find_blocks, packed_where_possible
+    from prefill_router.encoders.pretrained import find_blocks, pack_if_possible
 
 BATCH = 16
 """Prompts in a batch of the plain way."""
@@ -180,7 +180,7 @@ def check_exactness(family: str, device: torch.device, tests: ModuleType) -> dic
         network.to(torch.bfloat16)
         halves = replace(plain, made_by=replace(plain.made_by, dtype="bfloat16"))
         alone = worst_error(read(replace(halves, batch_tokens=1), prompts, sites), expected)
-        packed = packed_where_possible(halves, compile_blocks=False)
+        packed = pack_if_possible(halves, compile_blocks=False)
         errors |= {"bfloat16": alone}
         if packed.packing is not None:
             errors |= {"bfloat16_packed": worst_error(read(packed, prompts, sites), expected)}
@@ -307,7 +307,7 @@ def active_parameters(blocks: nn.ModuleList, config: Any) -> float:
 def measure_decisions(encoder: HubEncoder, vocabulary: int) -> dict[str, Any]:
     """Milliseconds of one prompt to two thirds of the depth: the median of many calls."""
     sites = [Site(two_thirds(encoder.provenance.num_layers), "last")]
-    ways = {"recorded": encoder, "not_recorded": replace(encoder, recorded=None)}
+    ways = {"recorded": encoder, "not_recorded": replace(encoder, passes=None)}
     found: dict[str, Any] = {}
     for tokens in DECISIONS:
         prompts = made_up_prompts([tokens], vocabulary)
@@ -335,7 +335,7 @@ def measure_shape(
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     network = network_of(shape, device, dtype)
     plain = encoder_of(network, device)
-    ours = packed_where_possible(plain)
+    ours = pack_if_possible(plain)
     vocabulary = network.config.vocab_size
     longest = 64 if options.tiny else LONGEST_TOKENS
     prompts = made_up_prompts(mixed_lengths(options.prompts, longest), vocabulary)

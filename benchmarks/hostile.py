@@ -89,7 +89,7 @@ def _content(text: str) -> None:
     for place in range(0, len(text), 100):
         delta = {"content": text[place : place + 100]}
         reading.take({"choices": [{"delta": delta}]}, 0.0)
-    _REDACTION.reply(reading.reply(began=0.0, ended=1.0))
+    _REDACTION.redact_reply(reading.reply(began=0.0, ended=1.0))
 
 
 def _field(text: str) -> None:
@@ -98,7 +98,7 @@ def _field(text: str) -> None:
         event = parse_object(b'{"%b":%b}' % (name.encode(), _bytes(text)))
         reading = ReplyReader("vllm")
         reading.take(event, 0.0)
-        _REDACTION.reply(reading.reply(began=0.0, ended=1.0))
+        _REDACTION.redact_reply(reading.reply(began=0.0, ended=1.0))
 
 
 def _watched(text: str) -> None:

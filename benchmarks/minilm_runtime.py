@@ -24,7 +24,7 @@ from prefill_router.activations import POOLINGS, Site
 from prefill_router.data import Query
 from prefill_router.encoders import TokenizedPrompt, load_encoder, pad
 from prefill_router.encoders.base import batches
-from prefill_router.encoders.load import _packaged
+from prefill_router.encoders.load import _package_path
 from prefill_router.encoders.minilm import MiniLMEncoder
 
 SITES = tuple(Site(layer, pooling) for layer in (3, 4, 5, 6) for pooling in ("last", "mean"))
@@ -116,7 +116,7 @@ def main() -> None:
     seconds = timed(lambda: load_encoder("minilm", dtype="float32"))
     ours = load_encoder("minilm", dtype="float32")
     assert isinstance(ours, MiniLMEncoder)
-    plain = PlainEncoder(_packaged("minilm"), ours.batch_tokens)
+    plain = PlainEncoder(_package_path("minilm"), ours.batch_tokens)
     many = ours.tokenize(prompts(options.data, options.prompts))
     long = max(many, key=lambda prompt: prompt.count)
     text = " ".join(str(i % 7) for i in range(600))

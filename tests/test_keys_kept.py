@@ -61,7 +61,7 @@ def test_every_part_of_a_reply_is_looked_at() -> None:
         usage=Usage(output_tokens=3, reported={"of": KEY, "output_tokens": 3}),
         response=hidden,
     )
-    clean = Redaction.of_keys([KEY]).reply(reply)
+    clean = Redaction.of_keys([KEY]).redact_reply(reply)
     assert KEY not in repr(clean)
     assert (clean.text, clean.usage.output_tokens) == (f"{REDACTED}!", 3)
     assert clean.response["n"] == 2.5
@@ -69,4 +69,6 @@ def test_every_part_of_a_reply_is_looked_at() -> None:
 
 def test_what_is_no_secret_does_not_garble_answers() -> None:
     reply = Reply(text="The token is none, EMPTY or dummy, sk-abcdefghijklmnopqrstuvwxyz.")
-    assert Redaction.of_keys(["none", "EMPTY", "dummy", "token", "sk-1"]).reply(reply) == reply
+    assert (
+        Redaction.of_keys(["none", "EMPTY", "dummy", "token", "sk-1"]).redact_reply(reply) == reply
+    )

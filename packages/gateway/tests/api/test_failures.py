@@ -59,7 +59,7 @@ def gateway(made: World, started: Served) -> Served:
     """The same for every test, with nothing of the last one's."""
     for name, target in made.targets.items():
         target.usual = whole(ANSWER)
-        started.gateway.breakers.succeeded(name)
+        started.gateway.breakers.record_success(name)
     made.forget()
     made.write_pool(PRICES)
     settle(made, started)

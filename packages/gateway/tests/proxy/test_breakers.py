@@ -33,21 +33,21 @@ def test_a_breaker_opens_after_so_many_failures_and_lets_one_try_after_a_while(
     for _ in range(2):
         assert breakers.allow("a")
         assert breakers.state("a") == "closed"
-        breakers.failed("a")
+        breakers.record_failure("a")
     assert (breakers.state("a"), breakers.allow("a")) == ("open", False)
     now[0] = 4.0
     assert (breakers.retry_in("a"), breakers.retry_in("b")) == (6.0, None)
     now[0] = 10.0
     assert (breakers.state("a"), breakers.retry_in("a")) == ("half_open", 0.0)
     assert [breakers.allow("a"), breakers.allow("a")] == [True, False]
-    breakers.failed("a")
+    breakers.record_failure("a")
     assert (breakers.state("a"), breakers.allow("a")) == ("open", False)
-    assert breakers.opened_times("a") == 2
+    assert breakers.count_openings("a") == 2
     now[0] = 20.0
     assert breakers.allow("a")
-    breakers.released("a")
+    breakers.release("a")
     assert breakers.allow("a")
-    breakers.succeeded("a")
+    breakers.record_success("a")
     assert (breakers.state("a"), breakers.failures("a")) == ("closed", 0)
     assert caplog.messages == [  # once, however often it was tried in vain
         "a failed 2 times in a row: it gets no calls but one every 10 seconds, to test it",
@@ -62,7 +62,7 @@ def test_another_reason_of_a_failed_trial_is_logged_once(
     breakers = Breakers(failures=1, seconds=10, clock=lambda: now[0])
     for why in ("nothing listens", "nothing listens", "a rate limit", "a rate limit"):
         assert breakers.allow("a")
-        breakers.failed("a", why)
+        breakers.record_failure("a", why)
         now[0] += 10
     assert caplog.messages == [
         "a failed 1 times in a row: it gets no calls but one every 10 seconds, to test it; "
@@ -74,17 +74,17 @@ def test_another_reason_of_a_failed_trial_is_logged_once(
 def test_what_another_replica_found_is_taken_over_and_what_changes_here_is_told() -> None:
     now, told = [0.0], list[str]()
     breakers = Breakers(failures=2, seconds=10, clock=lambda: now[0])
-    breakers.changed = told.append
+    breakers.on_change = told.append
     breakers.learn("a", 4.0)
     assert (breakers.state("a"), breakers.retry_in("a")) == ("open", 6.0)
-    assert breakers.opened_for("a") == 4.0
-    assert (breakers.opened_times("a"), told) == (0, [])  # it didn't open here
+    assert breakers.seconds_open("a") == 4.0
+    assert (breakers.count_openings("a"), told) == (0, [])  # it didn't open here
     breakers.learn("a", None)
     assert (breakers.state("a"), breakers.failures("a"), told) == ("closed", 0, [])
-    breakers.failed("a")
+    breakers.record_failure("a")
     assert told == []
-    breakers.failed("a")
-    breakers.succeeded("a")
+    breakers.record_failure("a")
+    breakers.record_success("a")
     assert told == ["a", "a"]
 
 
@@ -92,23 +92,23 @@ def test_a_stream_on_probation_closes_the_breaker_and_opens_it_again_if_it_is_cu
     now = [0.0]
     breakers = Breakers(failures=3, seconds=10, clock=lambda: now[0])
     for _ in range(3):
-        breakers.failed("a")
+        breakers.record_failure("a")
     now[0] = 10.0
     assert breakers.allow("a")
-    breakers.began("a")
+    breakers.record_start("a")
     assert breakers.allow("a")
-    breakers.failed("a")
+    breakers.record_failure("a")
     assert breakers.state("a") == "open"
 
 
 def test_targets_whose_breaker_is_open_are_left_out_unless_all_are() -> None:
     async def ask() -> list[list[tuple[str, str]]]:
         breakers = Breakers(failures=1, seconds=3600)
-        breakers.failed("a")
+        breakers.record_failure("a")
         async with Fake(GOOD_WHOLE) as a, Fake(GOOD_WHOLE) as b:
             async with gateway(a, b, breakers=breakers) as app:
                 await Asked().ask(app)
-                breakers.failed("b")
+                breakers.record_failure("b")
                 await Asked().ask(app)
                 assert app.forwarder.state()["b"].breaker == "open"
                 assert app.forwarder.state()["a"].under_way == 0

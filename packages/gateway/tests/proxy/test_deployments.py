@@ -143,10 +143,10 @@ def test_a_targets_breaker_is_tried_again_when_the_first_of_its_endpoints_may_be
     now = [0.0]
     breakers = Breakers(failures=1, seconds=10, clock=lambda: now[0])
     breakers.use_pool(SEVERAL)
-    breakers.failed("t@a")
+    breakers.record_failure("t@a")
     assert breakers.retry_in("t") is None
     now[0] = 4.0
-    breakers.failed("t@b")
+    breakers.record_failure("t@b")
     assert (breakers.is_open("t"), breakers.retry_in("t")) == (True, 6.0)
 
 

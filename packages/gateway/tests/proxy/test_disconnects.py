@@ -171,7 +171,7 @@ def test_a_trial_that_the_client_leaves_lets_another_one_try() -> None:
     async def ask() -> Breakers:
         now = [0.0]
         breakers = Breakers(failures=1, seconds=10, clock=lambda: now[0])
-        breakers.failed("a")
+        breakers.record_failure("a")
         now[0] = 10.0
         async with Fake([HANG]) as fake, gateway(fake, breakers=breakers) as app:
             client = Asked()

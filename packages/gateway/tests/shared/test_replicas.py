@@ -154,7 +154,7 @@ def test_a_target_that_failed_at_one_replica_is_left_alone_by_all(replicas: Thre
         return [breaker(url, MIDDLE) for url in replicas.urls]
 
     until(lambda: states() == ["open"] * 3)
-    replicas.far.gateway_soon(lambda: replicas.far.gateway.breakers.succeeded(MIDDLE))
+    replicas.far.gateway_soon(lambda: replicas.far.gateway.breakers.record_success(MIDDLE))
     until(lambda: states() == ["closed"] * 3)
 
 

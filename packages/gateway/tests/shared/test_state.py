@@ -152,14 +152,14 @@ def test_a_breaker_that_opens_is_open_for_all_and_one_replica_tries(
     postgres: PostgresServer,
 ) -> None:
     async def go(one: Replica, two: Replica) -> None:
-        one.breakers.failed("a")
+        one.breakers.record_failure("a")
         await until(lambda: two.breakers.state("a") != "closed")
         await until(lambda: {one.breakers.state("a"), two.breakers.state("a")} == {"half_open"})
         assert one.breakers.allow("a")
-        assert await one.breakers.claimed("a")
+        assert await one.breakers.claim_trial("a")
         assert two.breakers.allow("a")
-        assert not await two.breakers.claimed("a")
-        one.breakers.succeeded("a")
+        assert not await two.breakers.claim_trial("a")
+        one.breakers.record_success("a")
         await until(lambda: two.breakers.state("a") == "closed")
 
     with_two(postgres, go)

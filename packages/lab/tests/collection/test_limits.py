@@ -186,7 +186,7 @@ def test_no_call_begins_that_could_pass_the_limit_and_all_are_noted_before(seed:
             open_calls -= real
             recorded += real
             await asyncio.sleep(chance.uniform(0, 0.002))
-            ledger.recorded(real)
+            ledger.mark_recorded(real)
 
         async with asyncio.timeout(20):
             await asyncio.gather(*(call() for _ in range(80)))
@@ -208,7 +208,7 @@ def test_what_is_given_up_stays_noted() -> None:
         ledger.settle(2.0, 2.0)  # cancelled: it may have been billed
         ledger.settle(1.0, 0.25)
         notes.exposed -= 0.25
-        ledger.recorded(0.25)
+        ledger.mark_recorded(0.25)
         await ledger.close()
         assert notes.exposed == pytest.approx(2.0)
 
@@ -275,18 +275,20 @@ def test_a_provider_that_nothing_reaches_is_left_after_half_a_minute() -> None:
     now = [0.0]
     circuit = CircuitBreaker(two_providers(), clock=lambda: now[0])
     for kind in ("connect", "overloaded", "connect", "connect_timeout"):
-        circuit.failed("a0", failure(kind), question="q")  # type: ignore[arg-type]
+        circuit.record_failure("a0", failure(kind), question="q")  # type: ignore[arg-type]
         now[0] += 20  # the last two are within half a minute
-    assert circuit.postponed("a0") is None
-    circuit.failed("a1", failure("connect"), question="q")
-    assert circuit.postponed("a0") == circuit.postponed("a1") == "a can't be reached"
-    assert circuit.postponed("b0") is None
+    assert circuit.reason_to_postpone("a0") is None
+    circuit.record_failure("a1", failure("connect"), question="q")
+    assert (
+        circuit.reason_to_postpone("a0") == circuit.reason_to_postpone("a1") == "a can't be reached"
+    )
+    assert circuit.reason_to_postpone("b0") is None
     again = CircuitBreaker(two_providers(), clock=lambda: now[0])
     for _ in range(3):
-        again.failed("a0", failure("connect"), question="q")
+        again.record_failure("a0", failure("connect"), question="q")
         now[0] += 20
-        again.answered("a1")
-    assert again.postponed("a0") is None
+        again.record_answer("a1")
+    assert again.reason_to_postpone("a0") is None
 
 
 @pytest.mark.parametrize("kind", ["rate_limited", "overloaded", "first_token_timeout"])
@@ -294,35 +296,35 @@ def test_a_target_that_gives_no_answers_is_left_after_a_while(kind: FailureKind)
     now = [0.0]
     circuit = CircuitBreaker(two_providers(), clock=lambda: now[0])
     for number in range(4):
-        circuit.failed("b0", failure(kind), question=f"q{number}")
-        assert circuit.postponed("b0") is None
+        circuit.record_failure("b0", failure(kind), question=f"q{number}")
+        assert circuit.reason_to_postpone("b0") is None
         now[0] += 200
-        circuit.answered("b1")  # it has nothing to do with the other target
-    circuit.failed("b0", failure("server_error"), question="q4")
-    assert circuit.postponed("b0") == "b0 returns no answers (server_error)"
-    assert circuit.postponed("b1") is None
+        circuit.record_answer("b1")  # it has nothing to do with the other target
+    circuit.record_failure("b0", failure("server_error"), question="q4")
+    assert circuit.reason_to_postpone("b0") == "b0 returns no answers (server_error)"
+    assert circuit.reason_to_postpone("b1") is None
 
 
 def test_one_hard_question_ends_nothing_and_an_answer_begins_anew() -> None:
     now = [0.0]
     circuit = CircuitBreaker(two_providers(), clock=lambda: now[0])
     for number in range(8):
-        circuit.failed("b0", failure("first_token_timeout"), question=f"q{number % 2}")
+        circuit.record_failure("b0", failure("first_token_timeout"), question=f"q{number % 2}")
         now[0] += 600
-    assert circuit.postponed("b0") is None
-    circuit.answered("b0")
+    assert circuit.reason_to_postpone("b0") is None
+    circuit.record_answer("b0")
     for number in range(3):
-        circuit.failed("b0", failure("first_token_timeout"), question=f"q{number}")
+        circuit.record_failure("b0", failure("first_token_timeout"), question=f"q{number}")
         now[0] += 250
-    assert circuit.postponed("b0") is None
+    assert circuit.reason_to_postpone("b0") is None
 
 
 def test_a_refused_key_or_model_is_a_targets_own() -> None:
     circuit = CircuitBreaker(two_providers())
     for _ in range(3):  # such as 403 for a model that the key doesn't open
-        circuit.failed("a0", failure("unauthorised", retriable=False), question="q")
-    assert circuit.refused("a0") == "unauthorised"
-    assert circuit.refused("a1") is None
+        circuit.record_failure("a0", failure("unauthorised", retriable=False), question="q")
+    assert circuit.reason_to_stop("a0") == "unauthorised"
+    assert circuit.reason_to_stop("a1") is None
 
 
 def test_retries_end_with_the_last_error() -> None:

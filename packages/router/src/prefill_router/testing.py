@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from prefill_router.activations import Provenance, Site
 from prefill_router.data import Query, RoutingDataset, prompt_text
-from prefill_router.encoders import Encoder, States, TokenizedPrompt, check_prompt, tokenized
+from prefill_router.encoders import Encoder, States, TokenizedPrompt, check_prompt, pair_tokens
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.targets import Pool, Target
 
@@ -125,7 +125,7 @@ class FakeEncoder(Encoder):
         for query in queries:
             check_prompt(query)
         ids = [[ord(character) for character in prompt_text(query.prompt)] for query in queries]
-        return tokenized(queries, ids, max_tokens=self.max_tokens, encoder=self.name)
+        return pair_tokens(queries, ids, max_tokens=self.max_tokens, encoder=self.name)
 
     def states(
         self,

@@ -16,7 +16,7 @@ from prefill_router.activations import (
     ActivationStore,
     Rounding,
     Site,
-    rounded,
+    round_states,
     store as store_module,
 )
 from prefill_router.activations.shard import Layout
@@ -265,22 +265,22 @@ finite = st.floats(allow_nan=False, allow_infinity=False, width=32)
 def test_bfloat16_is_rounded_as_torch_rounds_it(numbers: list[float]) -> None:
     states = np.array([numbers], dtype=np.float32)
     expected = torch.from_numpy(states).to(torch.bfloat16).float().numpy()
-    np.testing.assert_array_equal(rounded(states, "bfloat16"), expected)
-    np.testing.assert_array_equal(rounded(expected, "bfloat16"), expected)
-    np.testing.assert_array_equal(rounded(states, "float32"), states)
+    np.testing.assert_array_equal(round_states(states, "bfloat16"), expected)
+    np.testing.assert_array_equal(round_states(expected, "bfloat16"), expected)
+    np.testing.assert_array_equal(round_states(states, "float32"), states)
 
 
 @given(number=finite)
 def test_float16_is_rounded_or_refused(number: float) -> None:
     states = np.array([[1.0, number]], dtype=np.float32)
     if abs(number) < 65_520:
-        np.testing.assert_array_equal(rounded(states, "float16"), states.astype(np.float16))
+        np.testing.assert_array_equal(round_states(states, "float16"), states.astype(np.float16))
     else:
         with pytest.raises(StoreError, match="beyond the range of float16"):
-            rounded(states, "float16")
+            round_states(states, "float16")
 
 
 def test_bfloat16_beyond_its_range_is_refused() -> None:
     largest = np.array([[np.finfo(np.float32).max]], dtype=np.float32)
     with pytest.raises(StoreError, match="beyond the range of bfloat16"):
-        rounded(largest, "bfloat16")
+        round_states(largest, "bfloat16")

@@ -14,9 +14,9 @@ from prefill_router.encoders import (
     Encoder,
     States,
     TokenizedPrompt,
+    pair_tokens,
     plan_encoding,
     run_encoding,
-    tokenized,
 )
 from prefill_router.progress import Progress
 from prefill_router.testing import FakeEncoder
@@ -37,7 +37,7 @@ class LengthEncoder(Encoder):
 
     def tokenize(self, queries: Sequence[Query]) -> list[TokenizedPrompt]:
         ids = [range(1 + len(query.prompt) % 20) for query in queries]
-        return tokenized(queries, ids, max_tokens=64, encoder="length")
+        return pair_tokens(queries, ids, max_tokens=64, encoder="length")
 
     def states(
         self,
@@ -68,7 +68,7 @@ def encode_twice(folder: Path) -> None:
     again = plan_encoding(
         QueryFile.open(folder / "data"), encoder, folder / "s", sites=[SITE], cache=cache
     )
-    if (again.left, again.done) != (0, plan.prompts):
+    if (again.left, again.in_store) != (0, plan.prompts):
         raise SystemExit("not every prompt was encoded")
 
 

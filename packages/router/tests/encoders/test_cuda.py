@@ -81,14 +81,14 @@ def test_compiled_blocks_and_recorded_passes_have_no_larger_error(
     family: str, tmp_path: Path
 ) -> None:
     encoder = load(save(family, tmp_path / family), "bfloat16", compile_blocks=True)
-    assert encoder.recorded is not None
+    assert encoder.passes is not None
     prompts = encoder.tokenize(TEXTS)
-    plain = worst_error(replace(encoder, recorded=None), prompts, tmp_path / family)
+    plain = worst_error(replace(encoder, passes=None), prompts, tmp_path / family)
     assert worst_error(encoder, prompts[:1], tmp_path / family) < ROUNDING * plain
     assert worst_error(encoder, prompts, tmp_path / family) < ROUNDING * plain
-    assert encoder.recorded.is_possible
+    assert encoder.passes.is_possible
     compiler = BlockCompiler(encoder.blocks, least_tokens=1)
-    fused = replace(encoder, compiler=compiler, recorded=None)
+    fused = replace(encoder, compiler=compiler, passes=None)
     assert worst_error(fused, prompts, tmp_path / family) < ROUNDING * plain
     assert "forward" in vars(encoder.blocks[0])  # there was a compiler
 

@@ -21,10 +21,10 @@ from prefill_router.encoders.devices import (
     device_of,
     devices_of,
     dtype_of,
-    sent,
+    send,
     weights_map,
 )
-from prefill_router.encoders.hub import DeviceBatches, on_device
+from prefill_router.encoders.hub import DeviceBatches, move_to_device
 from prefill_router.encoders.provenance import CPU_BATCH_TOKENS
 from prefill_router.errors import ConfigError
 
@@ -92,7 +92,7 @@ def test_the_next_batch_is_launched_before_the_last_is_waited_for(
         seen.append(f"launch {name}")
         return lambda: seen.append(f"wait {name}")
 
-    monkeypatch.setattr(hub, "_copied", copied)
+    monkeypatch.setattr(hub, "_begin_copy", copied)
     list(DeviceBatches(CPU, 1).read([4, 3, 2], memory_for(9, [4, 3, 2], [])))
     assert seen == ["launch 0", "launch 1", "wait 0", "launch 2", "wait 1", "wait 2"]
 
@@ -139,7 +139,7 @@ class FakeTensor:
 
 
 def test_only_what_goes_to_a_gpu_is_pinned() -> None:
-    plain = sent.__wrapped__ if hasattr(sent, "__wrapped__") else sent
+    plain = send.__wrapped__ if hasattr(send, "__wrapped__") else send
     assert plain(FakeTensor(), CUDA).done == ("pinned", CUDA, True)  # type: ignore[arg-type]
     assert plain(FakeTensor(), CPU).done == (CPU, False)  # type: ignore[arg-type]
 
@@ -277,7 +277,7 @@ def test_weights_that_do_not_fit_are_an_error_with_the_memory_that_is_free() -> 
             raise torch.OutOfMemoryError("CUDA out of memory")
 
     with pytest.raises(ConfigError, match=r"weights of big .* cuda:1, of which 3\.2 of 85\.9 GB"):
-        on_device(TooLarge(), CUDA, "big")
+        move_to_device(TooLarge(), CUDA, "big")
 
 
 def test_attention_is_that_of_torch_in_one_operation(encoder: HubEncoder) -> None:

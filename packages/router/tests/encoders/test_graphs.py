@@ -39,14 +39,14 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> HubEncoder:
             save_tiny_encoder(tmp_path_factory.mktemp("tiny")), dtype="float32", device="cpu"
         )
     assert isinstance(found, HubEncoder)
-    assert found.recorded is None  # there is nothing to record on a processor
+    assert found.passes is None  # there is nothing to record on a processor
     return found
 
 
 def recording(encoder: HubEncoder, recorder: Recorder) -> HubEncoder:
     assert encoder.packing is not None
     read = partial(read_batch, encoder.network, encoder.blocks)
-    return replace(encoder, recorded=RecordedPasses(encoder.packing, read, recorder))
+    return replace(encoder, passes=RecordedPasses(encoder.packing, read, recorder))
 
 
 @pytest.mark.parametrize("counts", [[1], [5], [63], [9, 1, 30], [1] * 8])
@@ -94,7 +94,7 @@ def test_a_network_that_cannot_be_recorded_is_read_in_batches(encoder: HubEncode
 
     assert encoder.packing is not None
     read = partial(read_batch, encoder.network, encoder.blocks)
-    graphed = replace(encoder, recorded=RecordedPasses(encoder.packing, read, failing))
+    graphed = replace(encoder, passes=RecordedPasses(encoder.packing, read, failing))
     prompts = encoder.tokenize([Query("q", "Why is the sky blue?")])
     expected = encoder.states(prompts, SITES)
     for _ in range(2):

@@ -18,7 +18,7 @@ from prefill_router.activations import POOLINGS, Site
 from prefill_router.data import Message, Query
 from prefill_router.encoders import HubEncoder, load_encoder, load_encoder_for
 from prefill_router.encoders.base import EncoderRequest
-from prefill_router.encoders.load import _packaged
+from prefill_router.encoders.load import _package_path
 from prefill_router.encoders.minilm import MiniLMEncoder, load_minilm, pooling_weights
 from prefill_router.encoders.minilm_network import minilm_graph
 from prefill_router.encoders.provenance import DTYPES, processor_dtype
@@ -202,7 +202,7 @@ def test_the_requested_type_is_recorded_and_states_are_those_of_float32() -> Non
         again = load_encoder_for(encoder.provenance)
         np.testing.assert_array_equal(again.states(prompts, [site])[site], expected)
     with pytest.raises(ConfigError, match="dtype is 'int8'; it must be one of"):
-        load_minilm(request_for(_packaged("minilm"), dtype="int8"))
+        load_minilm(request_for(_package_path("minilm"), dtype="int8"))
 
 
 @pytest.mark.slow
@@ -244,7 +244,7 @@ def test_its_torch_network_can_be_asked_for() -> None:
 
 @pytest.mark.slow
 def test_damaged_weights_are_refused(tmp_path: Path) -> None:
-    folder = shutil.copytree(_packaged("minilm"), tmp_path / "minilm")
+    folder = shutil.copytree(_package_path("minilm"), tmp_path / "minilm")
     weights = folder / "model.safetensors"
     whole = weights.read_bytes()
     changed = bytearray(whole)
@@ -261,7 +261,7 @@ def test_damaged_weights_are_refused(tmp_path: Path) -> None:
 
 
 def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
-    folder = shutil.copytree(_packaged("minilm"), tmp_path / "minilm")
+    folder = shutil.copytree(_package_path("minilm"), tmp_path / "minilm")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 100}))
     with pytest.raises(ConfigError, match=r"have the shape \(384, 1536\), and config.json says"):
@@ -270,7 +270,7 @@ def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
 
 def test_its_graph_is_valid_onnx() -> None:
     onnx: Any = pytest.importorskip("onnx")
-    config = json.loads((_packaged("minilm") / "config.json").read_text())
+    config = json.loads((_package_path("minilm") / "config.json").read_text())
     model = onnx.load_model_from_string(minilm_graph(SimpleNamespace(**config), 2))
     assert (model.ir_version, model.graph.name) == (8, "minilm")
     assert {o.domain: o.version for o in model.opset_import} == {"": 17, "com.microsoft": 1}

@@ -164,7 +164,7 @@ def test_prompts_that_lose_their_middle_are_read_as_ever(folder_of: FolderOf) ->
     queries = texts(TALK[2], TALK[2] + "more")
     assert all(prompt.truncated for prompt in encoder.tokenize(queries))
     assert worst_error(reusing, encoder, queries) == 0
-    assert reusing.kept_bytes == 0
+    assert reusing.cache_bytes == 0
 
 
 def test_no_prompt_at_all(folder_of: FolderOf) -> None:
@@ -176,11 +176,11 @@ def test_memory_stays_below_its_limit_and_the_latest_are_kept(folder_of: FolderO
     encoder = load(folder_of("llama"))
     wide = PrefixCachingEncoder(encoder)
     worst_error(wide, encoder, texts(TALK[0]))
-    most = wide.kept_bytes * 3
+    most = wide.cache_bytes * 3
     reusing = PrefixCachingEncoder(encoder, most_bytes=most)
     for letter in "abcdefgh":
         assert worst_error(reusing, encoder, texts(letter + TALK[0])) < 1e-5
-        assert 0 < reusing.kept_bytes <= most
+        assert 0 < reusing.cache_bytes <= most
     before = reusing.reused_tokens
     worst_error(reusing, encoder, texts("a" + TALK[0]))
     assert reusing.reused_tokens == before
@@ -189,7 +189,7 @@ def test_memory_stays_below_its_limit_and_the_latest_are_kept(folder_of: FolderO
     none = PrefixCachingEncoder(encoder, most_bytes=0)
     for _ in range(2):
         assert worst_error(none, encoder, texts(TALK[0])) < 1e-5
-    assert (none.kept_bytes, none.reused_tokens) == (0, 0)
+    assert (none.cache_bytes, none.reused_tokens) == (0, 0)
 
 
 def test_a_state_that_is_not_finite_is_told(folder_of: FolderOf) -> None:

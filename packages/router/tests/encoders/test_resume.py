@@ -169,8 +169,8 @@ def test_interrupted_by_the_keyboard_it_goes_on(
         )
     assert content(tmp_path / "s").items() <= whole.items()
     plan = plan_encoding(dataset(), ENCODER, tmp_path / "s", sites=SITES, chunk_tokens=800)
-    assert 0 < plan.done < plan.prompts == 36
-    assert plan.left == plan.prompts - plan.done
+    assert 0 < plan.in_store < plan.prompts == 36
+    assert plan.left == plan.prompts - plan.in_store
     run_encoding(plan, ENCODER)
     assert content(tmp_path / "s") == whole
 

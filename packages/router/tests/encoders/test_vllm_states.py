@@ -173,7 +173,7 @@ def test_files_of_other_prompts_alone_are_an_error(
     plan, lacking = encoder.split(plan_encoding(DATASET, encoder, tmp_path / "s", sites=SITES))
     assert (plan.left, lacking.left) == (0, 24)
     with pytest.raises(StoreError, match=r"none of its 24 files has the tokens .* --template"):
-        encoder.require_files(lacking, found=0)
+        encoder.require_files(lacking, with_file=0)
 
 
 @pytest.mark.parametrize("name", ["minilm", "signals:gpt2", "smollm2", "a.gguf"])

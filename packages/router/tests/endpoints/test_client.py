@@ -25,7 +25,7 @@ from prefill_router.endpoints import (
     Upstream,
     ask_once,
     bound,
-    plausible,
+    reason_against_usage,
     reported_cost,
     request_parameters,
 )
@@ -289,7 +289,7 @@ def test_every_dialect_of_the_tiny_server(dialect: Dialect) -> None:
     assert reply.served_by == "tiny"
     assert reply.usage.input_tokens == record.prompt_tokens
     assert reply.usage.output_tokens == record.completion_tokens
-    assert plausible(reply.usage, bound(pool["tiny"], "What is 2 + 2?")) == ""
+    assert reason_against_usage(reply.usage, bound(pool["tiny"], "What is 2 + 2?")) == ""
     assert reported_cost(reply.usage) == (0.5 if dialect == "openrouter" else None)
 
 
@@ -339,7 +339,7 @@ def test_lies_about_usage_are_seen(lie: Any) -> None:
     with serve([MODEL], faults=Faults(rules=[rule])) as server:
         pool = served_pool(server.base_url, dialect="vllm")
         reply = ask_once(pool, "tiny", "What is 2 + 2?")
-    doubt = plausible(reply.usage, bound(pool["tiny"], "What is 2 + 2?"))
+    doubt = reason_against_usage(reply.usage, bound(pool["tiny"], "What is 2 + 2?"))
     assert bool(doubt) == (lie != "zero")
 
 

@@ -261,7 +261,7 @@ def test_events_over_several_lines() -> None:
     reader = EventReader()
     sent = b'data: {"a":\ndata: 1}\n\ndata:{"b":2}\ndata: {"c":{}}\n: x\n\ndata: [DONE]\n\n'
     assert list(reader.feed(sent)) == [{"a": 1}, {"b": 2}, {"c": {}}]
-    assert reader.done
+    assert reader.is_done
 
 
 def test_an_event_at_the_very_end() -> None:

@@ -50,9 +50,9 @@ def test_prices_by_model_and_by_name(server: PriceServer) -> None:
     assert prices(found.pool, "oss") == (0.03, 0.14, None, None, None, None)
     assert prices(found.pool, "google/gemini") == (1.25, 10.0, 0.31, 3.5, 1.5625, None)
     assert found.pool["mine"] == POOL["mine"]
-    assert found.kept == {"mine": "the list has no model 'mine'"}
+    assert found.reasons == {"mine": "the list has no model 'mine'"}
     assert found.pool.prices_date == TODAY
-    assert [(c.target, c.before[:2], c.after[:2]) for c in found.found] == [
+    assert [(c.target, c.before[:2], c.after[:2]) for c in found.changes] == [
         ("oss", (1.0, 2.0), (0.03, 0.14)),
         ("google/gemini", (None, None), (1.25, 10.0)),
     ]
@@ -102,7 +102,7 @@ def test_price_that_is_none_is_told_and_the_old_one_kept(
     odd = Target(name="odd one", model=model, input_price=5, output_price=6)
     found = refresh(server, Pool((OSS, odd)))
     assert found.pool["odd one"] == odd
-    assert list(found.kept) == ["odd one"]
+    assert list(found.reasons) == ["odd one"]
     with pytest.raises(ConfigError, match=f"target 'odd one': .*{reason}"):
         refresh(server, Pool((OSS, odd)), models={"odd one": model})
     with pytest.raises(ConfigError, match=f"none of the targets; 'odd one': .*{reason}"):
@@ -121,7 +121,7 @@ def test_names_of_the_list_given_by_hand(server: PriceServer) -> None:
     found = refresh(server, models={"mine": "openai/gpt-oss-20b", "oss": "google/gemini"})
     assert prices(found.pool, "mine")[:4] == (0.03, 0.14, None, None)
     assert prices(found.pool, "oss")[:2] == (1.25, 10.0)
-    assert not found.kept
+    assert not found.reasons
     for options in ({"models": {"nobody": "x"}}, {"providers": {"nobody": "x"}}):
         with pytest.raises(ConfigError, match=r"unknown targets \['nobody'\]"):
             refresh(server, **options)
@@ -132,7 +132,7 @@ def test_prices_of_a_provider(server: PriceServer) -> None:
     assert prices(found.pool, "oss")[:4] == (0.1, 0.5, None, None)
     assert prices(found.pool, "google/gemini")[:2] == (1.25, 10.0)
     assert "google/gemini: fast doesn't serve it; the model's own price" in found.notes
-    assert [change.provider for change in found.found] == ["fast", None]
+    assert [change.provider for change in found.changes] == ["fast", None]
     tagged = refresh(server, providers={"oss": "two/fp4"})
     assert prices(tagged.pool, "oss")[:4] == (0.02, 0.1, None, None)
     assert "/v1/models/google/gemini/endpoints" not in server.asked[-2:]

@@ -13,9 +13,9 @@ from prefill_router.endpoints import (
     Usage,
     bound,
     cost_of,
-    estimated_usage,
-    plausible,
+    estimate_usage,
     read_usage,
+    reason_against_usage,
     reported_cost,
 )
 from prefill_router.errors import ConfigError
@@ -121,7 +121,7 @@ def test_costs_are_exact(
 )
 def test_what_cannot_be_true(counts: dict[str, int], reason: str) -> None:
     usage = Usage(**counts)
-    assert plausible(usage, BOUND) == reason
+    assert reason_against_usage(usage, BOUND) == reason
     if reason and "possible" not in reason:
         assert cost_of(usage, target()) is None
 
@@ -155,7 +155,7 @@ def test_nothing_within_the_bound_costs_more(
         output_tokens=limit.output_tokens,
         reasoning_tokens=int(y * limit.output_tokens),
     )
-    assert plausible(usage, limit) == ""
+    assert reason_against_usage(usage, limit) == ""
     cost = cost_of(usage, priced)
     assert cost is not None
     assert cost <= limit.dollars
@@ -188,10 +188,10 @@ def test_fields_that_no_bound_holds_for_are_refused(extra: dict[str, Any]) -> No
 
 
 def test_estimates_are_a_quarter_of_the_bytes() -> None:
-    found = estimated_usage("12345", Reply(text="1234", reasoning="éé"))
+    found = estimate_usage("12345", Reply(text="1234", reasoning="éé"))
     assert (found.input_tokens, found.output_tokens, found.reasoning_tokens) == (2, 2, 1)
     assert found.reported == {}
-    assert estimated_usage("", Reply(text="")) == Usage(
+    assert estimate_usage("", Reply(text="")) == Usage(
         input_tokens=0, output_tokens=0, reasoning_tokens=0
     )
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from packages.router.tests.fakes.planted_signal import states_of
 from packages.router.tests.features.family_contract import check_family
-from prefill_router.activations import MemoryActivations, Provenance, Site, rounded
+from prefill_router.activations import MemoryActivations, Provenance, Site, round_states
 from prefill_router.errors import CorruptError, ProvenanceError, StoreError
 from prefill_router.features import EncoderStates, Family, FeatureExtractor, PromptStates
 from prefill_router.features.base import Columns, find_store
@@ -70,7 +70,7 @@ class Bent(Family):
         if self._fault == "changes its input":
             store.states[SITE][:] *= 2
         found = store.read(SITE, keys)
-        return found if self._fault == "exact" else rounded(found, self._source.rounding)
+        return found if self._fault == "exact" else round_states(found, self._source.rounding)
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, "nested": {"sizes": [1, 2]}}

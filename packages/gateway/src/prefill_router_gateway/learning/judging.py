@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, final
 
 from prefill_router.data import CUT, Query
-from prefill_router.endpoints import PaidCall, Reply, Usage, cost_of, estimated_usage
+from prefill_router.endpoints import PaidCall, Reply, Usage, cost_of, estimate_usage
 from prefill_router.errors import ConfigError
 from prefill_router.grading import RUBRIC, judge_prompt, pair_prompt, read_preference, read_verdict
 from prefill_router.runs import Task
@@ -296,7 +296,7 @@ class AnswerJudges:
 
     def price(self, request: RepeatedRequest, target: Target, answer: str) -> float:
         """The expected US dollars of judging an answer."""
-        read = estimated_usage(request.prompt, Reply(text=answer))
+        read = estimate_usage(request.prompt, Reply(text=answer))
         calls = 2 if self.form == "pairs" else 1
         tokens = (read.input_tokens or 0) + calls * (read.output_tokens or 0) + _FRAME
         usage = Usage(input_tokens=tokens, output_tokens=_VERDICT)

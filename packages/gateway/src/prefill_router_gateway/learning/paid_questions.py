@@ -28,7 +28,7 @@ from prefill_router.endpoints import (
     RetryPolicy,
     SpendingLedger,
     Upstream,
-    estimated_usage,
+    estimate_usage,
 )
 from prefill_router.errors import ConfigError, UpstreamError
 from prefill_router.progress import Advance
@@ -313,21 +313,21 @@ class _QuestionRun:
         call = await self._calls.make(
             target,
             prompt,
-            tokens=estimated_usage(prompt, Reply(text="")).input_tokens or 0,
-            wanted=lambda: not self._is_closed(question),
+            tokens=estimate_usage(prompt, Reply(text="")).input_tokens or 0,
+            is_wanted=lambda: not self._is_closed(question),
             begin=begin,
             ask=lambda: self._upstream.ask_as(target, prompt),
         )
         if call is not None:
             charged = call.bill.charged
             self._budget.settle(question.entry, most[0], charged, question.rows(call))
-            self._ledger.recorded(charged)
+            self._ledger.mark_recorded(charged)
             if isinstance(call.outcome, UpstreamError):
-                self._circuit.failed(target.name, call.outcome, question=question.entry.id)
+                self._circuit.record_failure(target.name, call.outcome, question=question.entry.id)
             else:
-                self._circuit.answered(target.name)
+                self._circuit.record_answer(target.name)
         return call
 
     def _is_closed(self, question: PaidQuestion) -> bool:
         name = question.target.name
-        return bool(self._circuit.refused(name) or self._circuit.postponed(name))
+        return bool(self._circuit.reason_to_stop(name) or self._circuit.reason_to_postpone(name))

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from prefill_router.endpoints import Reply, bound, cost_of, estimated_usage
+from prefill_router.endpoints import Reply, bound, cost_of, estimate_usage
 from prefill_router.options import Share, check_options
 from prefill_router.targets import Pool, Target
 from prefill_router_gateway import Receipt
@@ -224,7 +224,7 @@ class SidePlan:
         if request.sample.is_turn:
             return float("nan")
         most = bound(request.options_for(target), request.prompt).dollars
-        usage = estimated_usage(request.prompt, Reply(text=answer))
+        usage = estimate_usage(request.prompt, Reply(text=answer))
         tokens = (usage.input_tokens or 0) + (usage.output_tokens or 0)
         too_long = target.context_tokens is not None and tokens > target.context_tokens
         if most is None or most > dollars or too_long:

@@ -504,11 +504,11 @@ class CallAttempts:
             self._unreached.add(self._ways.lines[name].origin)
         breakers = self._ways.breakers
         if not silent and (end == "answered" or end in HARMLESS):
-            breakers.succeeded(name)
+            breakers.record_success(name)
         elif end == "disconnected":
-            breakers.released(name)
+            breakers.release(name)
         elif words is not None and not silent:
-            breakers.failed(name, words)
+            breakers.record_failure(name, words)
 
     def _add(
         self,
@@ -585,7 +585,7 @@ class CallAttempts:
         breakers, result = self._ways.breakers, None
         names = self._deployments(target)
         for place, name in enumerate(names, 1):
-            if not (breakers.allow(name) and await breakers.claimed(name)):
+            if not (breakers.allow(name) and await breakers.claim_trial(name)):
                 self._add(name, "breaker_open", None, 0.0)
                 continue
             is_last = all(breakers.is_open(other) for other in names[place:])
@@ -613,7 +613,7 @@ class CallAttempts:
                 pause = max(pause, result.wait)
             only_limited &= result.end == "rate_limited"
             if only_limited and is_last:
-                self._ways.breakers.failed(name, self._ways.lines[name].describe(result))
+                self._ways.breakers.record_failure(name, self._ways.lines[name].describe(result))
             if is_last or self._ways.breakers.state(name) == "open":
                 break
             await self._client.wait(pause)
@@ -670,5 +670,5 @@ class CallAttempts:
             return failure
         if name in ways.watched:
             ways.headroom.observe(name, opened.headers)
-        ways.breakers.began(name)
+        ways.breakers.record_start(name)
         return opened

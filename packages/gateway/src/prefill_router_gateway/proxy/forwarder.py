@@ -142,7 +142,7 @@ class Forwarder:
             name: TargetState(
                 breaker=self._breakers.state(name),
                 failures=self._breakers.failures(name),
-                opened=self._breakers.opened_times(name),
+                opened=self._breakers.count_openings(name),
                 under_way=self._under_way[name],
             )
             for name in self._names

@@ -325,7 +325,7 @@ def _make_row(record: Record, redaction: Redaction) -> Row | None:
     """The row of a receipt or score; None where it can't be converted."""
     try:
         row = to_row(record) if isinstance(record, Receipt) else record.row()
-        return tuple(redaction.known(v) if isinstance(v, str) else v for v in row)
+        return tuple(redaction.redact_known(v) if isinstance(v, str) else v for v in row)
     except (TypeError, ValueError, RecursionError, OverflowError):
         return None
 
@@ -334,7 +334,7 @@ def _make_sample_insert(draft: SampleDraft, redaction: Redaction) -> Statement |
     """The statement that writes a sampled request; None where it can't be kept."""
     try:
         sample = draft.sample()
-        return None if sample is None else sample_insert(sample, redact=redaction.known)
+        return None if sample is None else sample_insert(sample, redact=redaction.redact_known)
     except (TypeError, ValueError, RecursionError):
         return None
 

@@ -110,7 +110,7 @@ class SharedState:
         await self._connect(*((statement, None) for statement in tables.FRESH))
         self._budgets.shares = self._leases
         self._sessions.on_entry = self._affinity.remember
-        self._breakers.changed, self._breakers.claim = self._note_breaker, self._claim
+        self._breakers.on_change, self._breakers.claim = self._note_breaker, self._claim
         await self._step()
         self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._write_on())]
 
@@ -347,7 +347,7 @@ class SharedState:
             await self._purge()
 
     def _breaker_statement(self, target: str) -> PostgresStatement:
-        opened = self._breakers.opened_for(target)
+        opened = self._breakers.seconds_open(target)
         if opened is None:
             return tables.CLOSE_BREAKER, (target,)
         return tables.OPEN_BREAKER, (target, opened)
@@ -356,7 +356,7 @@ class SharedState:
         """Take over the other replicas' breakers, but for those that changed here meanwhile."""
         for target in {*self._breakers.names, *opened} - self._changed:
             seconds = opened.get(target)
-            if seconds is not None or self._breakers.opened_for(target) is not None:
+            if seconds is not None or self._breakers.seconds_open(target) is not None:
                 self._breakers.learn(target, seconds)
 
     async def _purge(self) -> None:

@@ -217,8 +217,8 @@ class Collector:
 
     def _skip(self, question: Question, lane: ProviderQueue) -> bool:
         """Finish a question whose target isn't asked any more; returns whether it was one."""
-        reason = self._circuit.refused(question.target)
-        later = self._circuit.postponed(question.target)
+        reason = self._circuit.reason_to_stop(question.target)
+        later = self._circuit.reason_to_postpone(question.target)
         if reason is not None:
             self._finish_missing(question, reason, lane)
         elif later is not None:
@@ -232,7 +232,7 @@ class Collector:
             target,
             prompt,
             tokens=(expected.input_tokens or 0) + (expected.output_tokens or 0),
-            wanted=lambda: not self._is_closed(question.target),
+            is_wanted=lambda: not self._is_closed(question.target),
         )
         if call is None:
             if not self._skip(question, lane):
@@ -244,16 +244,18 @@ class Collector:
         if isinstance(call.outcome, UpstreamError):
             self._handle_failure(question, call.outcome, lane)
         else:
-            self._circuit.answered(question.target)
+            self._circuit.record_answer(question.target)
             self._record(question, lane, reply=call.outcome)
 
     def _is_closed(self, target: str) -> bool:
-        return bool(self._circuit.refused(target) or self._circuit.postponed(target))
+        return bool(
+            self._circuit.reason_to_stop(target) or self._circuit.reason_to_postpone(target)
+        )
 
     def _handle_failure(
         self, question: Question, error: UpstreamError, lane: ProviderQueue
     ) -> None:
-        self._circuit.failed(question.target, error, question=question.query_id)
+        self._circuit.record_failure(question.target, error, question=question.query_id)
         patience = self._options.patience_seconds
         if error.failure in LIMITED and (error.retry_after or 0.0) > patience:
             provider = self._plan.pool.provider_of(question.target).name
@@ -299,7 +301,7 @@ class Collector:
         self._backlog.waiting -= 1
         self._backlog.changed.set()
         if error is None:
-            self._ledger.recorded(charge)
+            self._ledger.mark_recorded(charge)
             self._tally.count_answer(answer)
         else:
             self._give_up(error)

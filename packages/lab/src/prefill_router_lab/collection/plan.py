@@ -29,7 +29,7 @@ from prefill_router.endpoints import (
     Usage,
     bound,
     cost_of,
-    estimated_usage,
+    estimate_usage,
     request_parameters,
 )
 from prefill_router.errors import ConfigError, StoreError, UpstreamError
@@ -404,7 +404,7 @@ class TypicalAnswers:
 
     def usage(self, target: Target, prompt: Prompt) -> Usage:
         """Tokens of a call: a quarter of the prompt's bytes in, the median of the outputs out."""
-        input_tokens = estimated_usage(prompt, Reply(text="")).input_tokens
+        input_tokens = estimate_usage(prompt, Reply(text="")).input_tokens
         return Usage(input_tokens=input_tokens, output_tokens=self.output_tokens(target))
 
     def output_tokens(self, target: Target) -> int:

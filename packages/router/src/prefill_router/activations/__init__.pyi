@@ -4,7 +4,7 @@ from .base import (
     MemoryActivations as MemoryActivations,
     Provenance as Provenance,
     Rounding as Rounding,
-    rounded as rounded,
+    round_states as round_states,
 )
 from .shard import (
     SHARDS as SHARDS,

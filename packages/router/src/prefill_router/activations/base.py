@@ -63,7 +63,7 @@ def unpack(content: bytes | memoryview, rounding: Rounding, hidden: int) -> Stat
     return packed.astype(np.float32).reshape(-1, hidden)
 
 
-def rounded(states: States, rounding: Rounding) -> States:
+def round_states(states: States, rounding: Rounding) -> States:
     """The states as a store of this type returns them.
 
     Raises:
@@ -128,7 +128,7 @@ class Provenance:
         Raises:
             ProvenanceError: A field differs; the message lists every difference.
         """
-        names = [one.name for one in fields(self) if one.compare]
+        names = [item.name for item in fields(self) if item.compare]
         differing = [
             f"{name} is {getattr(other, name)!r}, not {getattr(self, name)!r}"
             for name in names
@@ -161,7 +161,7 @@ class Activations(ABC):
 
     @property
     def rounding(self) -> Rounding:
-        """The type that the states were rounded to; those of requests must be rounded alike."""
+        """The type that the states were rounded to; states of requests are rounded to it too."""
         return "float32"
 
     @abstractmethod
@@ -189,13 +189,13 @@ class Activations(ABC):
             StoreError: The states of some keys are missing.
         """
         if site not in self.sites:
-            held = ", ".join(s.name for s in self.sites)
-            raise ProvenanceError(f"{self.name} lacks the site {site.name}; it holds {held}")
-        wanted = list(keys)
-        lacking = self.missing(wanted)
+            names = ", ".join(s.name for s in self.sites)
+            raise ProvenanceError(f"{self.name} lacks the site {site.name}; it holds {names}")
+        key_list = list(keys)
+        lacking = self.missing(key_list)
         if lacking:
             raise StoreError(
-                f"{self.name} lacks the states of {len(lacking)} of {len(wanted)} queries; "
+                f"{self.name} lacks the states of {len(lacking)} of {len(key_list)} queries; "
                 "finish it with: prefill-router encode"
             )
 

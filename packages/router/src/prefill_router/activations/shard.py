@@ -88,15 +88,15 @@ class KeyIndex:
 
     def find(self, digests: Digests) -> Int[NDArray[np.int64], " key"]:
         """The position of each key, or -1 where it is absent."""
-        found = np.full(len(digests), -1, dtype=np.int64)
+        positions = np.full(len(digests), -1, dtype=np.int64)
         for start in range(0, len(digests) if len(self._sorted) else 0, _AT_ONCE):
             block = digests[start : start + _AT_ONCE]
             rising = np.argsort(block)  # near keys are searched one after another, ten times faster
-            wanted = block[rising]
-            place = np.searchsorted(self._sorted, wanted, side="right") - 1
-            held = self._sorted[place] == wanted
-            found[start + rising[held]] = self._order[place[held]]
-        return found
+            sorted_block = block[rising]
+            place = np.searchsorted(self._sorted, sorted_block, side="right") - 1
+            is_present = self._sorted[place] == sorted_block
+            positions[start + rising[is_present]] = self._order[place[is_present]]
+        return positions
 
     def holds(self, digests: Digests) -> Bool[NDArray[np.bool_], " key"]:
         """Whether each key is present."""
@@ -210,15 +210,16 @@ class Shard:
         Raises:
             CorruptError: It is missing, or its size differs.
         """
-        size = self.layout.shard_bytes(len(self.keys))
+        expected_size = self.layout.shard_bytes(len(self.keys))
         try:
-            found = self.path.stat().st_size
+            size = self.path.stat().st_size
         except FileNotFoundError:
             raise CorruptError(f"{self.path} is missing; {self._fix}") from None
-        if found != size:
+        if size != expected_size:
             reason = self._difference() or "it was truncated or extended"
             raise CorruptError(
-                f"{self.path} has {found} bytes, but {size} were written: {reason}; {self._fix}"
+                f"{self.path} has {size} bytes, but {expected_size} were written: {reason}; "
+                f"{self._fix}"
             )
 
     def read(self, site: Site, *, verify: bool) -> Float32[NDArray[np.float32], "row hidden"]:
@@ -231,12 +232,12 @@ class Shard:
         header, size = self.layout.header(rows), self.layout.tensor_bytes(rows)
         try:
             with self.path.open("rb") as file:
-                found = file.read(len(header))
+                actual_header = file.read(len(header))
                 file.seek(len(header) + self.layout.sites.index(site) * size)
                 content = file.read(size)
         except FileNotFoundError:
             raise CorruptError(f"{self.path} is missing; {self._fix}") from None
-        if found != header:
+        if actual_header != header:
             reason = self._difference() or "its header isn't what was written"
             raise CorruptError(f"{self.path}: {reason}; {self._fix}")
         if len(content) != size or (
@@ -270,14 +271,14 @@ class Shard:
         expected = _tensors(self.layout.header(len(self.keys)))
         with self.path.open("rb") as file:
             length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-            found = _tensors(bytes(_LENGTH_BYTES) + file.read(min(length, 1 << 26)))
-        if found is None or expected is None:
+            tensors = _tensors(bytes(_LENGTH_BYTES) + file.read(min(length, 1 << 26)))
+        if tensors is None or expected is None:
             return None
-        if found.keys() != expected.keys():
-            return f"it holds the tensors {sorted(found)}; expected are {sorted(expected)}"
+        if tensors.keys() != expected.keys():
+            return f"it holds the tensors {sorted(tensors)}; expected are {sorted(expected)}"
         for name, tensor in expected.items():
-            if found[name] != tensor:
-                return f"the tensor {name} is {found[name]}; expected is {tensor}"
+            if tensors[name] != tensor:
+                return f"the tensor {name} is {tensors[name]}; expected is {tensor}"
         return None
 
 
@@ -385,10 +386,10 @@ class RemoteShard(Shard):
             CorruptError: It is missing, or its size differs.
         """
         if self.size != self.layout.shard_bytes(len(self.keys)):
-            found = "is missing" if self.size is None else "was truncated or extended"
+            problem = "is missing" if self.size is None else "was truncated or extended"
             raise CorruptError(
-                f"{self.tensors} {found}; copy the store again, or remove {self.tensors.stem}.json "
-                "beside it and continue with: prefill-router encode"
+                f"{self.tensors} {problem}; copy the store again, or remove "
+                f"{self.tensors.stem}.json beside it and continue with: prefill-router encode"
             )
 
     def part(self, site: Site) -> ObjectRange:
@@ -434,17 +435,19 @@ def read_remote_shards(folder: RemotePath, layout: Layout) -> list[Shard]:
         CorruptError: A file is missing, or isn't what was written.
         ConfigError: The URL can't be read.
     """
-    there = folder.entries()
-    sidecars = {n: one for n, one in there.items() if n.endswith(".json") and n[0] != "."}
+    entries = folder.entries()
+    sidecars = {n: entry for n, entry in entries.items() if n.endswith(".json") and n[0] != "."}
     cache = files.default_cache() / "remote" / f"shards-{_short_digest(folder.url)}"
-    copies = {n: cache / f"{_short_digest(one.version)}-{n}" for n, one in sorted(sidecars.items())}
+    copies = {
+        n: cache / f"{_short_digest(entry.version)}-{n}" for n, entry in sorted(sidecars.items())
+    }
     missing = {name: copy for name, copy in copies.items() if not copy.is_file()}
     if missing:
         _copy_sidecars(folder, missing, sum(sidecars[name].size for name in missing))
     shards = []
     for name, copy in copies.items():
         tensors = f"{name.removesuffix('.json')}.safetensors"
-        size = there[tensors].size if tensors in there else None
+        size = entries[tensors].size if tensors in entries else None
         kind = partial(RemoteShard, tensors=folder / tensors, size=size)
         shards.append(read_shard(copy, layout, kind=kind))
     return shards

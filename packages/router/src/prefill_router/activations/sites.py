@@ -42,8 +42,8 @@ class Site:
             ConfigError: The text isn't the name of a site.
         """
         prefix, _, layer = name.partition(".")
-        known: tuple[Pooling, ...] = get_args(Pooling)
-        pooling = next((p for p in known if p == prefix), None)
+        poolings: tuple[Pooling, ...] = get_args(Pooling)
+        pooling = next((p for p in poolings if p == prefix), None)
         if pooling is None or not layer.isdecimal() or len(layer) > _DIGITS:
             raise ConfigError(f"{name!r} isn't a site; write it like last.17 or mean.17")
         return cls(int(layer), pooling)

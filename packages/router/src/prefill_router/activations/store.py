@@ -117,14 +117,14 @@ class ActivationStore(Activations):
         return len(self._index)
 
     def __repr__(self) -> str:
-        held = f"{len(self):,} prompts, {len(self.sites)} sites of {self.provenance.encoder}"
-        return f"<ActivationStore: {held}, in {self._path}>"
+        content = f"{len(self):,} prompts, {len(self.sites)} sites of {self.provenance.encoder}"
+        return f"<ActivationStore: {content}, in {self._path}>"
 
     def missing(self, keys: Iterable[str]) -> list[str]:
         """The keys among these whose states are missing, in order."""
-        wanted = list(keys)
-        absent = np.flatnonzero(~self.holds(key_digests(wanted)))
-        return [wanted[place] for place in absent.tolist()]
+        key_list = list(keys)
+        absent = np.flatnonzero(~self.holds(key_digests(key_list)))
+        return [key_list[place] for place in absent.tolist()]
 
     def holds(self, digests: Digests) -> Bool[NDArray[np.bool_], " key"]:
         """Whether the states of each of these keys, given by digest, are available."""
@@ -142,9 +142,9 @@ class ActivationStore(Activations):
         states = np.empty((len(keys), self._layout.hidden), dtype=np.float32)
         order = np.argsort(shard_of, kind="stable")
         ends = np.flatnonzero(np.diff(shard_of[order])) + 1
-        for wanted in np.split(order, ends) if len(order) else ():
-            tensor = self._tensor(int(shard_of[wanted[0]]), site)
-            states[wanted] = tensor[row_of[wanted]]
+        for numbers in np.split(order, ends) if len(order) else ():
+            tensor = self._tensor(int(shard_of[numbers[0]]), site)
+            states[numbers] = tensor[row_of[numbers]]
         return states
 
     def tokens(self, keys: Sequence[str]) -> Int[NDArray[np.int64], " query"]:
@@ -170,11 +170,11 @@ class ActivationStore(Activations):
         self, sites: Sequence[Site], keys: Sequence[str]
     ) -> Int[NDArray[np.int64], " query"]:
         """The position of each key among the rows of all shards."""
-        found = self._index.find(key_digests(keys))
-        if (found < 0).any() or not set(sites) <= set(self.sites):
+        positions = self._index.find(key_digests(keys))
+        if (positions < 0).any() or not set(sites) <= set(self.sites):
             for site in sites:
                 self.require(site, keys)
-        return found
+        return positions
 
     def _places(
         self, site: Site, keys: Sequence[str]
@@ -229,16 +229,16 @@ def prepare_store(path: PathOrUrl, provenance: Provenance, layout: Layout) -> No
     """
     if find_files(path, [MANIFEST]):
         with reading(path, [MANIFEST]) as folder:
-            found, present = read_manifest(folder)
-        provenance.require(found, what=f"the store {path}")
-        if found.computed_by != provenance.computed_by:
+            existing, existing_layout = read_manifest(folder)
+        provenance.require(existing, what=f"the store {path}")
+        if existing.computed_by != provenance.computed_by:
             raise ProvenanceError(
-                f"the states in {path} were computed by {found.computed_by or 'this package'}, not "
-                f"by {provenance.computed_by or 'this package'}; give --out another folder"
+                f"the states in {path} were computed by {existing.computed_by or 'this package'}, "
+                f"not by {provenance.computed_by or 'this package'}; give --out another folder"
             )
-        if present != layout:
+        if existing_layout != layout:
             raise ProvenanceError(
-                f"the store {path} holds {_describe(present)}, not {_describe(layout)}; "
+                f"the store {path} holds {_describe(existing_layout)}, not {_describe(layout)}; "
                 "ask for the same, or give --out another folder"
             )
         return

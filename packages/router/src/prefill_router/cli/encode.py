@@ -173,7 +173,7 @@ def encode(
     report = _run_plan(plan, network, source, engine, gpus, threads)
     _print_report(plan, report, network, as_json=json)
     if vllm is not None:
-        vllm.require_files(lacking, found=plan.done + plan.left)
+        vllm.require_files(lacking, with_file=plan.in_store + plan.left)
 
 
 def _print_report(
@@ -232,7 +232,7 @@ def _with_files(
     if write_prompts is not None:
         write_vllm_prompts(vllm, lacking, write_prompts)
     elif not plan.left:
-        vllm.require_files(lacking, found=plan.done)
+        vllm.require_files(lacking, with_file=plan.in_store)
     return plan, lacking
 
 
@@ -299,7 +299,7 @@ def _print_plan(plan: "EncodingPlan", made_by: "Provenance") -> None:
         f"{'end' if EncoderName.parse(made_by.encoder).scheme == 'sentence' else 'middle'}"
     )
     err.print(
-        f"{plan.done:,} are in the store; {plan.left:,} are left for this process: "
+        f"{plan.in_store:,} are in the store; {plan.left:,} are left for this process: "
         f"{plan.tokens_left:,} tokens, {plan.bytes_left / 1e6:,.1f} MB of disk"
     )
 
@@ -314,7 +314,7 @@ def _summarise_run(
         "store_dtype": plan.layout.rounding,
         "prompts": plan.prompts,
         "truncated": plan.truncated,
-        "already_stored": plan.done,
+        "already_stored": plan.in_store,
         "encoded": report.prompts,
         "tokens": report.tokens,
         "bytes": plan.bytes_left,

@@ -97,17 +97,17 @@ def _split_providers(texts: Sequence[str]) -> tuple[str | None, dict[str, str]]:
 
 
 def _show_prices(refreshed: "RefreshedPool", place: Path) -> None:
-    prices = [price for change in refreshed.found for price in (change.before, change.after)]
+    prices = [price for change in refreshed.changes for price in (change.before, change.after)]
     columns = [k for k in range(len(_HEADS)) if any(price[k] is not None for price in prices)]
     heads = (_HEADS[k] for k in columns)
     table = Table("target", "listed as", *heads, box=None, pad_edge=False)
-    for change in refreshed.found:
+    for change in refreshed.changes:
         at = "" if change.provider is None else f" at {change.provider}"
         moved = (_format_move(change.before[k], change.after[k]) for k in columns)
         table.add_row(change.target, f"{change.model}{at}", *moved)
     out.say(table)
     out.say(f"US dollars per million tokens, {refreshed.pool.prices_date}; written to {place}")
-    for name, reason in refreshed.kept.items():
+    for name, reason in refreshed.reasons.items():
         err.say(f"{name} keeps its prices: {reason}")
     for note in refreshed.notes:
         err.say(f"note: {note}")
@@ -128,8 +128,8 @@ def _prices_dict(refreshed: "RefreshedPool", place: Path) -> dict[str, Any]:
         "out": str(place),
         "source": refreshed.source,
         "prices_date": refreshed.pool.prices_date,
-        "found": [_change_dict(change) for change in refreshed.found],
-        "kept": dict(refreshed.kept),
+        "found": [_change_dict(change) for change in refreshed.changes],
+        "kept": dict(refreshed.reasons),
         "notes": list(refreshed.notes),
     }
 

@@ -11,7 +11,7 @@ from .base import (
     check_prompt as check_prompt,
     default_sites as default_sites,
     gives_own_vectors as gives_own_vectors,
-    tokenized as tokenized,
+    pair_tokens as pair_tokens,
 )
 from .hub import HubEncoder as HubEncoder, TokenBatch as TokenBatch, pad as pad
 from .load import (

@@ -32,7 +32,7 @@ from prefill_router.activations import (
     Provenance,
     Rounding,
     Site,
-    rounded,
+    round_states,
 )
 from prefill_router.data import Message, Query, prompt_key, prompt_text
 from prefill_router.errors import ConfigError, PromptError, StoreError, name_option
@@ -164,12 +164,12 @@ class Encoder(ABC):
             rounding: The type to round to: that of the store that the router was trained on.
             progress: Shows the number of tokens done.
         """
-        prompts = distinct(self.tokenize(queries))
+        prompts = distinct_prompts(self.tokenize(queries))
         states = self.states(prompts, sites, progress=progress or SilentProgress())
         return MemoryActivations(
             self.provenance,
             tuple(prompt.key for prompt in prompts),
-            {site: rounded(value, rounding) for site, value in states.items()},
+            {site: round_states(value, rounding) for site, value in states.items()},
             np.array([prompt.count for prompt in prompts], dtype=np.int64),
             rounding,
         )
@@ -189,7 +189,7 @@ class Encoder(ABC):
             )
 
 
-def distinct(prompts: Sequence[TokenizedPrompt]) -> list[TokenizedPrompt]:
+def distinct_prompts(prompts: Sequence[TokenizedPrompt]) -> list[TokenizedPrompt]:
     """Each prompt once, in the order of first appearance."""
     return list({prompt.key: prompt for prompt in reversed(prompts)}.values())[::-1]
 
@@ -256,7 +256,7 @@ def check_prompt(query: Query) -> None:
         ) from None
 
 
-def tokenized(
+def pair_tokens(
     queries: Sequence[Query],
     ids: Sequence[Sequence[int]],
     *,
@@ -269,11 +269,14 @@ def tokenized(
         PromptError: A prompt has no token.
     """
     return [
-        _tokenized(query, row, max_tokens, encoder) for query, row in zip(queries, ids, strict=True)
+        _pair_prompt(query, row, max_tokens, encoder)
+        for query, row in zip(queries, ids, strict=True)
     ]
 
 
-def _tokenized(query: Query, ids: Sequence[int], max_tokens: int, encoder: str) -> TokenizedPrompt:
+def _pair_prompt(
+    query: Query, ids: Sequence[int], max_tokens: int, encoder: str
+) -> TokenizedPrompt:
     if not len(ids):
         raise PromptError(
             f"the prompt has no token for {encoder}; remove the query, or use a chat template",
@@ -320,7 +323,7 @@ def tokenize_prompts(
 
     texts = [input_text(query, made_by.template, render) for query in queries]
     ids = tokenizer(texts, add_special_tokens=made_by.template == "plain")["input_ids"]
-    return tokenized(queries, ids, max_tokens=made_by.max_tokens, encoder=made_by.encoder)
+    return pair_tokens(queries, ids, max_tokens=made_by.max_tokens, encoder=made_by.encoder)
 
 
 def _rendered(query: Query, messages: list[dict[str, str]], tokenizer: Any, encoder: str) -> str:
@@ -351,7 +354,7 @@ def batches(
     """Group positions into batches of similar length, longest first, each within the budget.
 
     A prompt that is longer than the budget becomes its own batch. Prompts are padded to the longest
-    of their batch, and at most a tenth of that is padding, but in a small batch.
+    of their batch, and at most a tenth of that is padding, except in a small batch.
 
     Args:
         lengths: The number of tokens of each prompt.
@@ -436,13 +439,13 @@ class EncoderName:
     @classmethod
     def parse(cls, name: str) -> "EncoderName":
         """Parse a name; any text is valid."""
-        found = _NAME.fullmatch(name)
-        if found is None:
+        match = _NAME.fullmatch(name)
+        if match is None:
             return cls(None, name)
-        scheme = next(scheme for scheme in SCHEMES if scheme == found[1])
+        scheme = next(scheme for scheme in SCHEMES if scheme == match[1])
         if scheme != "sentence":
-            return cls(scheme, found[2])
-        place, _, prompt = found[2].partition("#")
+            return cls(scheme, match[2])
+        place, _, prompt = match[2].partition("#")
         return cls(scheme, place, prompt)
 
     def __str__(self) -> str:
@@ -495,9 +498,9 @@ class Address:
         Raises:
             ConfigError: The text has another form, or contains a password. It isn't quoted.
         """
-        found = _PLACE.fullmatch(place)
-        parts = None if found is None else _url_parts(found[2])
-        if found is None or parts is None:
+        match = _PLACE.fullmatch(place)
+        parts = None if match is None else _url_parts(match[2])
+        if match is None or parts is None:
             raise ConfigError(
                 "an endpoint's encoder is named like "
                 "endpoint:text-embedding-3-small@https://api.openai.com/v1: the model, an @, and "
@@ -512,7 +515,7 @@ class Address:
         host = f"[{host}]" if ":" in host else host
         port = "" if parts.port in (None, _DEFAULT_PORTS[parts.scheme]) else f":{parts.port}"
         url = urlunsplit((parts.scheme, host + port, parts.path.rstrip("/"), "", ""))
-        return cls(found[1], url, tuple(parse_qsl(parts.query)))
+        return cls(match[1], url, tuple(parse_qsl(parts.query)))
 
     @property
     def name(self) -> str:
@@ -527,7 +530,7 @@ class Address:
         return parts.scheme == "https" and (host == "openai.com" or host.endswith(".openai.com"))
 
 
-def trusted(place: str, environment: Mapping[str, str]) -> str:
+def find_trusted_endpoint(place: str, environment: Mapping[str, str]) -> str:
     """An endpoint from a saved file, if the environment lists it, with the query listed there.
 
     Args:
@@ -539,9 +542,9 @@ def trusted(place: str, environment: Mapping[str, str]) -> str:
     """
     address = Address.parse(place)
     for url in environment.get(URL, "").split():
-        named = f"{address.model}@{url}"
-        if Address.parse(named).base_url == address.base_url:
-            return named
+        place_at_url = f"{address.model}@{url}"
+        if Address.parse(place_at_url).base_url == address.base_url:
+            return place_at_url
     raise ConfigError(
         f"{address.name} is used only if you name its address yourself, since it gets every "
         f"prompt and the key in {KEY}; if you trust it, set {URL}={address.base_url}"
@@ -637,15 +640,15 @@ class BatchEncoder(Encoder):
             StoreError: A state isn't finite.
         """
         self.check_sites(sites)
-        wanted = tuple(dict.fromkeys(sites))
-        shape = (len(wanted), len(prompts), self.made_by.hidden_size)
+        distinct_sites = tuple(dict.fromkeys(sites))
+        shape = (len(distinct_sites), len(prompts), self.made_by.hidden_size)
         rows = np.empty(shape, dtype=np.float32)
         lengths = [len(prompt.ids) for prompt in prompts]
         with (progress or SilentProgress()).task("tokens", total=float(sum(lengths))) as advance:
-            for numbers, batch in self.read_batches(prompts, wanted):
+            for numbers, batch in self.read_batches(prompts, distinct_sites):
                 rows[:, numbers] = batch
                 advance(float(sum(lengths[i] for i in numbers)))
-        states = dict(zip(wanted, rows, strict=True))
+        states = dict(zip(distinct_sites, rows, strict=True))
         require_finite(states, prompts, self.made_by.dtype)
         return states
 
@@ -755,11 +758,11 @@ def vector_prompt(
         raise PromptError(
             f"the prompt has no token for {encoder}; remove the query", query_id=query.id
         )
-    held = np.array(ids, dtype=np.int32)
-    return TokenizedPrompt(prompt_key(query.prompt), query.id, held, count, text)
+    tokens = np.array(ids, dtype=np.int32)
+    return TokenizedPrompt(prompt_key(query.prompt), query.id, tokens, count, text)
 
 
-def estimated_tokens(text: str) -> int:
+def estimate_text_tokens(text: str) -> int:
     """The estimated number of tokens of a text: one per four bytes of UTF-8, rounded up."""
     return math.ceil(len(text.encode()) / _BYTES_PER_TOKEN)
 

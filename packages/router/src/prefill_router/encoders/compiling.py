@@ -4,7 +4,7 @@ Between the matrix products a block has dozens of small operations: norms, rotat
 copies. On a GPU they take half of the time of a network of 0.6 billion parameters, and a quarter at
 8 billion. `torch.compile` fuses them. It takes some 15 seconds the first time on a machine; its
 results are kept in the package's cache folder. So blocks are compiled where the work is large
-enough to win that back. Where there is no compiler, blocks run as they are.
+enough to save more than that. Where there is no compiler, blocks run as they are.
 """
 
 import os

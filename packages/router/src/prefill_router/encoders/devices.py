@@ -22,34 +22,34 @@ _HIDDEN_ROWS, _INNER_ROWS = 16, 4
 """How many rows of a network's two widths a block needs for one token at its widest moment."""
 
 
-def devices_of(asked: str | None) -> tuple[torch.device, ...]:
+def devices_of(names: str | None) -> tuple[torch.device, ...]:
     """The requested devices, the first of which gets the prompts.
 
     Args:
-        asked: A device, several with commas between them, or `auto`: all GPUs, or the processor.
+        names: A device, several with commas between them, or `auto`: all GPUs, or the processor.
 
     Raises:
         ConfigError: A device is unknown or not available, or named twice, or one of several isn't
             a GPU.
     """
-    if asked == AUTO and torch.cuda.is_available():
+    if names == AUTO and torch.cuda.is_available():
         return tuple(torch.device("cuda", n) for n in range(torch.cuda.device_count()))
-    devices = tuple(map(device_of, (asked or "").split(",")))
+    devices = tuple(map(device_of, (names or "").split(",")))
     several = len(devices) > 1
     if several and (len(set(devices)) < len(devices) or any(d.index is None for d in devices)):
         raise ConfigError(
-            f"the device is {asked!r}; of several devices name each GPU once, like cuda:0,cuda:1"
+            f"the device is {names!r}; of several devices name each GPU once, like cuda:0,cuda:1"
         )
     return devices
 
 
-def weights_map(devices: tuple[torch.device, ...], asked: str | None) -> dict[str, Any]:
+def weights_map(devices: tuple[torch.device, ...], names: str | None) -> dict[str, Any]:
     """The options by which `transformers` loads weights to devices, shard by shard.
 
     Args:
         devices: Those of `devices_of`.
-        asked: What was requested: named devices share the blocks evenly, and with `auto` the first
-            is filled first, so that a small network has one of them.
+        names: What was requested: several devices share the blocks evenly, and with `auto` the
+            first is filled first, so that a small network has one of them.
 
     Returns:
         Nothing where weights are loaded to the host first: without a GPU, or without the package
@@ -62,47 +62,47 @@ def weights_map(devices: tuple[torch.device, ...], asked: str | None) -> dict[st
     free: dict[int | str, int] = dict.fromkeys(range(torch.cuda.device_count()), 0)
     for device in devices:
         free[device.index] = int(_SHARE_FOR_WEIGHTS * torch.cuda.mem_get_info(device)[0])
-    strategy = "sequential" if asked == AUTO else "balanced"
+    strategy = "sequential" if names == AUTO else "balanced"
     return {"device_map": strategy, "max_memory": {**free, "cpu": 0}}
 
 
-def device_of(asked: str | None) -> torch.device:
+def device_of(name: str | None) -> torch.device:
     """The requested device, by default a GPU where there is one.
 
     Raises:
         ConfigError: The device is unknown or not available, or there are several.
     """
-    if asked is not None and "," in asked:
-        raise ConfigError(f"the device is {asked!r}, and this runs on one; name one of them")
-    asked = None if asked == AUTO else asked
+    if name is not None and "," in name:
+        raise ConfigError(f"the device is {name!r}, and this runs on one; name one of them")
+    name = None if name == AUTO else name
     try:
-        device = torch.device(asked or ("cuda" if torch.cuda.is_available() else "cpu"))
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError:
-        raise ConfigError(f"the device {asked!r} is unknown; try cpu, cuda or cuda:1") from None
+        raise ConfigError(f"the device {name!r} is unknown; try cpu, cuda or cuda:1") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"the device {asked!r} isn't available; leave it out, or use cpu")
+        raise ConfigError(f"the device {name!r} isn't available; leave it out, or use cpu")
     if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
-        raise ConfigError(f"the device {asked!r} isn't there; the last is cuda:{count - 1}")
+        raise ConfigError(f"the device {name!r} isn't there; the last is cuda:{count - 1}")
     return device
 
 
-def sent(tensor: Tensor, device: torch.device) -> Tensor:
+def send(tensor: Tensor, device: torch.device) -> Tensor:
     """A tensor of the host on the device; to a GPU it is copied without waiting."""
     if device.type != "cuda":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
-def dtype_of(asked: str | None, device: torch.device) -> torch.dtype:
+def dtype_of(name: str | None, device: torch.device) -> torch.dtype:
     """The type of computation; by default the fastest that the processor supports.
 
     Raises:
         ConfigError: There is no type of that name.
     """
-    check_dtype(asked)
-    if asked is not None:
-        found: torch.dtype = getattr(torch, asked)
-        return found
+    check_dtype(name)
+    if name is not None:
+        dtype: torch.dtype = getattr(torch, name)
+        return dtype
     if device.type == "cuda":
         with torch.cuda.device(device):
             return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16

@@ -35,7 +35,7 @@ from prefill_router.encoders.base import (
     check_batch_tokens,
     check_prompt,
     check_vector_options,
-    estimated_tokens,
+    estimate_text_tokens,
     vector_prompt,
 )
 from prefill_router.endpoints import (
@@ -47,7 +47,7 @@ from prefill_router.endpoints import (
     RetryPolicy,
     check_encrypted,
     connect_cause,
-    direct,
+    direct_mounts,
     kind_of,
     read_error,
     refusal_cause,
@@ -114,15 +114,15 @@ class EndpointCalls:
             advice={**_ADVICE, **lower},
         )
 
-    def model(self, said: Mapping[str, Any]) -> str:
+    def model(self, response: Mapping[str, Any]) -> str:
         """The model's name in a response, which must not contain the key."""
-        name = said.get("model")
+        name = response.get("model")
         if not isinstance(name, str) or not _A_MODEL.fullmatch(name):
             return "unnamed"
         return "unnamed" if self._key != NO_KEY and self._key in name else name
 
     @contextmanager
-    def connected(self) -> Iterator[httpx2.Client]:
+    def connect(self) -> Iterator[httpx2.Client]:
         """A client that never follows redirects, since they could send the key elsewhere."""
         address = self.address
         try:
@@ -131,7 +131,7 @@ class EndpointCalls:
                 params=dict(address.query),
                 timeout=httpx2.Timeout(_SECONDS, connect=_CONNECT_SECONDS),
                 verify=self._certificates,
-                mounts=direct(address.base_url),
+                mounts=direct_mounts(address.base_url),
             )
         except (ImportError, ValueError, httpx2.InvalidURL):  # not quoted: it may hold a key
             raise ConfigError(
@@ -150,11 +150,11 @@ class EndpointCalls:
         retries = Retries(RetryPolicy(_ATTEMPTS, patience=1))
         while True:
             try:
-                return self._asked(client, body)
+                return self._post(client, body)
             except UpstreamError as error:
                 time.sleep(retries.wait(error))
 
-    def _asked(self, client: httpx2.Client, body: Mapping[str, Any]) -> bytes:
+    def _post(self, client: httpx2.Client, body: Mapping[str, Any]) -> bytes:
         try:
             response = client.post(f"{self.address.base_url}/embeddings", json=body)
         except httpx2.TimeoutException as error:
@@ -169,15 +169,15 @@ class EndpointCalls:
         except (httpx2.InvalidURL, ValueError):
             raise self._callee.error("refused") from None
         if not response.is_success:
-            raise self._refused(response)
+            raise self._refusal(response)
         return response.content
 
-    def malformed(self, what: str) -> UpstreamError:
+    def malformed_error(self, what: str) -> UpstreamError:
         """The error of a response that isn't what was asked for."""
         words = {"malformed": (f"returned {what}", "check the model and the URL")}
         return replace(self._callee, words=words).error("malformed")
 
-    def _refused(self, response: httpx2.Response) -> UpstreamError:
+    def _refusal(self, response: httpx2.Response) -> UpstreamError:
         try:
             body = read_error(json.loads(response.content))
         except (ValueError, RecursionError):
@@ -239,36 +239,38 @@ class EmbeddingsApi:
             UpstreamError: The call fails, or its response isn't valid embeddings.
         """
         model = self._calls.address.model
-        asked = {"input": list(texts), "model": model, "encoding_format": "float"}
-        with self._calls.connected() as client:
-            content = self._calls.ask(client, asked)
-        rows, said = self._read(content, len(texts))
-        self.tokens += _usage(said) or sum(map(estimated_tokens, texts))
-        return rows, self._calls.model(said)
+        body = {"input": list(texts), "model": model, "encoding_format": "float"}
+        with self._calls.connect() as client:
+            content = self._calls.ask(client, body)
+        rows, response = self._read(content, len(texts))
+        self.tokens += _usage(response) or sum(map(estimate_text_tokens, texts))
+        return rows, self._calls.model(response)
 
     def _read(self, content: bytes, count: int) -> tuple[Rows, dict[str, Any]]:
         try:
-            said = json.loads(content)
-            found = {item["index"]: item["embedding"] for item in said["data"]}
-            size, given = len(said["data"]), set(found)
-            if size != count or given != set(range(count)):
-                raise self._calls.malformed(
+            response = json.loads(content)
+            embeddings = {item["index"]: item["embedding"] for item in response["data"]}
+            size, indices = len(response["data"]), set(embeddings)
+            if size != count or indices != set(range(count)):
+                raise self._calls.malformed_error(
                     f"{size} embeddings for {count} texts, or wrong indices"
                 )
-            rows = np.array([found[number] for number in range(count)])
+            rows = np.array([embeddings[number] for number in range(count)])
         except (KeyError, TypeError, ValueError, RecursionError):
-            raise self._calls.malformed("something other than embeddings of one width") from None
+            raise self._calls.malformed_error(
+                "something other than embeddings of one width"
+            ) from None
         if rows.ndim != 2 or rows.shape[1] == 0 or rows.dtype.kind not in "fiu":
-            raise self._calls.malformed("something other than embeddings of one width")
+            raise self._calls.malformed_error("something other than embeddings of one width")
         with np.errstate(over="ignore"):
             exact: Rows = rows.astype(np.float32)
         if not np.isfinite(exact).all() or not exact.any(axis=1).all():
-            raise self._calls.malformed("embeddings that aren't finite, or are all zeros")
-        return exact, said
+            raise self._calls.malformed_error("embeddings that aren't finite, or are all zeros")
+        return exact, response
 
 
-def _usage(said: Mapping[str, Any]) -> int | None:
-    usage = said.get("usage")
+def _usage(response: Mapping[str, Any]) -> int | None:
+    usage = response.get("usage")
     if not isinstance(usage, Mapping):
         return None
     counts = (usage.get("prompt_tokens"), usage.get("total_tokens"))
@@ -310,13 +312,13 @@ class EndpointEncoder(VectorEncoder):
         """
         for query in queries:
             check_prompt(query)
-        return [self._as_read(query, prompt_text(query.prompt)) for query in queries]
+        return [self._truncate_prompt(query, prompt_text(query.prompt)) for query in queries]
 
-    def _as_read(self, query: Query, text: str) -> TokenizedPrompt:
-        count, limit = estimated_tokens(text), self.made_by.max_tokens
+    def _truncate_prompt(self, query: Query, text: str) -> TokenizedPrompt:
+        count, limit = estimate_text_tokens(text), self.made_by.max_tokens
         ids = [0] * min(count, limit)
-        kept = text if count <= limit else _cut(text, limit)
-        return vector_prompt(query, kept, ids, count, self.made_by.encoder)
+        cut_text = text if count <= limit else _cut(text, limit)
+        return vector_prompt(query, cut_text, ids, count, self.made_by.encoder)
 
     def vectors(self, prompts: Sequence[TokenizedPrompt]) -> States:
         """The embedding of each prompt, in order.
@@ -327,9 +329,9 @@ class EndpointEncoder(VectorEncoder):
             ProvenanceError: The endpoint serves another model now.
         """
         parts = [prompts[i : i + _MOST_INPUTS] for i in range(0, len(prompts), _MOST_INPUTS)]
-        return np.concatenate([rows for part in parts for rows in self._asked(part)])
+        return np.concatenate([rows for part in parts for rows in self._embed_batch(part)])
 
-    def _asked(self, prompts: Sequence[TokenizedPrompt]) -> Iterator[States]:
+    def _embed_batch(self, prompts: Sequence[TokenizedPrompt]) -> Iterator[States]:
         """Call the endpoint; a refused batch is split in half until the refused prompt is found."""
         try:
             rows, model = self.api.embed([prompt.text for prompt in prompts])
@@ -339,17 +341,17 @@ class EndpointEncoder(VectorEncoder):
             if len(prompts) == 1:
                 raise PromptError(str(error), query_id=prompts[0].query_id) from None
             middle = len(prompts) // 2
-            yield from self._asked(prompts[:middle])
-            yield from self._asked(prompts[middle:])
+            yield from self._embed_batch(prompts[:middle])
+            yield from self._embed_batch(prompts[middle:])
             return
         self._check(rows, model)
         yield rows
 
     def _check(self, rows: States, model: str) -> None:
-        served, width = _revision(model), rows.shape[1]
-        if served != self.made_by.revision or width != self.made_by.hidden_size:
+        revision, width = _revision(model), rows.shape[1]
+        if revision != self.made_by.revision or width != self.made_by.hidden_size:
             raise ProvenanceError(
-                f"{self.made_by.encoder} returns embeddings of {served}, {width} wide, not those "
+                f"{self.made_by.encoder} returns embeddings of {revision}, {width} wide, not those "
                 f"of {self.made_by.revision}, {self.made_by.hidden_size} wide; encode the queries "
                 "again"
             )
@@ -377,16 +379,16 @@ def load_endpoint_encoder(request: EncoderRequest) -> EndpointEncoder:
 def _provenance(request: EncoderRequest, api: EmbeddingsApi) -> Provenance:
     if request.revision is not None or request.dtype is not None:
         raise ConfigError("an endpoint has no choice of revision or dtype; leave them out")
-    asked = request.max_tokens
-    if asked is not None and asked < 1:
-        raise ConfigError(f"max_tokens is {asked}; it must be at least 1")
+    max_tokens = request.max_tokens
+    if max_tokens is not None and max_tokens < 1:
+        raise ConfigError(f"max_tokens is {max_tokens}; it must be at least 1")
     rows, model = api.embed([_PROBE])
     return Provenance(
         encoder=api.name,
         revision=_revision(model),
         template="plain",
         template_hash="text",
-        max_tokens=asked or MOST_TOKENS,
+        max_tokens=max_tokens or MOST_TOKENS,
         dtype="unknown",
         num_layers=1,
         hidden_size=rows.shape[1],
@@ -400,6 +402,6 @@ def _revision(model: str) -> str:
 def _cut(text: str, limit: int) -> str:
     """About `limit` tokens of a text: half from the beginning and half from the end."""
     content = text.encode()
-    size = len(content) * limit // (2 * estimated_tokens(text))
+    size = len(content) * limit // (2 * estimate_text_tokens(text))
     tail = content[len(content) - size :].decode(errors="ignore")
     return content[:size].decode(errors="ignore") + tail

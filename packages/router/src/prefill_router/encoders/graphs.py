@@ -92,7 +92,7 @@ class RecordedPasses:
         self._read = read
         self._record = record
         self.is_possible = True
-        self._held: OrderedDict[Any, tuple[PackedBatch, Pass]] = OrderedDict()
+        self._passes: OrderedDict[Any, tuple[PackedBatch, Pass]] = OrderedDict()
 
     def read(
         self, rows: Sequence[Ids], sites: tuple[Site, ...], device: torch.device
@@ -114,28 +114,28 @@ class RecordedPasses:
             return None
         batch = pack_into(rows, shape, torch.device("cpu"), self._packing.padding)
         key = (shape, sites)
-        if key not in self._held and not self._hold(key, batch, sites, device):
+        if key not in self._passes and not self._record_pass(key, batch, sites, device):
             return None
-        self._held.move_to_end(key)
-        held, run = self._held[key]
-        for place, values in zip(held.tensors, batch.tensors, strict=True):
+        self._passes.move_to_end(key)
+        device_batch, run = self._passes[key]
+        for place, values in zip(device_batch.tensors, batch.tensors, strict=True):
             place.copy_(values)
         return run()[:, : len(rows)]
 
-    def _hold(
+    def _record_pass(
         self, key: Any, batch: PackedBatch, sites: tuple[Site, ...], device: torch.device
     ) -> bool:
         """Record the pass of a shape; whether that was possible."""
-        held = batch.copied_to(device)
+        device_batch = batch.copy_to(device)
         try:
-            run = self._record(lambda: self._read(held, sites))
+            run = self._record(lambda: self._read(device_batch, sites))
         except RuntimeError:  # also where memory runs out
             self.is_possible = False
-            self._held.clear()
+            self._passes.clear()
             return False
-        self._held[key] = (held, run)
-        if len(self._held) > _MOST_GRAPHS:
-            self._held.popitem(last=False)
+        self._passes[key] = (device_batch, run)
+        if len(self._passes) > _MOST_GRAPHS:
+            self._passes.popitem(last=False)
         return True
 
 

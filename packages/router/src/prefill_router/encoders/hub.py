@@ -37,7 +37,7 @@ from prefill_router.encoders.base import (
     packed_batches,
 )
 from prefill_router.encoders.compiling import BlockCompiler
-from prefill_router.encoders.devices import GPU_SMALL_BATCH, sent
+from prefill_router.encoders.devices import GPU_SMALL_BATCH, send
 from prefill_router.encoders.graphs import RecordedPasses
 from prefill_router.encoders.packing import PackedBatch, Packing, pack, without_cache
 from prefill_router.encoders.parallel import ParallelEncoder, share_weights
@@ -51,7 +51,7 @@ _NO_WORKSPACE = "CUBLAS_STATUS_ALLOC_FAILED"
 """What cuBLAS says, instead of torch, where memory runs out."""
 
 
-def on_device(network: nn.Module, device: torch.device, source: str) -> nn.Module:
+def move_to_device(network: nn.Module, device: torch.device, source: str) -> nn.Module:
     """The network, moved to the device.
 
     Raises:
@@ -100,22 +100,22 @@ class DeviceBatches:
             ConfigError: The device's memory is too small for a single prompt.
         """
         waiting = deque(self._split(lengths))
-        launched: deque[tuple[list[int], Callable[[], NDArray[np.float32]]]] = deque()
+        batches_in_flight: deque[tuple[list[int], Callable[[], NDArray[np.float32]]]] = deque()
         while waiting:
             numbers = waiting.popleft()
-            rows = self._launched(numbers, launch)
+            rows = self._launch(numbers, launch)
             if rows is None:
                 self._halve([lengths[i] for i in numbers])
-                left = [*numbers, *chain.from_iterable(waiting)]
-                again = self._split([lengths[i] for i in left])
-                waiting = deque([left[i] for i in part] for part in again)
+                remaining = [*numbers, *chain.from_iterable(waiting)]
+                parts = self._split([lengths[i] for i in remaining])
+                waiting = deque([remaining[i] for i in part] for part in parts)
                 continue
-            launched.append((numbers, rows))
-            if len(launched) > 1:
-                done, found = launched.popleft()
-                yield done, found()
-        for done, found in launched:
-            yield done, found()
+            batches_in_flight.append((numbers, rows))
+            if len(batches_in_flight) > 1:
+                batch, wait_for_states = batches_in_flight.popleft()
+                yield batch, wait_for_states()
+        for batch, wait_for_states in batches_in_flight:
+            yield batch, wait_for_states()
 
     def _split(self, lengths: Sequence[int]) -> Iterator[list[int]]:
         """The positions of the prompts of each batch."""
@@ -124,13 +124,13 @@ class DeviceBatches:
         small = GPU_SMALL_BATCH if self._device.type == "cuda" else SMALL_BATCH
         return batches(lengths, self.tokens, small=small)
 
-    def _launched(
+    def _launch(
         self, numbers: list[int], launch: Launch
     ) -> Callable[[], NDArray[np.float32]] | None:
         """Begin a batch; None where memory ran out, once the error holds no tensor any more."""
         try:
             with self.current():
-                return _copied(launch(numbers))
+                return _begin_copy(launch(numbers))
         except RuntimeError as error:  # torch.OutOfMemoryError is one
             if not (isinstance(error, torch.OutOfMemoryError) or _NO_WORKSPACE in str(error)):
                 raise
@@ -155,22 +155,22 @@ class DeviceBatches:
         torch.cuda.empty_cache()
 
 
-def _copied(rows: Tensor) -> Callable[[], NDArray[np.float32]]:
+def _begin_copy(rows: Tensor) -> Callable[[], NDArray[np.float32]]:
     """Begin to copy states to the host; the function that is returned waits for them."""
     if rows.device.type != "cuda":
         here: NDArray[np.float32] = rows.cpu().numpy()
         return lambda: here
     host = torch.empty(rows.shape, dtype=rows.dtype, pin_memory=True)
     host.copy_(rows, non_blocking=True)
-    done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    done.record(torch.cuda.current_stream(rows.device))
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record(torch.cuda.current_stream(rows.device))
 
-    def waited() -> NDArray[np.float32]:
-        done.synchronize()
-        found: NDArray[np.float32] = host.numpy()
-        return found
+    def wait_for_copy() -> NDArray[np.float32]:
+        event.synchronize()
+        states: NDArray[np.float32] = host.numpy()
+        return states
 
-    return waited
+    return wait_for_copy
 
 
 def _memory(device: torch.device) -> str:
@@ -199,7 +199,7 @@ def layer_hooks(blocks: nn.ModuleList, layers: Collection[int], keep: Keep) -> I
     """
     last = max(layers)
 
-    def got(layer: int, states: Tensor) -> None:
+    def keep_and_stop(layer: int, states: Tensor) -> None:
         keep(layer, states)
         if layer == last:
             raise _LastLayerReadError
@@ -207,22 +207,22 @@ def layer_hooks(blocks: nn.ModuleList, layers: Collection[int], keep: Keep) -> I
     with ExitStack() as stack:
         stack.enter_context(suppress(_LastLayerReadError))
         for layer in layers:
-            stack.callback(_hook(blocks, layer, got).remove)
+            stack.callback(_hook(blocks, layer, keep_and_stop).remove)
         yield
 
 
-def _hook(blocks: nn.ModuleList, layer: int, got: Keep) -> Any:
+def _hook(blocks: nn.ModuleList, layer: int, keep: Keep) -> Any:
     if layer == len(blocks):
 
         def after(module: nn.Module, args: Any, output: Any) -> None:
             del module, args
-            got(layer, output if isinstance(output, Tensor) else output[0])
+            keep(layer, output if isinstance(output, Tensor) else output[0])
 
         return blocks[-1].register_forward_hook(after)
 
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         del module
-        got(layer, args[0] if args else kwargs["hidden_states"])
+        keep(layer, args[0] if args else kwargs["hidden_states"])
 
     return blocks[layer].register_forward_pre_hook(before, with_kwargs=True)
 
@@ -281,8 +281,8 @@ def pad(rows: list[Any], padding: int, device: torch.device) -> TokenBatch:
     for number, row in enumerate(rows):
         ids[number, : len(row)] = torch.from_numpy(row)
         mask[number, : len(row)] = 1
-    lengths = sent(torch.tensor(counts), device)
-    return TokenBatch(sent(ids, device), sent(mask, device), lengths, min(counts) < max(counts))
+    lengths = send(torch.tensor(counts), device)
+    return TokenBatch(send(ids, device), send(mask, device), lengths, min(counts) < max(counts))
 
 
 def read_batch(
@@ -335,7 +335,7 @@ class HubEncoder(NetworkEncoder):
         batch_tokens: The most tokens, padding included, in one batch.
         packing: How prompts are packed; None where they are padded.
         compiler: Compiles the blocks where that pays; None where they run as they are.
-        recorded: Reads few prompts by recorded passes; None where none are recorded.
+        passes: Reads few prompts by recorded passes; None where none are recorded.
     """
 
     made_by: Provenance
@@ -346,7 +346,7 @@ class HubEncoder(NetworkEncoder):
     batch_tokens: int
     packing: Packing | None = None
     compiler: BlockCompiler | None = None
-    recorded: RecordedPasses | None = None
+    passes: RecordedPasses | None = None
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -389,13 +389,13 @@ class HubEncoder(NetworkEncoder):
         self, prompts: Sequence[TokenizedPrompt], sites: Sequence[Site]
     ) -> NDArray[np.float32] | None:
         """The states by a recorded pass, [site, prompt, hidden]; None where there is none."""
-        if self.recorded is None:
+        if self.passes is None:
             return None
         with self._batches.current():
             ids = [prompt.ids for prompt in prompts]
-            rows = self.recorded.read(ids, tuple(sites), self.device)
-            found: NDArray[np.float32] | None = None if rows is None else rows.cpu().numpy()
-        return found
+            rows = self.passes.read(ids, tuple(sites), self.device)
+            states: NDArray[np.float32] | None = None if rows is None else rows.cpu().numpy()
+        return states
 
     def expect_tokens(self, tokens: int, *, progress: Progress | None = None) -> None:
         """Compile the blocks, if that pays for so many tokens."""

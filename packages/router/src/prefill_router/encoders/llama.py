@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 _MODELS = "transformers.models"
-_KNOWN = frozenset(
+_BLOCK_CLASSES = frozenset(
     {
         f"{_MODELS}.llama.modeling_llama.LlamaDecoderLayer",
         f"{_MODELS}.qwen2.modeling_qwen2.Qwen2DecoderLayer",
@@ -50,9 +50,9 @@ def fuse_blocks(network: nn.Module, blocks: nn.ModuleList) -> None:
     if not _is_supported(network):
         return
     for number, block in enumerate(blocks):
-        fused = _fused(block, network)
-        if fused is not None:
-            blocks[number] = fused
+        replacement = _fuse_block(block, network)
+        if replacement is not None:
+            blocks[number] = replacement
 
 
 def _is_supported(network: Any) -> bool:
@@ -67,14 +67,15 @@ def _is_supported(network: Any) -> bool:
     )
 
 
-def _fused(block: Any, network: Any) -> "FusedBlock | None":
+def _fuse_block(block: Any, network: Any) -> "FusedBlock | None":
     kind = type(block)
-    if f"{kind.__module__}.{kind.__qualname__}" not in _KNOWN or not _is_plain(block):
+    if f"{kind.__module__}.{kind.__qualname__}" not in _BLOCK_CLASSES or not _is_plain(block):
         return None
     try:
         with torch.inference_mode():
-            fused = FusedBlock(block)
-            return fused if _error(fused, block, network.rotary_emb) < _TOLERANCE else None
+            replacement = FusedBlock(block)
+            error = _replacement_error(replacement, block, network.rotary_emb)
+            return replacement if error < _TOLERANCE else None
     except RuntimeError:  # the operators are private, and not for every processor
         return None
 
@@ -91,15 +92,17 @@ def _is_plain(block: Any) -> bool:
     )
 
 
-def _error(fused: nn.Module, block: nn.Module, rotary: nn.Module) -> float:
+def _replacement_error(replacement: nn.Module, block: nn.Module, rotary: nn.Module) -> float:
     """The error of the replacement on made-up tokens, relative to what the block adds."""
     size = cast(Any, block).input_layernorm.weight.shape[0]
     random = torch.Generator().manual_seed(0)
     states = torch.randn(1, _PROBE_TOKENS, size, generator=random) * _PROBE_SCALE
     states = states.bfloat16()
     turns = rotary(states, torch.arange(_PROBE_TOKENS)[None])
-    expected, found = (one(states, position_embeddings=turns).float() for one in (block, fused))
-    return float((found - expected).norm() / (expected - states).norm())
+    expected, actual = (
+        module(states, position_embeddings=turns).float() for module in (block, replacement)
+    )
+    return float((actual - expected).norm() / (expected - states).norm())
 
 
 @final
@@ -118,8 +121,8 @@ class _Product:
     @classmethod
     def of(cls, *maps: nn.Linear) -> "_Product":
         """One map with the outputs of all, in order; all or none have a bias."""
-        weights: list[Tensor] = [one.weight for one in maps]
-        biases: list[Tensor] = [one.bias for one in maps if one.bias is not None]
+        weights: list[Tensor] = [linear.weight for linear in maps]
+        biases: list[Tensor] = [linear.bias for linear in maps if linear.bias is not None]
         packed = torch.ops.mkldnn._reorder_linear_weight(torch.cat(weights), _BATCH)
         return cls(packed, torch.cat(biases) if biases else None)
 
@@ -130,14 +133,14 @@ class _Product:
     def __call__(self, states: Tensor, activation: str = "none") -> Tensor:
         """The map of states [..., input], and an activation of it."""
         run: Any = torch.ops.mkldnn._linear_pointwise
-        found: Tensor = run(states, self.weight, self.bias, activation, [], "")
-        return found
+        output: Tensor = run(states, self.weight, self.bias, activation, [], "")
+        return output
 
-    def combined(self, states: Tensor, operation: str, other: Tensor) -> Tensor:
+    def combine(self, states: Tensor, operation: str, other: Tensor) -> Tensor:
         """The map of states [..., input], added to or multiplied by `other` [..., output]."""
         run: Any = torch.ops.mkldnn._linear_pointwise.binary
-        found: Tensor = run(states, other, self.weight, self.bias, operation)
-        return found
+        output: Tensor = run(states, other, self.weight, self.bias, operation)
+        return output
 
 
 @final
@@ -190,27 +193,32 @@ class FusedBlock(nn.Module):
             cache: The name of `past_key_values` since transformers 5.24.
         """
         del attention_mask, position_ids, use_cache
-        normed = _normed(hidden_states, self._before)
+        normed = _norm_states(hidden_states, self._before)
         query, key, value = self._heads(normed, *position_embeddings)
-        held = past_key_values if cache is None else cache
-        if held is not None:
-            key, value = held.update(key, value, self._number)
-        seen = _causal_attention(query, key, value)
-        seen = seen.transpose(1, 2).reshape(*hidden_states.shape[:2], -1)
-        states = self._out.combined(seen, "add", hidden_states)
-        normed = _normed(states, self._between)
-        gated = self._up.combined(normed, "mul", self._gate(normed, "swish"))
-        return self._down.combined(gated, "add", states)
+        key_value_cache = past_key_values if cache is None else cache
+        if key_value_cache is not None:
+            key, value = key_value_cache.update(key, value, self._number)
+        attended = _causal_attention(query, key, value)
+        attended = attended.transpose(1, 2).reshape(*hidden_states.shape[:2], -1)
+        states = self._out.combine(attended, "add", hidden_states)
+        normed = _norm_states(states, self._between)
+        gated = self._up.combine(normed, "mul", self._gate(normed, "swish"))
+        return self._down.combine(gated, "add", states)
 
     def _heads(self, states: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
         """The rotated queries and keys, and the values, each [query, head, token, head width]."""
         heads = self._qkv(states).view(*states.shape[:2], -1, self._width)
-        asked, values = heads[:, :, : -self._key_heads], heads[:, :, -self._key_heads :]
+        queries_and_keys, values = heads[:, :, : -self._key_heads], heads[:, :, -self._key_heads :]
         if self._head_norms is not None:
             weights, epsilon = self._head_norms
-            asked = functional.rms_norm(asked, (self._width,), None, epsilon).mul_(weights)
-        asked = _rotated(asked, cos[:, :, None], sin[:, :, None])
-        queries, keys = asked[:, :, : -self._key_heads], asked[:, :, -self._key_heads :]
+            queries_and_keys = functional.rms_norm(
+                queries_and_keys, (self._width,), None, epsilon
+            ).mul_(weights)
+        queries_and_keys = _rotate_heads(queries_and_keys, cos[:, :, None], sin[:, :, None])
+        queries, keys = (
+            queries_and_keys[:, :, : -self._key_heads],
+            queries_and_keys[:, :, -self._key_heads :],
+        )
         return queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)
 
 
@@ -224,26 +232,26 @@ def _head_norms(attention: Any, key_heads: int) -> tuple[Tensor, float] | None:
     return torch.cat(weights), float(query.variance_epsilon)
 
 
-def _normed(states: Tensor, norm: Any) -> Tensor:
+def _norm_states(states: Tensor, norm: Any) -> Tensor:
     """The RMS norm; with the weights as an argument torch takes twice as long."""
     weight: Tensor = norm.weight
     return functional.rms_norm(states, weight.shape, None, norm.variance_epsilon).mul_(weight)
 
 
-def _rotated(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _rotate_heads(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Each head's halves rotated as pairs, by angles that are the same in both halves."""
     half = heads.shape[-1] // 2
-    found = heads * cos
-    found[..., :half].addcmul_(heads[..., half:], sin[..., :half], value=-1)
-    found[..., half:].addcmul_(heads[..., :half], sin[..., half:])
-    return found
+    pairs = heads * cos
+    pairs[..., :half].addcmul_(heads[..., half:], sin[..., :half], value=-1)
+    pairs[..., half:].addcmul_(heads[..., :half], sin[..., half:])
+    return pairs
 
 
 @cache
-def _later() -> Tensor:
-    """Added to the scores of a block with its own keys, so that none sees a later one.
+def _make_causal_mask() -> Tensor:
+    """What is added to the scores of a block with its own keys, to hide later tokens.
 
-    Made when it is first needed: torch's threads, which an operation starts, don't survive a fork.
+    It is made at its first use: an operation starts torch's threads, which don't survive a fork.
     """
     return torch.full((_QUERIES, _QUERIES), -torch.inf, dtype=torch.bfloat16).triu(1)
 
@@ -267,14 +275,14 @@ def _causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     queries = (query * width**-0.5).reshape(*shared, length, width)
     keys = key.reshape(shared[0], total, width).transpose(1, 2).contiguous()
     values = value.reshape(shared[0], total, width)
-    found = query.new_empty(batch, length, heads, width).transpose(1, 2)
+    output = query.new_empty(batch, length, heads, width).transpose(1, 2)
     for start in range(0, length, _QUERIES):
-        asked = queries[:, :, start : start + _QUERIES]
-        count = asked.shape[2]
+        block = queries[:, :, start : start + _QUERIES]
+        count = block.shape[2]
         first = total - length + start
         end = first + count
-        scores = torch.bmm(asked.flatten(1, 2), keys[:, :, :end])
-        scores.view(*shared, count, end)[..., first:] += _later()[:count, :count]
-        seen = torch.bmm(scores.softmax(-1), values[:, :end])
-        found[:, :, start : start + count] = seen.view(batch, heads, count, width)
-    return found
+        scores = torch.bmm(block.flatten(1, 2), keys[:, :, :end])
+        scores.view(*shared, count, end)[..., first:] += _make_causal_mask()[:count, :count]
+        rows = torch.bmm(scores.softmax(-1), values[:, :end])
+        output[:, :, start : start + count] = rows.view(batch, heads, count, width)
+    return output

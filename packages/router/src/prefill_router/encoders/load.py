@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Final, Literal
 
 from prefill_router.activations import Provenance
-from prefill_router.encoders.base import Address, Encoder, EncoderName, EncoderRequest, trusted
+from prefill_router.encoders.base import (
+    Address,
+    Encoder,
+    EncoderName,
+    EncoderRequest,
+    find_trusted_endpoint,
+)
 from prefill_router.errors import ConfigError
 from prefill_router.lazy_imports import find_module, optional_imports
 from prefill_router.plugins import find_plugins, load_plugin, suggest_distribution
@@ -73,7 +79,7 @@ def load_encoder(
             them it only tokenises, for workers elsewhere that read the states.
         vllm_folder: The folder of vLLM's hidden-states connector: the encoder is then a
             `VllmStates` that reads its files, and no weights are loaded. `layers` are those that
-            vLLM was told to extract, and `dtype` is by default that of its first file.
+            vLLM had to extract, and `dtype` is by default that of its first file.
         progress: Shows the number of vLLM's files listed.
 
     Raises:
@@ -119,7 +125,7 @@ def load_encoder_for(
         layers: The layers that will be read.
         source: The path of a local encoder, if it isn't in the working folder under its old name;
             or the name of an endpoint, if the environment doesn't name it (see
-            `encoders.base.trusted`).
+            `encoders.base.find_trusted_endpoint`).
         device: The device to run it on.
         batch_tokens: The most tokens, padding included, in one batch.
         trust_remote_code: Whether code that comes with the weights may run.
@@ -144,7 +150,7 @@ def load_encoder_for(
             "and there is no folder of that name here, and no file; give its path"
         )
     if name.is_remote and source is None:
-        address = trusted(name.place, os.environ)
+        address = find_trusted_endpoint(name.place, os.environ)
         source = str(replace(name, place=address))
     is_hub = not is_local and not name.is_remote
     request = EncoderRequest(
@@ -160,48 +166,48 @@ def load_encoder_for(
         as_network=as_network,
         compile_blocks=compile_blocks,
     )
-    return _load(provenance.encoder if source is None else _moved(name, source), request)
+    return _load(provenance.encoder if source is None else _present_name(name, source), request)
 
 
-def _located(
-    asked: EncoderName, name_or_path: str | Path, request: EncoderRequest
+def _locate_files(
+    name: EncoderName, name_or_path: str | Path, request: EncoderRequest
 ) -> EncoderRequest:
     """The request with the encoder's name and the location of its files."""
-    place = name_or_path if asked.scheme is None else asked.place
-    name, source, is_local = (
-        (asked.place, asked.place, False) if asked.is_remote else _find(place, _marks(asked))
+    place = name_or_path if name.scheme is None else name.place
+    own_place, source, is_local = (
+        (name.place, name.place, False) if name.is_remote else _find(place, _marks(name))
     )
-    called = str(replace(asked, place=name))
-    return replace(request, name=called, source=source, is_local=is_local)
+    full_name = str(replace(name, place=own_place))
+    return replace(request, name=full_name, source=source, is_local=is_local)
 
 
 def _load(name_or_path: str | Path, request: EncoderRequest) -> Encoder:
-    asked = EncoderName.parse(str(name_or_path))
-    request = _located(asked, name_or_path, request)
+    name = EncoderName.parse(str(name_or_path))
+    request = _locate_files(name, name_or_path, request)
     is_gguf = request.is_local and request.source.endswith(GGUF)
-    if is_gguf and asked.scheme is not None:
+    if is_gguf and name.scheme is not None:
         raise ConfigError(
             f"{request.name} is a GGUF file, which is read at its blocks alone; leave "
-            f"{asked.scheme}: out, or name the folder or hub id of the original"
+            f"{name.scheme}: out, or name the folder or hub id of the original"
         )
     with optional_imports(f"the encoder {request.name}"):
-        return _loaded_as(asked, request, is_gguf=is_gguf)
+        return _load_by_scheme(name, request, is_gguf=is_gguf)
 
 
-def _loaded_as(asked: EncoderName, request: EncoderRequest, *, is_gguf: bool) -> Encoder:
-    if asked.scheme == "sentence":
+def _load_by_scheme(name: EncoderName, request: EncoderRequest, *, is_gguf: bool) -> Encoder:
+    if name.scheme == "sentence":
         from prefill_router.encoders.sentence import load_sentence_encoder
 
-        return load_sentence_encoder(request, prompt=asked.prompt)
-    if asked.is_remote:
+        return load_sentence_encoder(request, prompt=name.prompt)
+    if name.is_remote:
         from prefill_router.encoders.endpoint import load_endpoint_encoder
 
         return load_endpoint_encoder(request)
-    if asked.scheme == "signals":
+    if name.scheme == "signals":
         from prefill_router.encoders.signals import load_signals_encoder
 
         return load_signals_encoder(request)
-    if asked.place == MINILM and not request.as_network:
+    if name.place == MINILM and not request.as_network:
         from prefill_router.encoders.minilm import load_minilm
 
         return load_minilm(request)
@@ -217,8 +223,8 @@ def _loaded_as(asked: EncoderName, request: EncoderRequest, *, is_gguf: bool) ->
 def _load_vllm(
     name_or_path: str | Path, request: EncoderRequest, folder: Path, progress: Progress | None
 ) -> Encoder:
-    asked = EncoderName.parse(str(name_or_path))
-    if asked.scheme or asked.place in (MINILM, SMOLLM2) or asked.place.endswith(GGUF):
+    name = EncoderName.parse(str(name_or_path))
+    if name.scheme or name.place in (MINILM, SMOLLM2) or name.place.endswith(GGUF):
         raise ConfigError(
             f"vLLM doesn't extract the states of {name_or_path}; name the hub id or the folder of "
             "the language model that it ran"
@@ -228,7 +234,7 @@ def _load_vllm(
     with optional_imports("reading what vLLM computed"):
         from prefill_router.encoders.vllm_states import load_vllm_states
 
-    return load_vllm_states(_located(asked, name_or_path, request), folder, progress=progress)
+    return load_vllm_states(_locate_files(name, name_or_path, request), folder, progress=progress)
 
 
 def recorded_name(name_or_path: str | Path) -> str:
@@ -237,16 +243,16 @@ def recorded_name(name_or_path: str | Path) -> str:
     Raises:
         ConfigError: There can be no such encoder.
     """
-    asked = EncoderName.parse(str(name_or_path))
-    if _is_packaged(asked.place):
-        return str(asked)
-    if asked.is_remote:
-        return Address.parse(asked.place).name
-    place = name_or_path if asked.scheme is None else asked.place
-    return str(replace(asked, place=_find(place, _marks(asked))[0]))
+    name = EncoderName.parse(str(name_or_path))
+    if _is_packaged(name.place):
+        return str(name)
+    if name.is_remote:
+        return Address.parse(name.place).name
+    place = name_or_path if name.scheme is None else name.place
+    return str(replace(name, place=_find(place, _marks(name))[0]))
 
 
-def _moved(name: EncoderName, source: str | Path) -> str | Path:
+def _present_name(name: EncoderName, source: str | Path) -> str | Path:
     """The present name or path of an encoder that was recorded under this name."""
     if name.scheme is None or EncoderName.parse(str(source)).scheme is not None:
         return source
@@ -262,7 +268,7 @@ def _find(name_or_path: str | Path, marks: tuple[str, ...]) -> tuple[str, str, b
     """The encoder's name, the location of its files, and whether that is a folder."""
     name = str(name_or_path)
     if _is_packaged(name):
-        return name, str(_packaged(name)), True
+        return name, str(_package_path(name)), True
     folder = Path(name_or_path).expanduser()
     if folder.suffix == GGUF and folder.is_file():
         return folder.resolve().name, str(folder), True
@@ -284,11 +290,11 @@ def _is_packaged(name: str) -> bool:
     return name in _PACKAGED or name in find_plugins(_GROUP)
 
 
-def _packaged(name: str) -> Path:
+def _package_path(name: str) -> Path:
     if name not in _PACKAGED:
         return Path(load_plugin(_GROUP, name))
     package, place = _PACKAGED[name]
-    found = find_module(
+    module = find_module(
         package, needed_for=f"the encoder {name}"
     )  # loading may need the package too
-    return Path(str(found.origin)).parent / place
+    return Path(str(module.origin)).parent / place

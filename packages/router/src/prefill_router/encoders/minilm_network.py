@@ -88,9 +88,9 @@ class MiniLMNetwork:
             layers: Layers up to the last block that is loaded; 0 is the input of the first block.
         """
         places = np.arange(ids.shape[1], dtype=np.int32)
-        given = {"ids": ids, "places": places, "lengths": lengths, "pooling": pooling}
-        found = self._session.run([_output(layer) for layer in layers], given, self._run)
-        return np.stack(found)
+        inputs = {"ids": ids, "places": places, "lengths": lengths, "pooling": pooling}
+        outputs = self._session.run([_output(layer) for layer in layers], inputs, self._run)
+        return np.stack(outputs)
 
 
 def minilm_graph(config: Any, blocks: int) -> bytes:
@@ -135,23 +135,23 @@ def _block_nodes(number: int, heads: int, epsilon: float) -> list[bytes]:
     """Self-attention and a feed-forward network, each added to its input and normalised."""
     own = f"block.{number}."
 
-    def fused(operator: str, inputs: Sequence[str], output: str, **attributes: Any) -> bytes:
+    def fused_node(operator: str, inputs: Sequence[str], output: str, **attributes: Any) -> bytes:
         return onnx_format.node(operator, inputs, output, domain=_MICROSOFT, **attributes)
 
-    def normed(product: str, before: str, norm: str, bias: str, output: str) -> bytes:
+    def norm_node(product: str, before: str, norm: str, bias: str, output: str) -> bytes:
         inputs = [own + product, before, own + norm, f"{own}{norm}.bias", own + bias]
-        return fused("SkipLayerNormalization", inputs, output, epsilon=epsilon)
+        return fused_node("SkipLayerNormalization", inputs, output, epsilon=epsilon)
 
     before, after, between = str(number), str(number + 1), f"{own}between"
     qkv = [before, f"{own}qkv", f"{own}qkv.bias", "lengths"]
     return [
-        fused("Attention", qkv, f"{own}attended", num_heads=heads),
+        fused_node("Attention", qkv, f"{own}attended", num_heads=heads),
         onnx_format.node("MatMul", [f"{own}attended", f"{own}out"], f"{own}projected"),
-        normed("projected", before, "out_norm", "out.bias", between),
+        norm_node("projected", before, "out_norm", "out.bias", between),
         onnx_format.node("MatMul", [between, f"{own}up"], f"{own}wide"),
-        fused("BiasGelu", [f"{own}wide", f"{own}up.bias"], f"{own}activated"),
+        fused_node("BiasGelu", [f"{own}wide", f"{own}up.bias"], f"{own}activated"),
         onnx_format.node("MatMul", [f"{own}activated", f"{own}down"], f"{own}narrow"),
-        normed("narrow", between, "down_norm", "down.bias", after),
+        norm_node("narrow", between, "down_norm", "down.bias", after),
     ]
 
 
@@ -184,10 +184,10 @@ def _read_weights(path: Path, shapes: Mapping[str, tuple[int, ...]], blocks: int
     Raises:
         ValueError: One has another shape.
     """
-    with safe_open(path, framework="numpy") as stored:
-        arrays = _embeddings(stored)
+    with safe_open(path, framework="numpy") as file:
+        arrays = _embeddings(file)
         for number in range(blocks):
-            arrays |= _block_weights(stored, number)
+            arrays |= _block_weights(file, number)
     for name, shape in shapes.items():
         if arrays[name].shape != shape:
             raise ValueError(
@@ -197,15 +197,15 @@ def _read_weights(path: Path, shapes: Mapping[str, tuple[int, ...]], blocks: int
     return {name: np.ascontiguousarray(array, np.float32) for name, array in arrays.items()}
 
 
-def _embeddings(stored: Any) -> dict[str, NDArray[Any]]:
+def _embeddings(file: Any) -> dict[str, NDArray[Any]]:
     """The tables of the input; every token is of the first type, so its row is added at once."""
     own = "embeddings."
-    kind = stored.get_tensor(f"{own}token_type_embeddings.weight")[0]
+    kind = file.get_tensor(f"{own}token_type_embeddings.weight")[0]
     return {
-        "words": stored.get_tensor(f"{own}word_embeddings.weight"),
-        "positions": stored.get_tensor(f"{own}position_embeddings.weight") + kind,
-        "norm": stored.get_tensor(f"{own}LayerNorm.weight"),
-        "norm.bias": stored.get_tensor(f"{own}LayerNorm.bias"),
+        "words": file.get_tensor(f"{own}word_embeddings.weight"),
+        "positions": file.get_tensor(f"{own}position_embeddings.weight") + kind,
+        "norm": file.get_tensor(f"{own}LayerNorm.weight"),
+        "norm.bias": file.get_tensor(f"{own}LayerNorm.bias"),
     }
 
 
@@ -219,16 +219,16 @@ _MAPS = {
 _NORMS = {"out_norm": "attention.output.LayerNorm", "down_norm": "output.LayerNorm"}
 
 
-def _block_weights(stored: Any, number: int) -> dict[str, NDArray[Any]]:
+def _block_weights(file: Any, number: int) -> dict[str, NDArray[Any]]:
     """The weights of a block, linear maps as [input, output]."""
     theirs, own = f"encoder.layer.{number}.", f"block.{number}."
     arrays: dict[str, NDArray[Any]] = {}
     for name, parts in _MAPS.items():
-        weights = [stored.get_tensor(f"{theirs}{part}.weight") for part in parts]
-        biases = [stored.get_tensor(f"{theirs}{part}.bias") for part in parts]
+        weights = [file.get_tensor(f"{theirs}{part}.weight") for part in parts]
+        biases = [file.get_tensor(f"{theirs}{part}.bias") for part in parts]
         arrays[own + name] = np.concatenate(weights).T
         arrays[f"{own}{name}.bias"] = np.concatenate(biases)
     for name, part in _NORMS.items():
-        arrays[own + name] = stored.get_tensor(f"{theirs}{part}.weight")
-        arrays[f"{own}{name}.bias"] = stored.get_tensor(f"{theirs}{part}.bias")
+        arrays[own + name] = file.get_tensor(f"{theirs}{part}.weight")
+        arrays[f"{own}{name}.bias"] = file.get_tensor(f"{theirs}{part}.bias")
     return arrays

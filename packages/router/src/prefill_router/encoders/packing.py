@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from prefill_router.activations import Pooling
-from prefill_router.encoders.devices import sent
+from prefill_router.encoders.devices import send
 from prefill_router.encoders.provenance import counted_padding
 from prefill_router.errors import ConfigError
 
@@ -272,10 +272,10 @@ def use_packing(network: Any, device: torch.device, dtype: torch.dtype) -> Packi
     Returns:
         How it is run; None where prompts must be padded.
     """
-    found = find_kernel(device, dtype) if is_packable(network) else None
-    if found is None:
+    choice = find_kernel(device, dtype) if is_packable(network) else None
+    if choice is None:
         return None
-    name, kernel = found
+    name, kernel = choice
     before = network.config._attn_implementation
     packing = Packing(name, counted_padding(network.config))
     AttentionInterface.register(f"packed-{name}", partial(_attend, kernel))
@@ -316,7 +316,7 @@ class PackedBatch:
         """All tensors, in order."""
         return self.ids, self.positions, self.starts, self.pieces, self.piece_counts
 
-    def copied_to(self, device: torch.device) -> "PackedBatch":
+    def copy_to(self, device: torch.device) -> "PackedBatch":
         """A copy with memory of its own."""
         ids, positions, starts, pieces, counts = (t.to(device, copy=True) for t in self.tensors)
         return PackedBatch(ids, positions, starts, pieces, counts, self.longest)
@@ -387,7 +387,7 @@ def pack(
         np.array([len(piece) for piece in pieces], dtype=np.int64),
     )
     ids, positions, starts, sizes, numbers = (
-        sent(torch.from_numpy(value), device) for value in values
+        send(torch.from_numpy(value), device) for value in values
     )
     return PackedBatch(ids, positions, starts, sizes, numbers, max(counts))
 

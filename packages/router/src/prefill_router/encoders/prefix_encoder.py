@@ -78,11 +78,11 @@ class PrefixStore:
         """Hold at most `most_bytes` bytes."""
         self._most_bytes = most_bytes
         self._bytes = 0
-        self._held: OrderedDict[_Key, tuple[int, PrefixBlock]] = OrderedDict()
+        self._blocks: OrderedDict[_Key, tuple[int, PrefixBlock]] = OrderedDict()
         self._numbers = count(_BEFORE_ALL + 1)
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._blocks)
 
     @property
     def nbytes(self) -> int:
@@ -91,15 +91,15 @@ class PrefixStore:
 
     def longest(self, ids: Ids) -> list[PrefixBlock]:
         """The blocks of the longest cached prefix; at least one token is left over."""
-        found = []
+        blocks = []
         number = _BEFORE_ALL
         for tokens in _whole_blocks(ids, leaving=1):
-            held = self._held.get((number, tokens))
-            if held is None:
+            entry = self._blocks.get((number, tokens))
+            if entry is None:
                 break
-            number, block = held
-            found.append(block)
-        return found
+            number, block = entry
+            blocks.append(block)
+        return blocks
 
     def keep(self, ids: Ids, blocks: Sequence[PrefixBlock]) -> None:
         """Cache the blocks of a prompt's prefix, within the size limit.
@@ -108,21 +108,21 @@ class PrefixStore:
             ids: The prompt's tokens.
             blocks: The blocks of its prefix, from the first one on.
         """
-        used: list[_Key] = []
+        keys: list[_Key] = []
         number = _BEFORE_ALL
         for tokens, block in zip(_whole_blocks(ids), blocks, strict=False):
             key = (number, tokens)
-            if key not in self._held:
-                self._held[key] = (next(self._numbers), block)
+            if key not in self._blocks:
+                self._blocks[key] = (next(self._numbers), block)
                 self._bytes += block.nbytes
-            number = self._held[key][0]
-            used.append(key)
+            number = self._blocks[key][0]
+            keys.append(key)
         # the first block last, so that no block outlives its predecessor
-        for key in reversed(used):
-            self._held.move_to_end(key)
+        for key in reversed(keys):
+            self._blocks.move_to_end(key)
         while self._bytes > self._most_bytes:
-            _, (_, dropped) = self._held.popitem(last=False)
-            self._bytes -= dropped.nbytes
+            _, (_, block_to_drop) = self._blocks.popitem(last=False)
+            self._bytes -= block_to_drop.nbytes
 
 
 def _whole_blocks(ids: Ids, *, leaving: int = 0) -> list[bytes]:
@@ -147,29 +147,29 @@ def read_on(
     Raises:
         ConfigError: The network doesn't support this.
     """
-    seen: dict[int, Tensor] = {}
+    states: dict[int, Tensor] = {}
     layers = sorted({site.layer for site in sites})
     start, total = len(before) * BLOCK, len(ids)
     cache = _cache_of(before)
     rest = torch.from_numpy(ids[start:]).long()[None].to(encoder.device)
     mask = torch.ones((1, total), dtype=torch.long, device=encoder.device)
     with torch.inference_mode():
-        with layer_hooks(encoder.blocks, layers, seen.__setitem__):
-            held = {cache_argument(encoder.network): cache}
-            encoder.network(input_ids=rest, attention_mask=mask, use_cache=True, **held)
-        if any(layer not in seen or seen[layer].shape[:2] != rest.shape for layer in layers):
+        with layer_hooks(encoder.blocks, layers, states.__setitem__):
+            cache_option = {cache_argument(encoder.network): cache}
+            encoder.network(input_ids=rest, attention_mask=mask, use_cache=True, **cache_option)
+        if any(layer not in states or states[layer].shape[:2] != rest.shape for layer in layers):
             raise ConfigError(f"{type(encoder.network).__name__} doesn't output a state per token")
-        sums = torch.stack([_sums(seen[layer][0], total - start) for layer in layers])
+        sums = torch.stack([_sums(states[layer][0], total - start) for layer in layers])
         if before:
             sums += before[-1].sums[:, None]
         first = (
             before[0].first
             if before
-            else torch.stack([seen[layer][0, 0].double() for layer in layers])
+            else torch.stack([states[layer][0, 0].double() for layer in layers])
         )
         means = _means(sums[:, -1], first, total)
         rows = [
-            seen[site.layer][0, -1].float()
+            states[site.layer][0, -1].float()
             if site.pooling == "last"
             else means[site.pooling][layers.index(site.layer)]
             for site in sites
@@ -211,7 +211,7 @@ def _sums(states: Tensor, count: int) -> Tensor:
 
 
 def _new_blocks(
-    cache: DynamicCache, sums: Tensor, first: Tensor, read: range, depth: int
+    cache: DynamicCache, sums: Tensor, first: Tensor, positions: range, depth: int
 ) -> list[PrefixBlock]:
     """Copies of the keys and values of each new block; a view would keep all of them in memory.
 
@@ -219,17 +219,19 @@ def _new_blocks(
         ConfigError: The cache lacks tokens at a block of the network that was run.
     """
     layers: list[Any] = cache.layers
-    held = [layer for layer in layers if layer.is_initialized]
-    if len(held) != depth or any(layer.keys.shape[-2] != read.stop for layer in held):
+    layers_in_use = [layer for layer in layers if layer.is_initialized]
+    if len(layers_in_use) != depth or any(
+        layer.keys.shape[-2] != positions.stop for layer in layers_in_use
+    ):
         raise ConfigError("the network doesn't keep the keys and values of each token")
     return [
         PrefixBlock(
-            tuple(layer.keys[..., begin : begin + BLOCK, :].clone() for layer in held),
-            tuple(layer.values[..., begin : begin + BLOCK, :].clone() for layer in held),
+            tuple(layer.keys[..., begin : begin + BLOCK, :].clone() for layer in layers_in_use),
+            tuple(layer.values[..., begin : begin + BLOCK, :].clone() for layer in layers_in_use),
             sums[:, number].clone(),
             first,
         )
-        for number, begin in enumerate(range(read.start, read.stop - BLOCK + 1, BLOCK))
+        for number, begin in enumerate(range(positions.start, positions.stop - BLOCK + 1, BLOCK))
     ]
 
 
@@ -283,7 +285,7 @@ class PrefixCachingEncoder(Encoder):
         return self._encoder.layers
 
     @property
-    def kept_bytes(self) -> int:
+    def cache_bytes(self) -> int:
         """The memory of the cached prefixes in bytes."""
         return self._store.nbytes
 
@@ -318,26 +320,26 @@ class PrefixCachingEncoder(Encoder):
             StoreError: A state isn't finite.
         """
         self.check_sites(sites)
-        wanted = tuple(dict.fromkeys(sites))
-        self._begin(wanted)
-        depth = max(site.layer for site in wanted)
+        distinct_sites = tuple(dict.fromkeys(sites))
+        self._begin(distinct_sites)
+        depth = max(site.layer for site in distinct_sites)
         long = [
             i for i, p in enumerate(prompts) if depth and not p.truncated and len(p.ids) > BLOCK
         ]
         short = sorted(set(range(len(prompts))) - set(long))
-        shape = (len(wanted), len(prompts), self.provenance.hidden_size)
+        shape = (len(distinct_sites), len(prompts), self.provenance.hidden_size)
         rows = np.empty(shape, dtype=np.float32)
         total = float(sum(len(prompt.ids) for prompt in prompts))
         with (progress or SilentProgress()).task("tokens", total=total) as advance:
-            plain = self._reader.states([prompts[i] for i in short], wanted)
-            rows[:, short] = np.stack([plain[site] for site in wanted])
+            plain = self._reader.states([prompts[i] for i in short], distinct_sites)
+            rows[:, short] = np.stack([plain[site] for site in distinct_sites])
             count = sum(len(prompts[i].ids) for i in short)
             self.read_tokens += count
             advance(float(count))
-            for place, found in self._read_long([prompts[i] for i in long]):
-                rows[:, long[place]] = found
+            for place, prompt_states in self._read_long([prompts[i] for i in long]):
+                rows[:, long[place]] = prompt_states
                 advance(float(len(prompts[long[place]].ids)))
-        states = dict(zip(wanted, rows, strict=True))
+        states = dict(zip(distinct_sites, rows, strict=True))
         require_finite(states, prompts, self.provenance.dtype)
         return states
 
@@ -388,7 +390,7 @@ def reason_against_prefix_cache(encoder: HubEncoder) -> str | None:
     """
     if encoder.packing is not None:
         return f"{encoder.made_by.encoder} is run packed, without a cache of keys and values"
-    reason = _unknown(encoder) or _unlike_the_rest(encoder.network)
+    reason = _reason_in_encoder(encoder) or _reason_in_network(encoder.network)
     if reason is not None:
         return reason
     name = type(encoder.network).__name__
@@ -401,7 +403,7 @@ def reason_against_prefix_cache(encoder: HubEncoder) -> str | None:
     return None
 
 
-def _unknown(encoder: HubEncoder) -> str | None:
+def _reason_in_encoder(encoder: HubEncoder) -> str | None:
     name = type(encoder.network).__name__
     if not type(encoder.network).__module__.startswith("transformers."):
         return f"{name} isn't part of transformers, so its behaviour at other lengths is unknown"
@@ -410,7 +412,7 @@ def _unknown(encoder: HubEncoder) -> str | None:
     return None
 
 
-def _unlike_the_rest(network: nn.Module) -> str | None:
+def _reason_in_network(network: nn.Module) -> str | None:
     """How a network differs from those whose only cache is each token's keys and values."""
     config: Any = network.config
     name = type(network).__name__
@@ -423,10 +425,10 @@ def _unlike_the_rest(network: nn.Module) -> str | None:
         kinds = {type(layer) for layer in DynamicCache(config=config).layers}
     except _ODD as error:
         return f"the cache of {name} is of an unknown kind: {type(error).__name__}"
-    known: set[type[DynamicLayer]] = {DynamicLayer}
+    full_kinds: set[type[DynamicLayer]] = {DynamicLayer}
     if config.model_type in _WINDOWED:
-        known.add(DynamicSlidingWindowLayer)
-    if not kinds <= known:
+        full_kinds.add(DynamicSlidingWindowLayer)
+    if not kinds <= full_kinds:
         names = sorted(kind.__name__ for kind in kinds)
         return f"the cache of {name} may lack the keys and values of some tokens: {names}"
     return None
@@ -443,11 +445,11 @@ def _worst_error(encoder: HubEncoder) -> float:
     layers = range(1, encoder.last_layer + 1)
     sites = tuple(Site(layer, pooling) for layer in layers for pooling in POOLINGS)
     _, blocks = read_on(encoder, ids, [], sites)
-    found = read_on(encoder, other, blocks[:1], sites)[0].cpu().numpy()
+    prefix_states = read_on(encoder, other, blocks[:1], sites)[0].cpu().numpy()
     prompt = TokenizedPrompt("probe", "probe", other, len(other))
     whole = encoder.states([prompt], sites)
     errors = [
         np.linalg.norm(row - whole[site][0]) / np.linalg.norm(whole[site][0])
-        for site, row in zip(sites, found, strict=True)
+        for site, row in zip(sites, prefix_states, strict=True)
     ]
     return float(np.max(errors))

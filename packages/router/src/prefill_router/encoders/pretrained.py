@@ -48,7 +48,7 @@ from prefill_router.encoders.devices import (
     weights_map,
 )
 from prefill_router.encoders.graphs import RecordedPasses
-from prefill_router.encoders.hub import HubEncoder, on_device, read_batch, too_large
+from prefill_router.encoders.hub import HubEncoder, move_to_device, read_batch, too_large
 from prefill_router.encoders.llama import fuse_blocks
 from prefill_router.encoders.packing import PACKED_BATCH_TOKENS, use_packing
 from prefill_router.encoders.provenance import (
@@ -71,7 +71,7 @@ def hub_errors(request: EncoderRequest) -> AbstractContextManager[None]:
     return loading_errors(request, StrictDataclassError)
 
 
-def prepare(request: EncoderRequest) -> None:
+def prepare_loading(request: EncoderRequest) -> None:
     """Check the options before anything is loaded, and silence the loaders.
 
     Raises:
@@ -124,7 +124,7 @@ def commit_of(request: EncoderRequest, *names: str) -> str | None:
 
 def tokenizer_files(source: str, commit: str | None) -> list[Path]:
     """The existing files of a tokenizer, in the order of `TOKENIZER_FILES`."""
-    found = [
+    paths = [
         cached_file(
             source,
             name,
@@ -134,7 +134,7 @@ def tokenizer_files(source: str, commit: str | None) -> list[Path]:
         )
         for name in TOKENIZER_FILES
     ]
-    return [Path(path) for path in found if path is not None]
+    return [Path(path) for path in paths if path is not None]
 
 
 CUT_BY_CONFIG = frozenset(
@@ -256,7 +256,7 @@ def find_blocks(network: nn.Module, count: int) -> nn.ModuleList:
             f"{type(network).__name__} has no list of its {count} blocks, so its layers can't be "
             "read; choose another encoder"
         )
-    return min(lists, key=lambda found: found[:2])[2]
+    return min(lists, key=lambda entry: entry[:2])[2]
 
 
 def keep_blocks(blocks: nn.ModuleList, count: int) -> None:
@@ -311,29 +311,29 @@ def load_hub_encoder(request: EncoderRequest) -> HubEncoder | TokenizingEncoder:
         ConfigError: It can't be found or reached, or an option is invalid.
         ProvenanceError: It isn't the expected encoder.
     """
-    prepare(request)
+    prepare_loading(request)
     devices = devices_of(request.device)
     device = devices[0]
     if device.type == "cpu":
         keep_torch_within_quota()
     dtype = dtype_of(request.dtype, device)
     with hub_errors(request):
-        found = describe_encoder(request, dtype)
-        last = last_layer(request.layers, found.text.num_hidden_layers)
+        description = describe_encoder(request, dtype)
+        last = last_layer(request.layers, description.text.num_hidden_layers)
         if not request.with_weights:
-            return TokenizingEncoder(found.made_by, found.tokenizer, last)
-        cut = cut_config(found.text, max(last, 2))
-        network = _load_to(devices, request, found, cut, dtype)
+            return TokenizingEncoder(description.made_by, description.tokenizer, last)
+        cut = cut_config(description.text, max(last, 2))
+        network = _load_to(devices, request, description, cut, dtype)
     blocks = find_blocks(network, cut.num_hidden_layers)
     keep_blocks(blocks, max(last, 2))
     if not _is_spread(network):
-        network = on_device(network, device, request.source)
+        network = move_to_device(network, device, request.source)
     fuse_blocks(network, blocks)
     most = request.batch_tokens or min(batch_tokens_on(d, cut, dtype) for d in devices)
-    encoder = HubEncoder(found.made_by, found.tokenizer, network, blocks, last, most)
+    encoder = HubEncoder(description.made_by, description.tokenizer, network, blocks, last, most)
     if request.as_network:
         return encoder
-    return packed_where_possible(
+    return pack_if_possible(
         encoder, batch_tokens=request.batch_tokens, compile_blocks=request.compile_blocks
     )
 
@@ -341,7 +341,7 @@ def load_hub_encoder(request: EncoderRequest) -> HubEncoder | TokenizingEncoder:
 def _load_to(
     devices: tuple[torch.device, ...],
     request: EncoderRequest,
-    found: EncoderDescription,
+    description: EncoderDescription,
     config: Any,
     dtype: torch.dtype,
 ) -> nn.Module:
@@ -357,29 +357,29 @@ def _load_to(
         network = load_network(
             request.source,
             config,
-            revision=found.commit,
+            revision=description.commit,
             dtype=dtype,
-            is_part=found.is_part,
+            is_part=description.is_part,
             trust_remote_code=request.trust_remote_code,
             weights=weights,
         )
     except torch.OutOfMemoryError:
         network = None
-    if network is None or {"cpu", "disk"} & {*_places(network)}:
+    if network is None or {"cpu", "disk"} & {*_device_names(network)}:
         raise too_large(devices, request.source)
     return network
 
 
-def _places(network: Any) -> list[str]:
+def _device_names(network: Any) -> list[str]:
     """The kinds and numbers of the devices that parts of the network were loaded to."""
     return [str(place) for place in getattr(network, "hf_device_map", {}).values()]
 
 
 def _is_spread(network: nn.Module) -> bool:
-    return len(set(_places(network))) > 1
+    return len(set(_device_names(network))) > 1
 
 
-def packed_where_possible(
+def pack_if_possible(
     encoder: HubEncoder, *, batch_tokens: int | None = None, compile_blocks: bool = True
 ) -> HubEncoder:
     """The encoder with packed prompts, if its family and its device allow that; else itself.
@@ -405,7 +405,7 @@ def packed_where_possible(
     if encoder.device.type != "cuda":
         return replace(packed, compiler=compiler)
     read = partial(read_batch, encoder.network, encoder.blocks)
-    return replace(packed, compiler=compiler, recorded=RecordedPasses(packing, read))
+    return replace(packed, compiler=compiler, passes=RecordedPasses(packing, read))
 
 
 _FACTS = "gguf.json"
@@ -427,23 +427,23 @@ def load_gguf_encoder(request: EncoderRequest) -> HubEncoder | TokenizingEncoder
         MissingExtraError: The package `gguf` isn't installed, and the file isn't in the cache.
         ProvenanceError: It isn't the encoder that is expected.
     """
-    prepare(request)
+    prepare_loading(request)
     file = Path(request.source)
     dtype = dtype_of(request.dtype, device_of(request.device))
     with hub_errors(request):
         revision = file_revision(file)
-        folder = _dequantised(file, revision, dtype)
+        folder = _dequantise_once(file, revision, dtype)
         facts = json.loads((folder / _FACTS).read_text(encoding="utf-8"))
-    found = replace(
+    folder_request = replace(
         request,
         source=str(folder),
         file_revision=revision,
         quantisation=facts["quantisation"],
     )
-    return load_hub_encoder(found)
+    return load_hub_encoder(folder_request)
 
 
-def _dequantised(file: Path, revision: str, dtype: torch.dtype) -> Path:
+def _dequantise_once(file: Path, revision: str, dtype: torch.dtype) -> Path:
     """The folder of the cache with the file's network in this type; made where it isn't there."""
     name = f"{revision.replace(':', '-')}-{dtype_name(dtype)}-{version('transformers')}"
     cache = default_cache() / "gguf"
@@ -516,8 +516,8 @@ class _GgufHeader:
         Raises:
             ConfigError: It is no such file, or holds no network.
         """
-        with file.open("rb") as opened:
-            if opened.read(len(_MAGIC)) != _MAGIC:
+        with file.open("rb") as stream:
+            if stream.read(len(_MAGIC)) != _MAGIC:
                 raise ConfigError(f"{file} is no GGUF file: it doesn't begin with GGUF")
         with optional_imports("an encoder in a GGUF file"):
             from gguf import GGUFReader
@@ -533,8 +533,8 @@ class _GgufHeader:
             sizes[tensor.tensor_type.name] += int(tensor.n_elements)
         if not architecture or not sizes:
             raise ConfigError(f"{file} holds no network: it has no architecture, or no tensors")
-        tables = [one for one in reader.tensors if one.name.startswith("rope_")]
-        freqs = [np.array(one.data, np.float32) for one in tables if one.name == _FREQUENCIES]
+        tables = [tensor for tensor in reader.tensors if tensor.name.startswith("rope_")]
+        freqs = [np.array(table.data, np.float32) for table in tables if table.name == _FREQUENCIES]
         scaling = f"{architecture}.rope.scaling"
         return cls(
             file,
@@ -573,10 +573,10 @@ def _scale_positions(config: Any, header: _GgufHeader) -> None:
     base = config.rope_parameters.get("full_attention", config.rope_parameters)
     if header.slowed is not None:
         base |= _llama3(float(header.slowed.max()))
-        found = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))[0]
-        width = 2 * len(found)
+        frequencies = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))[0]
+        width = 2 * len(frequencies)
         plain = base["rope_theta"] ** (-torch.arange(0, width, 2) / width)
-        if not np.allclose(plain / found, header.slowed, rtol=1e-3):
+        if not np.allclose(plain / frequencies, header.slowed, rtol=1e-3):
             raise header.refusal("its positions are scaled in a way of its own")
     elif header.scaling == "linear":
         base |= {"rope_type": "linear", "factor": header.factor}

@@ -69,8 +69,8 @@ class PromptTable:
         sorted_keys = keys[order]
         first = np.ones(len(order), dtype=np.bool_)
         first[1:] = sorted_keys[1:] != sorted_keys[:-1]
-        kept = order[first]
-        return cls(sorted_keys[first], places[kept], lengths[kept], truncated[kept])
+        rows = order[first]
+        return cls(sorted_keys[first], places[rows], lengths[rows], truncated[rows])
 
     @staticmethod
     def _of_block(
@@ -89,14 +89,14 @@ class PromptTable:
     def chunks(self, budget: int, most: int) -> list[slice]:
         """Consecutive prompts within a budget of tokens (or one prompt), at most so many each."""
         total = np.cumsum(self.lengths, dtype=np.int64)
-        found, start = list[slice](), 0
+        slices, start = list[slice](), 0
         while start < len(self):
             before = total[start] - self.lengths[start]
             fitting = int(np.searchsorted(total, before + budget, side="right"))
             end = min(max(fitting, start + 1), start + most)
-            found.append(slice(start, min(end, len(self))))
+            slices.append(slice(start, min(end, len(self))))
             start = end
-        return found
+        return slices
 
 
 @final
@@ -126,14 +126,14 @@ class QueryLines(PromptTexts):
         """
         try:
             with self.path.open("rb") as file:
-                return [_query(file, place) for place in places.tolist()]
+                return [_read_query(file, place) for place in places.tolist()]
         except (OSError, ValueError, TypeError) as error:
             raise CorruptError(
                 f"{self.path} can't be read: {error}; remove its folder, and encode again"
             ) from None
 
 
-def tokenised_table(
+def tokenise_queries(
     queries: Sequence[Query] | QueryFile,
     encoder: Encoder,
     *,
@@ -152,53 +152,55 @@ def tokenised_table(
         PromptError: A prompt can't be encoded.
     """
     if isinstance(queries, QueryFile) and cache is not None:
-        return _kept_table(queries, encoder, cache, progress or SilentProgress())
-    listed = [*chain(*queries.blocks())] if isinstance(queries, QueryFile) else queries
-    tokenised = encoder.tokenize(listed)
-    return PromptTable.of([(tokenised, np.arange(len(listed)))]), QueryList(listed)
+        return _cached_table(queries, encoder, cache, progress or SilentProgress())
+    query_list = [*chain(*queries.blocks())] if isinstance(queries, QueryFile) else queries
+    prompts = encoder.tokenize(query_list)
+    return PromptTable.of([(prompts, np.arange(len(query_list)))]), QueryList(query_list)
 
 
-def _kept_table(
+def _cached_table(
     queries: QueryFile, encoder: Encoder, cache: Path, progress: Progress
 ) -> tuple[PromptTable, PromptTexts]:
     """The table in the cache, where one process at a time makes what is missing."""
-    what = [_VERSION, files.file_digest(queries.path), encoder.provenance.to_dict()]
-    name = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:24]
+    identity = [_VERSION, files.file_digest(queries.path), encoder.provenance.to_dict()]
+    name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:24]
     folder = cache / PLANS / name
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # the prompts are private
     with files.writer_lock(folder.parent, name, wait=True):
-        found = _read(folder)
-        if found is None:
+        table = _read(folder)
+        if table is None:
             with files.replacing_folder(folder) as temporary:
-                _write(_written(queries, encoder, temporary / _LINES, progress), temporary)
-            found = _read(folder)
-    if found is None:
+                _write(_write_lines(queries, encoder, temporary / _LINES, progress), temporary)
+            table = _read(folder)
+    if table is None:
         raise CorruptError(f"{folder} isn't what was just written; check the disk")
-    return found, QueryLines(folder / _LINES)
+    return table, QueryLines(folder / _LINES)
 
 
-def _written(queries: QueryFile, encoder: Encoder, lines: Path, progress: Progress) -> PromptTable:
+def _write_lines(
+    queries: QueryFile, encoder: Encoder, lines: Path, progress: Progress
+) -> PromptTable:
     """Tokenise block after block, and write the queries to lines."""
 
     def blocks() -> Iterator[tuple[list[TokenizedPrompt], Places]]:
         with lines.open("wb") as file, progress.task("prompts", total=len(queries)) as advance:
             for block in queries.blocks():
                 begin = file.tell()
-                sizes = [file.write(_line(query)) for query in block]
+                sizes = [file.write(_encode_query(query)) for query in block]
                 yield encoder.tokenize(block), begin + np.cumsum([0, *sizes[:-1]])
                 advance(len(block))
 
     return PromptTable.of(blocks())
 
 
-def _line(query: Query) -> bytes:
+def _encode_query(query: Query) -> bytes:
     plain = query.prompt
     if not isinstance(plain, str):
         return json.dumps([query.id, [[m.role, m.content] for m in plain]]).encode() + b"\n"
     return json.dumps([query.id, plain]).encode() + b"\n"
 
 
-def _query(file: Any, offset: int) -> Query:
+def _read_query(file: Any, offset: int) -> Query:
     file.seek(offset)
     name, plain = json.loads(file.readline())
     prompt = plain if isinstance(plain, str) else tuple(Message(*turn) for turn in plain)

@@ -57,18 +57,20 @@ def folder_revision(folder: Path) -> str:
 def file_revision(file: Path) -> str:
     """Digest of an encoder that is one file: `sha256:...`, or `sampled:...` for a big one."""
     is_whole = file.stat().st_size <= _WHOLE_BYTES
-    content = file_digest(file) if is_whole else _sampled(file)
+    content = file_digest(file) if is_whole else _sample_digest(file)
     return f"{'sha256' if is_whole else 'sampled'}:{content[:40]}"
 
 
 def tree_revision(folder: Path) -> str:
     """Digest of a local encoder with parts in subfolders, such as `1_Pooling`."""
-    found = [path for path in sorted(folder.rglob("*")) if path.is_file() and _counts(path, folder)]
-    weights = [path for path in found if path.suffix in _WEIGHT_TYPES]
-    return _revision(folder, [path for path in found if path not in weights], weights)
+    paths = [
+        path for path in sorted(folder.rglob("*")) if path.is_file() and _is_hashed(path, folder)
+    ]
+    weights = [path for path in paths if path.suffix in _WEIGHT_TYPES]
+    return _revision(folder, [path for path in paths if path not in weights], weights)
 
 
-def _counts(path: Path, folder: Path) -> bool:
+def _is_hashed(path: Path, folder: Path) -> bool:
     is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
     return not is_hidden and path.suffix in (*_SMALL_TYPES, *_WEIGHT_TYPES)
 
@@ -77,7 +79,7 @@ def _revision(folder: Path, small: list[Path], weights: list[Path]) -> str:
     is_whole = sum(path.stat().st_size for path in weights) <= _WHOLE_BYTES
     digest = hashlib.sha256()
     for path in [*small, *weights]:
-        content = file_digest(path) if is_whole or path in small else _sampled(path)
+        content = file_digest(path) if is_whole or path in small else _sample_digest(path)
         digest.update(f"{path.relative_to(folder).as_posix()} {content}\n".encode())
     return f"{'sha256' if is_whole else 'sampled'}:{digest.hexdigest()[:40]}"
 
@@ -87,15 +89,15 @@ def template_digest(template: str, chat_template: object, files: list[Path], tok
     digest = hashlib.sha256(template.encode())
     if template == "chat":
         digest.update(str(chat_template).encode())
-    kept = [path for path in files if path.suffix != ".jinja"]
-    for path in kept:
+    tokenizer_parts = [path for path in files if path.suffix != ".jinja"]
+    for path in tokenizer_parts:
         digest.update(f"\n{path.name} {file_digest(path)}".encode())
-    if not kept:
+    if not tokenizer_parts:
         digest.update(repr(sorted(tokenizer.get_vocab().items())).encode())
     return digest.hexdigest()[:40]
 
 
-def _sampled(path: Path) -> str:
+def _sample_digest(path: Path) -> str:
     size = path.stat().st_size
     digest = hashlib.sha256(str(size).encode())
     with path.open("rb") as file:
@@ -139,7 +141,7 @@ def loading_errors(request: EncoderRequest, *others: type[Exception]) -> Iterato
     try:
         yield
     except (OSError, SafetensorError) as error:
-        raise ConfigError(_not_found(request, error)) from None
+        raise ConfigError(_explain_missing(request, error)) from None
     except _MALFORMED + others as error:
         raise ConfigError(f"{request.source} can't be loaded: {_first_line(error)}") from None
 
@@ -191,45 +193,45 @@ def provenance_of(
 
 def _quantisation(text: Any) -> str | None:
     """How a checkpoint's weights are quantised, such as `fp8` or `gptq-4`; None if they aren't."""
-    found = getattr(text, "quantization_config", None)
-    if found is None:
+    config = getattr(text, "quantization_config", None)
+    if config is None:
         return None
-    settings = found if isinstance(found, dict) else found.to_dict()
+    settings = config if isinstance(config, dict) else config.to_dict()
     method = str(getattr(settings["quant_method"], "value", settings["quant_method"]))
     bits = settings.get("bits")
     return method if bits is None else f"{method}-{bits}"
 
 
-def last_layer(wanted: tuple[int, ...] | None, count: int) -> int:
+def last_layer(requested_layers: tuple[int, ...] | None, count: int) -> int:
     """The last of the requested layers; `count` by default.
 
     Raises:
         ConfigError: There are no layers, or one doesn't exist.
     """
-    layers = range(count + 1) if wanted is None else wanted
+    layers = range(count + 1) if requested_layers is None else requested_layers
     if not layers or min(layers) < 0 or max(layers) > count:
         raise ConfigError(f"layers are {list(layers)}; this encoder has the layers 0 to {count}")
     return max(layers)
 
 
-def check_dtype(asked: str | None) -> None:
+def check_dtype(name: str | None) -> None:
     """Check that a requested type exists.
 
     Raises:
         ConfigError: There is no type of that name.
     """
-    if asked is not None and asked not in DTYPES:
-        raise ConfigError(f"dtype is {asked!r}; it must be one of {list(DTYPES)}")
+    if name is not None and name not in DTYPES:
+        raise ConfigError(f"dtype is {name!r}; it must be one of {list(DTYPES)}")
 
 
-def check_device(asked: str | None) -> None:
+def check_device(name: str | None) -> None:
     """Check that the name of a requested device is one, for encoders that run on the processor.
 
     Raises:
         ConfigError: No device has such a name.
     """
-    if asked is not None and _DEVICE.fullmatch(asked) is None:
-        raise ConfigError(f"the device {asked!r} is unknown; try cpu, cuda or cuda:1")
+    if name is not None and _DEVICE.fullmatch(name) is None:
+        raise ConfigError(f"the device {name!r} is unknown; try cpu, cuda or cuda:1")
 
 
 def processor_dtype() -> str:
@@ -245,25 +247,25 @@ def processor_dtype() -> str:
     return "float32" if _BF16_FLAGS.isdisjoint(flags.split()) else "bfloat16"
 
 
-def _template(asked: str, tokenizer: Any, source: str) -> Template:
-    if asked not in ("auto", "chat", "plain"):
-        raise ConfigError(f"template is {asked!r}; it must be auto, chat or plain")
+def _template(choice: str, tokenizer: Any, source: str) -> Template:
+    if choice not in ("auto", "chat", "plain"):
+        raise ConfigError(f"template is {choice!r}; it must be auto, chat or plain")
     has_template = tokenizer.chat_template is not None
-    if asked == "chat" and not has_template:
+    if choice == "chat" and not has_template:
         raise ConfigError(f"{source} has no chat template; encode with --template plain")
-    return "chat" if has_template and asked != "plain" else "plain"
+    return "chat" if has_template and choice != "plain" else "plain"
 
 
 def _max_tokens(request: EncoderRequest, text: Any, tokenizer: Any) -> int:
     limit = token_limit(text, tokenizer)
-    asked = request.max_tokens
-    if asked is None:
+    max_tokens = request.max_tokens
+    if max_tokens is None:
         return int(min(MOST_TOKENS, limit))
     if request.expected is not None:
-        return int(min(asked, limit))  # a difference is reported with the others
-    if not 1 <= asked <= limit:
-        raise ConfigError(f"max_tokens is {asked}; this encoder supports 1 to {limit} tokens")
-    return asked
+        return int(min(max_tokens, limit))  # a difference is reported with the others
+    if not 1 <= max_tokens <= limit:
+        raise ConfigError(f"max_tokens is {max_tokens}; this encoder supports 1 to {limit} tokens")
+    return max_tokens
 
 
 def token_limit(text: Any, tokenizer: Any) -> int:
@@ -281,7 +283,7 @@ def counted_padding(text: Any) -> int | None:
     return int(text.pad_token_id) if text.model_type in _COUNTED_FROM_PADDING else None
 
 
-def _not_found(request: EncoderRequest, error: Exception) -> str:
+def _explain_missing(request: EncoderRequest, error: Exception) -> str:
     first = _first_line(error)
     if request.is_local:
         return f"the files of the encoder {request.source} can't be read: {first}"

@@ -34,7 +34,7 @@ from prefill_router.activations import (
 )
 from prefill_router.data import Query, QueryFile, RoutingDataset, prompt_key
 from prefill_router.encoders.base import Encoder
-from prefill_router.encoders.prompt_table import PromptTable, PromptTexts, tokenised_table
+from prefill_router.encoders.prompt_table import PromptTable, PromptTexts, tokenise_queries
 from prefill_router.encoders.threads import default_threads
 from prefill_router.errors import ConfigError, CorruptError, StoreError, name_option
 from prefill_router.files import remove_stale_locks
@@ -62,7 +62,7 @@ class EncodingPlan:
         table: All distinct prompts.
         texts: Finds the queries of the table.
         chunks: The chunks that are left for this process.
-        done: The number of prompts that are in the store already.
+        in_store: The number of prompts that are in the store already.
     """
 
     out: PathOrUrl
@@ -70,7 +70,7 @@ class EncodingPlan:
     table: PromptTable
     texts: PromptTexts
     chunks: tuple[Chunk, ...]
-    done: int
+    in_store: int
 
     @property
     def prompts(self) -> int:
@@ -123,7 +123,7 @@ class EncodingPlan:
         return self.left * row
 
     def check_space(self) -> None:
-        """Check that there is enough disk space; of a store at a URL nothing is known.
+        """Check that there is enough disk space; the space at a URL isn't known.
 
         Raises:
             StoreError: There isn't.
@@ -177,7 +177,7 @@ def plan_encoding(
 ) -> EncodingPlan:
     """Tokenise the queries, check what is in the store, and plan the rest.
 
-    Nothing is written, but to the cache for a file of queries.
+    Nothing is written, except to the cache for a file of queries.
 
     Args:
         queries: The queries to encode.
@@ -199,21 +199,21 @@ def plan_encoding(
     if not 0 <= index < count:
         raise ConfigError(f"the shard is {index}/{count}; for n processes it must be 0/n to n-1/n")
     encoder.check_sites(sites)
-    given = queries.queries if isinstance(queries, RoutingDataset) else queries
-    table, texts = tokenised_table(given, encoder, cache=cache, progress=progress)
+    query_source = queries.queries if isinstance(queries, RoutingDataset) else queries
+    table, texts = tokenise_queries(query_source, encoder, cache=cache, progress=progress)
     place = location(out)
-    held = np.zeros(len(table), dtype=np.bool_)
+    is_stored = np.zeros(len(table), dtype=np.bool_)
     if find_files(place, [MANIFEST]):
-        held = ActivationStore.open(place).holds(table.keys)
+        is_stored = ActivationStore.open(place).holds(table.keys)
     chunks = table.chunks(chunk_tokens, CHUNK_ROWS)[index::count]
-    left = (part.start + np.flatnonzero(~held[part]) for part in chunks)
+    chunks_left = (part.start + np.flatnonzero(~is_stored[part]) for part in chunks)
     return EncodingPlan(
         place,
         Layout(tuple(sorted(set(sites))), encoder.provenance.hidden_size, rounding),
         table,
         texts,
-        tuple(chunk for chunk in left if len(chunk)),
-        int(held.sum()),
+        tuple(chunk for chunk in chunks_left if len(chunk)),
+        int(is_stored.sum()),
     )
 
 
@@ -237,7 +237,7 @@ def run_encoding(
         ProvenanceError: The store holds states of another encoder, other sites or another type.
         StoreError: The folder isn't a store, the disk is full, or a state isn't finite.
     """
-    prepare(plan, encoder.provenance)
+    prepare_encoding(plan, encoder.provenance)
     encoder.expect_tokens(plan.tokens_left, progress=progress)
     start = time.perf_counter()
     encoder = encoder.with_workers(workers or default_threads())
@@ -280,7 +280,7 @@ def encode_dataset(
     return ActivationStore.open(out)
 
 
-def prepare(plan: EncodingPlan, provenance: Provenance) -> None:
+def prepare_encoding(plan: EncodingPlan, provenance: Provenance) -> None:
     """Make the store, check that it suits the plan, and remove what killed writers left there."""
     prepare_store(plan.out, provenance, plan.layout)
     plan.check_space()

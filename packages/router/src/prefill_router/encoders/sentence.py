@@ -18,7 +18,7 @@ from prefill_router.encoders.base import (
     VectorEncoder,
     check_prompt,
     check_vector_options,
-    estimated_tokens,
+    estimate_text_tokens,
     vector_prompt,
 )
 from prefill_router.encoders.parallel import ParallelEncoder, share_weights
@@ -68,14 +68,14 @@ class SentenceEncoder(VectorEncoder):
 
     def vectors(self, prompts: Sequence[TokenizedPrompt]) -> States:
         """The embedding of each prompt, in order."""
-        found = self.model.encode(
+        embeddings = self.model.encode(
             [prompt.text for prompt in prompts],
             prompt=self.prompt,
             batch_size=len(prompts),
             show_progress_bar=False,
             convert_to_numpy=True,
         )
-        return np.asarray(found, dtype=np.float32)
+        return np.asarray(embeddings, dtype=np.float32)
 
     def with_workers(self, count: int) -> Encoder:
         """The encoder with so many batches at once on a processor; on a GPU it is itself."""
@@ -97,12 +97,12 @@ def load_sentence_encoder(request: EncoderRequest, *, prompt: str) -> SentenceEn
         MissingExtraError: sentence-transformers isn't installed.
         ProvenanceError: It isn't the expected encoder.
     """
-    transformer = _library(request.name)
+    transformer = _import_transformer(request.name)
     from prefill_router.encoders.devices import batch_tokens_on, device_of
-    from prefill_router.encoders.pretrained import commit_of, hub_errors, prepare
+    from prefill_router.encoders.pretrained import commit_of, hub_errors, prepare_loading
 
     check_vector_options(request)
-    prepare(request)
+    prepare_loading(request)
     device = device_of(request.device)
     with hub_errors(request):
         commit = commit_of(request, "modules.json", "config.json")
@@ -121,7 +121,7 @@ def load_sentence_encoder(request: EncoderRequest, *, prompt: str) -> SentenceEn
     return SentenceEncoder(made_by, model, text, most)
 
 
-def _library(name: str) -> Any:
+def _import_transformer(name: str) -> Any:
     with optional_imports(f"the encoder {name}"):
         from sentence_transformers import SentenceTransformer
     return SentenceTransformer
@@ -137,12 +137,12 @@ def _dtype(request: EncoderRequest) -> dict[str, Any] | None:
 
 def _prompt(model: Any, name: str, encoder: str) -> str:
     """The text of one of the model's prompts."""
-    known: dict[str, str] = model.prompts or {}
-    if name and name not in known:
+    prompts: dict[str, str] = model.prompts or {}
+    if name and name not in prompts:
         raise ConfigError(
-            f"{encoder} names the prompt {name!r}; the model has {sorted(known) or 'none'}"
+            f"{encoder} names the prompt {name!r}; the model has {sorted(prompts) or 'none'}"
         )
-    return known.get(name or model.default_prompt_name or "") or ""
+    return prompts.get(name or model.default_prompt_name or "") or ""
 
 
 def _provenance(request: EncoderRequest, model: Any, prompt: str, commit: str | None) -> Provenance:
@@ -161,17 +161,18 @@ def _provenance(request: EncoderRequest, model: Any, prompt: str, commit: str | 
 
 def _max_tokens(request: EncoderRequest, model: Any) -> int:
     """The limit of tokens, which is set in the model if it differs from its own."""
-    found = model.max_seq_length
-    limit = int(found) if isinstance(found, int | float) and 0 < found < _NO_LIMIT else _NO_LIMIT
-    asked = request.max_tokens
-    if asked is None or asked == limit:
+    own_limit = model.max_seq_length
+    has_limit = isinstance(own_limit, int | float) and 0 < own_limit < _NO_LIMIT
+    limit = int(own_limit) if has_limit else _NO_LIMIT
+    max_tokens = request.max_tokens
+    if max_tokens is None or max_tokens == limit:
         return limit
-    if request.expected is not None and asked > limit:
+    if request.expected is not None and max_tokens > limit:
         return limit  # a difference is reported with the others
-    if not 1 <= asked <= limit or not hasattr(model[0], "max_seq_length"):
-        raise ConfigError(f"max_tokens is {asked}; this encoder supports 1 to {limit} tokens")
-    model.max_seq_length = asked
-    return asked
+    if not 1 <= max_tokens <= limit or not hasattr(model[0], "max_seq_length"):
+        raise ConfigError(f"max_tokens is {max_tokens}; this encoder supports 1 to {limit} tokens")
+    model.max_seq_length = max_tokens
+    return max_tokens
 
 
 def _token_ids(tokenizer: Any, texts: list[str]) -> list[Sequence[int]]:
@@ -182,8 +183,8 @@ def _token_ids(tokenizer: Any, texts: list[str]) -> list[Sequence[int]]:
     if not texts:
         return []
     if isinstance(tokenizer, PreTrainedTokenizerBase):
-        found: list[Sequence[int]] = tokenizer(texts, truncation=False, verbose=False)["input_ids"]
-        return found
+        ids: list[Sequence[int]] = tokenizer(texts, truncation=False, verbose=False)["input_ids"]
+        return ids
     if isinstance(tokenizer, Tokenizer):
         return [row.ids for row in tokenizer.encode_batch(texts, add_special_tokens=False)]
-    return [range(estimated_tokens(text)) for text in texts]
+    return [range(estimate_text_tokens(text)) for text in texts]

@@ -31,7 +31,7 @@ from prefill_router.encoders.base import (
     VectorEncoder,
     check_prompt,
     check_vector_options,
-    tokenized,
+    pair_tokens,
 )
 from prefill_router.encoders.devices import batch_tokens_on, device_of, dtype_name, dtype_of
 from prefill_router.encoders.hub import TokenBatch, pad
@@ -40,7 +40,7 @@ from prefill_router.encoders.pretrained import (
     commit_of,
     config_and_tokenizer,
     hub_errors,
-    prepare,
+    prepare_loading,
     text_config,
     tokenizer_files,
 )
@@ -94,7 +94,7 @@ class SignalsEncoder(VectorEncoder):
         texts = [prompt_text(query.prompt) for query in queries]
         ids = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
         limit = self.made_by.max_tokens
-        return tokenized(queries, ids, max_tokens=limit, encoder=self.made_by.encoder)
+        return pair_tokens(queries, ids, max_tokens=limit, encoder=self.made_by.encoder)
 
     def vectors(self, prompts: Sequence[TokenizedPrompt]) -> States:
         """The signals of each prompt, in order."""
@@ -125,7 +125,7 @@ def load_signals_encoder(request: EncoderRequest) -> SignalsEncoder:
         ProvenanceError: It isn't the expected encoder.
     """
     check_vector_options(request)
-    prepare(request)
+    prepare_loading(request)
     device = device_of(request.device)
     dtype = dtype_of(request.dtype or "float32", device)
     with hub_errors(request):
@@ -172,8 +172,8 @@ def _provenance(
 ) -> Provenance:
     text = text_config(config)
     limit = token_limit(text, tokenizer) - (start is not None)
-    asked = replace(request, template="plain")
-    made_by = provenance_of(asked, text, tokenizer, files, commit, dtype_name(dtype))
+    plain_request = replace(request, template="plain")
+    made_by = provenance_of(plain_request, text, tokenizer, files, commit, dtype_name(dtype))
     most = min(made_by.max_tokens, limit)
     return replace(made_by, max_tokens=most, num_layers=1, hidden_size=len(SIGNALS))
 
@@ -187,14 +187,14 @@ def _scores(model: Any, batch: TokenBatch) -> Tensor:
     real = batch.mask[:, 1:] == 1
     states, following = hidden[real], batch.ids[:, 1:][real]
     size = max(1, _CHUNK_NUMBERS // _vocabulary(model))
-    found = torch.zeros((len(states), 2), device=states.device)
+    values = torch.zeros((len(states), 2), device=states.device)
     for first in range(0, len(states), size):
         rows = slice(first, first + size)
         logs = _logits(model, states[rows]).float().log_softmax(dim=-1)
-        found[rows, 0] = logs.gather(1, following[rows, None])[:, 0]
-        found[rows, 1] = torch.special.entr(logs.exp()).sum(dim=-1)
+        values[rows, 0] = logs.gather(1, following[rows, None])[:, 0]
+        values[rows, 1] = torch.special.entr(logs.exp()).sum(dim=-1)
     scores = torch.zeros((*real.shape, 2), device=states.device)
-    scores[real] = found
+    scores[real] = values
     return scores
 
 

@@ -18,9 +18,9 @@ def default_threads() -> int:
     as one. ONNX Runtime's own default would also bind its threads to cores, which slows down
     processes that share a machine.
     """
-    chosen = os.environ.get("OMP_NUM_THREADS", "")
-    if chosen.isdecimal():
-        return max(1, int(chosen))
+    setting = os.environ.get("OMP_NUM_THREADS", "")
+    if setting.isdecimal():
+        return max(1, int(setting))
     cores = len(_physical_cores())
     return max(1, min(cores, math.ceil(min(processor_quota(), cores))))
 

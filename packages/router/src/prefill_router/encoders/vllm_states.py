@@ -34,7 +34,7 @@ from prefill_router.encoders.base import (
 )
 from prefill_router.encoders.devices import dtype_name, dtype_of
 from prefill_router.encoders.hub import TokenBatch
-from prefill_router.encoders.pretrained import describe_encoder, hub_errors, prepare
+from prefill_router.encoders.pretrained import describe_encoder, hub_errors, prepare_loading
 from prefill_router.encoders.provenance import last_layer
 from prefill_router.encoders.run import EncodingPlan
 from prefill_router.errors import ConfigError, CorruptError, StoreError
@@ -60,7 +60,7 @@ class VllmStates(NetworkEncoder):
     Attributes:
         made_by: The provenance of the states.
         tokenizer: The network's tokenizer.
-        read_layers: The layers that vLLM was told to extract, ascending.
+        read_layers: The layers that vLLM had to extract, ascending.
         folder: The connector's folder.
         names: The file of each sequence of tokens, by its digest.
     """
@@ -73,7 +73,7 @@ class VllmStates(NetworkEncoder):
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """The layers that vLLM was told to extract."""
+        """The layers that vLLM had to extract."""
         return self.read_layers
 
     def read_batches(
@@ -87,21 +87,26 @@ class VllmStates(NetworkEncoder):
                 didn't compute all that is in it.
         """
         for number, prompt in enumerate(prompts):
-            yield [number], self._pooled(prompt, sites)[:, None]
+            yield [number], self._pool_states(prompt, sites)[:, None]
 
     def split(self, plan: EncodingPlan) -> tuple[EncodingPlan, EncodingPlan]:
         """The part of a plan whose prompts have files, and the part whose prompts have none."""
-        found = [(chunk, self._have(plan.queries_of(chunk))) for chunk in plan.chunks]
-        parts = ([chunk[has == wanted] for chunk, has in found] for wanted in (True, False))
+        chunks_with_flags = [
+            (chunk, self._have_files(plan.queries_of(chunk))) for chunk in plan.chunks
+        ]
+        parts = (
+            [chunk[flags == has_file] for chunk, flags in chunks_with_flags]
+            for has_file in (True, False)
+        )
         with_files, lacking = (tuple(filter(len, chunks)) for chunks in parts)
         return replace(plan, chunks=with_files), replace(plan, chunks=lacking)
 
-    def require_files(self, lacking: EncodingPlan, *, found: int) -> None:
+    def require_files(self, lacking: EncodingPlan, *, with_file: int) -> None:
         """Check that no prompt lacks a file.
 
         Args:
             lacking: The part of the plan whose prompts have none.
-            found: The number of prompts that have one, or are in the store.
+            with_file: The number of prompts that have one, or are in the store.
 
         Raises:
             StoreError: Some do; the message says how to get their files.
@@ -109,7 +114,7 @@ class VllmStates(NetworkEncoder):
         if not lacking.left:
             return
         fix = "write their tokens with --write-prompts, run vLLM on them, and repeat this command"
-        if self.names and not found:
+        if self.names and not with_file:
             fix = (
                 f"none of its {len(self.names):,} files has the tokens of one of these prompts: "
                 "give the --encoder, --revision, --template and --max-tokens of --write-prompts"
@@ -118,24 +123,24 @@ class VllmStates(NetworkEncoder):
             f"{lacking.left:,} prompts have no file in {self.folder} and aren't in the store; {fix}"
         )
 
-    def _have(self, queries: Sequence[Query]) -> NDArray[np.bool_]:
+    def _have_files(self, queries: Sequence[Query]) -> NDArray[np.bool_]:
         digests = (_digest(prompt.ids) for prompt in self.tokenize(queries))
         return np.fromiter((digest in self.names for digest in digests), dtype=np.bool_)
 
-    def _pooled(self, prompt: TokenizedPrompt, sites: Sequence[Site]) -> NDArray[np.float32]:
+    def _pool_states(self, prompt: TokenizedPrompt, sites: Sequence[Site]) -> NDArray[np.float32]:
         """The states of one prompt, [site, hidden]."""
         name = self.names.get(_digest(prompt.ids))
         if name is None:
             raise StoreError(f"{self.folder} has no file of query {prompt.query_id!r}'s tokens")
-        with _opened(self.folder / name) as file:
+        with _open_file(self.folder / name) as file:
             ids, states = file.get_tensor(TOKENS), file.get_tensor(STATES)
         self._check(self.folder / name, prompt, ids, states)
         count = len(ids)
         batch = TokenBatch(ids[None], torch.ones_like(ids)[None], torch.tensor([count]), False)
         at = {layer: number for number, layer in enumerate(self.read_layers)}
         pooled = [batch.pool(states[None, :, at[site.layer]], site.pooling) for site in sites]
-        found: NDArray[np.float32] = torch.cat(pooled).numpy()
-        return found
+        rows: NDArray[np.float32] = torch.cat(pooled).numpy()
+        return rows
 
     def _check(self, path: Path, prompt: TokenizedPrompt, ids: Tensor, states: Tensor) -> None:
         """Check that vLLM computed these states, all of them, for this prompt.
@@ -183,7 +188,7 @@ def load_vllm_states(
     """List the connector's files, and load the tokenizer of the encoder that vLLM ran.
 
     Args:
-        request: The requested encoder, whose `layers` are those that vLLM was told to extract.
+        request: The requested encoder, whose `layers` are those that vLLM had to extract.
         folder: The connector's folder; one that doesn't exist has no files.
         progress: Shows the number of files listed.
 
@@ -191,16 +196,16 @@ def load_vllm_states(
         ConfigError: The encoder can't be found, or an option is invalid.
         CorruptError: A file isn't one of the connector, or isn't complete.
     """
-    prepare(request)
-    names = _listed(folder, progress or SilentProgress())
+    prepare_loading(request)
+    names = _list_files(folder, progress or SilentProgress())
     dtype = request.dtype or _dtype(folder, names)
     with hub_errors(request):
-        found = describe_encoder(request, dtype_of(dtype, torch.device("cpu")))
-        last_layer(request.layers, found.text.num_hidden_layers)
-    count = found.made_by.num_layers
+        description = describe_encoder(request, dtype_of(dtype, torch.device("cpu")))
+        last_layer(request.layers, description.text.num_hidden_layers)
+    count = description.made_by.num_layers
     layers = range(count + 1) if request.layers is None else request.layers
-    made_by = replace(found.made_by, computed_by=VLLM)
-    return VllmStates(made_by, found.tokenizer, tuple(sorted(set(layers))), folder, names)
+    made_by = replace(description.made_by, computed_by=VLLM)
+    return VllmStates(made_by, description.tokenizer, tuple(sorted(set(layers))), folder, names)
 
 
 def write_vllm_prompts(vllm: VllmStates, plan: EncodingPlan, path: Path) -> None:
@@ -218,30 +223,30 @@ def write_vllm_prompts(vllm: VllmStates, plan: EncodingPlan, path: Path) -> None
                 file.write(json.dumps({PROMPT: prompt.ids.tolist()}) + "\n")
 
 
-def _listed(folder: Path, progress: Progress) -> dict[bytes, str]:
+def _list_files(folder: Path, progress: Progress) -> dict[bytes, str]:
     """The first file, by name, of each sequence of tokens."""
     names: list[str] = []
     with suppress(FileNotFoundError), os.scandir(folder) as entries:
         names = sorted(entry.name for entry in entries if entry.name.endswith(_SUFFIX))
-    found: dict[bytes, str] = {}
+    names_by_digest: dict[bytes, str] = {}
     with progress.task("files", total=float(len(names))) as advance:
         for name in names:
-            with _opened(folder / name) as file:
-                found.setdefault(_digest(file.get_tensor(TOKENS).numpy()), name)
+            with _open_file(folder / name) as file:
+                names_by_digest.setdefault(_digest(file.get_tensor(TOKENS).numpy()), name)
             advance(1)
-    return found
+    return names_by_digest
 
 
 def _dtype(folder: Path, names: Mapping[bytes, str]) -> str:
     """The type of the first file's states; vLLM's usual one where there is no file."""
     for name in names.values():
-        with _opened(folder / name) as file:
+        with _open_file(folder / name) as file:
             return str(file.get_slice(STATES)[:0].dtype).removeprefix("torch.")
     return _DEFAULT_DTYPE
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def _open_file(path: Path) -> Iterator[Any]:
     """A context in which a file of the connector is read.
 
     Raises:

@@ -19,7 +19,7 @@ from prefill_router.encoders.run import (
     EncodingPlan,
     EncodingReport,
     encode_chunk,
-    prepare,
+    prepare_encoding,
 )
 from prefill_router.encoders.threads import default_threads
 from prefill_router.engines import RayEngine
@@ -114,7 +114,7 @@ def run_encoding_on(
         StoreError: The folder isn't a store, the disk is full, or a state isn't finite.
         EngineError: The workers died again and again.
     """
-    prepare(plan, source.provenance)
+    prepare_encoding(plan, source.provenance)
     start = time.perf_counter()
     make = partial(_writer, plan.out, plan.layout, source.load)
     pieces = ((plan.queries_of(chunk), plan.tokens_of(chunk)) for chunk in plan.chunks)

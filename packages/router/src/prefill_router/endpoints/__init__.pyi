@@ -48,8 +48,8 @@ from .prices import (
     CallBound as CallBound,
     bound as bound,
     cost_of as cost_of,
-    estimated_usage as estimated_usage,
-    plausible as plausible,
+    estimate_usage as estimate_usage,
+    reason_against_usage as reason_against_usage,
     reported_cost as reported_cost,
 )
 from .rate_limit_headers import limits_left as limits_left, retry_after as retry_after
@@ -70,7 +70,7 @@ from .request_body import (
 from .retries import Retries as Retries, RetryPolicy as RetryPolicy
 from .spending import SpendingLedger as SpendingLedger
 from .transport import (
-    direct as direct,
+    direct_mounts as direct_mounts,
     request_headers as request_headers,
     trusted_certificates as trusted_certificates,
 )

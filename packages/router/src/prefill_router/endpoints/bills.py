@@ -8,8 +8,8 @@ from prefill_router.data import Prompt, prompt_text
 from prefill_router.endpoints.prices import (
     CallBound,
     cost_of,
-    estimated_usage,
-    plausible,
+    estimate_usage,
+    reason_against_usage,
     reported_cost,
 )
 from prefill_router.endpoints.reply import Reply
@@ -57,18 +57,18 @@ def bill_of(
     if isinstance(outcome, UpstreamError):
         return _bill_of_failure(target, prompt, most, outcome)
     reply = outcome
-    odd = plausible(reply.usage, most) or _too_few(prompt, reply)
+    doubt = reason_against_usage(reply.usage, most) or _find_low_count(prompt, reply)
     reported = reported_cost(reply.usage)
     if reported is not None and (most.dollars is None or reported <= most.dollars * (1 + 1e-9)):
-        risk = 0.0 if not odd else _rest(most, reported)
-        return CallBill(cost=reported, at_risk=risk, source="reported", note=odd)
+        risk = 0.0 if not doubt else _remainder(most, reported)
+        return CallBill(cost=reported, at_risk=risk, source="reported", note=doubt)
     if reported is not None:
-        odd = "; ".join(filter(None, (odd, f"its cost is reported as {reported:g} dollars")))
+        doubt = "; ".join(filter(None, (doubt, f"its cost is reported as {reported:g} dollars")))
     if not target.has_price:
-        return CallBill(cost=None, note=odd)
-    if not odd:
+        return CallBill(cost=None, note=doubt)
+    if not doubt:
         return CallBill(cost=cost_of(reply.usage, target), source="usage")
-    return _estimate(target, prompt, most, reply, odd)
+    return _estimate(target, prompt, most, reply, doubt)
 
 
 def _bill_of_failure(
@@ -82,28 +82,28 @@ def _bill_of_failure(
     if isinstance(error.partial, Reply):
         return _estimate(target, prompt, most, error.partial, "it may have been billed")
     return CallBill(
-        cost=0.0, at_risk=_rest(most, 0.0), source="estimate", note="it may have been billed"
+        cost=0.0, at_risk=_remainder(most, 0.0), source="estimate", note="it may have been billed"
     )
 
 
 def _estimate(target: Target, prompt: Prompt, most: CallBound, reply: Reply, note: str) -> CallBill:
-    cost = cost_of(estimated_usage(prompt, reply), target) or 0.0
+    cost = cost_of(estimate_usage(prompt, reply), target) or 0.0
     if most.dollars is not None:
         cost = min(cost, most.dollars)
-    return CallBill(cost=cost, at_risk=_rest(most, cost), source="estimate", note=note)
+    return CallBill(cost=cost, at_risk=_remainder(most, cost), source="estimate", note=note)
 
 
-def _too_few(prompt: Prompt, reply: Reply) -> str:
+def _find_low_count(prompt: Prompt, reply: Reply) -> str:
     """Which token count is too small for the text that was read or written; empty if none."""
-    read, written = prompt_text(prompt), reply.text + reply.reasoning
-    for name, text in (("input_tokens", read), ("output_tokens", written)):
+    input_text, output_text = prompt_text(prompt), reply.text + reply.reasoning
+    for name, text in (("input_tokens", input_text), ("output_tokens", output_text)):
         size, count = len(text.encode("utf-8", "surrogatepass")), getattr(reply.usage, name)
         if count is not None and size > _MOST_BYTES_PER_TOKEN * count:
             return f"{name} is {count}, for {size} bytes"
     return ""
 
 
-def _rest(most: CallBound, cost: float) -> float:
+def _remainder(most: CallBound, cost: float) -> float:
     """What remains of the bound, in US dollars; rounded up, so that the sum is never less."""
     if most.dollars is None:
         return 0.0

@@ -64,26 +64,26 @@ class CircuitBreaker:
         self._stopped: dict[str, FailureKind] = {}
         self._postponed: dict[str, str] = {}
 
-    def refused(self, target: str) -> FailureKind | None:
+    def reason_to_stop(self, target: str) -> FailureKind | None:
         """Why a target is no longer called; None where it still is."""
         return self._stopped.get(target)
 
-    def postponed(self, target: str) -> str | None:
+    def reason_to_postpone(self, target: str) -> str | None:
         """Why a target is postponed; None where it isn't."""
         return self._postponed.get(target)
 
-    def answered(self, target: str) -> None:
+    def record_answer(self, target: str) -> None:
         """Record an answer: the target exists and its key is valid."""
-        self._heard(target)
+        self._end_silence(target)
         for kind in FOR_ANY_PROMPT:
             self._refusals.pop((kind, target), None)
 
-    def failed(self, target: str, error: UpstreamError, *, question: str) -> None:
+    def record_failure(self, target: str, error: UpstreamError, *, question: str) -> None:
         """Record that a call for this question failed."""
         if error.retriable:
             self._note_silence(target, error, question)
             return
-        self._heard(target)
+        self._end_silence(target)
         if error.failure in FOR_ANY_PROMPT:
             self._refusals[error.failure, target] += 1
             if self._refusals[error.failure, target] >= _IN_A_ROW:
@@ -99,7 +99,7 @@ class CircuitBreaker:
     def _provider(self, target: str) -> str:
         return self._pool.provider_of(target).name
 
-    def _heard(self, target: str) -> None:
+    def _end_silence(self, target: str) -> None:
         self._unreached.pop(self._provider(target), None)
         self._silent.pop(target, None)
 
@@ -131,7 +131,7 @@ class _Breaker:
     failures: int = 0
     opened_at: float | None = None
     tried_at: float | None = None
-    opened: int = 0
+    openings: int = 0
     why: str = ""
 
 
@@ -146,16 +146,16 @@ class Breakers:
 
     Attributes:
         seconds: The seconds that a breaker stays open.
-        changed: Called with a target whose breaker opened or closed, where replicas share them.
+        on_change: Called with a target whose breaker opened or closed, where replicas share them.
         claim: Claims a trial call for this replica, where replicas share breakers.
     """
 
     def __init__(
         self, *, failures: int, seconds: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._most, self.seconds, self._clock = failures, seconds, clock
+        self._most_failures, self.seconds, self._clock = failures, seconds, clock
         self._breakers: dict[str, _Breaker] = {}
-        self.changed: Callable[[str], object] = lambda _: None
+        self.on_change: Callable[[str], object] = lambda _: None
         self.claim: Callable[[str], Awaitable[bool]] | None = None
         self._deployments: Mapping[str, Sequence[str]] = {}
         self._shared: Mapping[str, str] = {}
@@ -167,7 +167,7 @@ class Breakers:
 
     def set(self, *, failures: int, seconds: float) -> None:
         """Use other settings."""
-        self._most, self.seconds = failures, seconds
+        self._most_failures, self.seconds = failures, seconds
 
     def use_pool(self, pool: Pool) -> None:
         """Use the deployments of this pool.
@@ -187,7 +187,7 @@ class Breakers:
     def allow(self, target: str) -> bool:
         """Whether a target may be called now; a half-open breaker allows only the first call.
 
-        The caller must then report the result: `succeeded`, `failed` or `released`.
+        The caller must then report the result: `record_success`, `record_failure` or `release`.
         """
         breaker = self._breaker(target)
         if breaker is None or breaker.opened_at is None:
@@ -199,35 +199,35 @@ class Breakers:
         breaker.tried_at = now
         return True
 
-    async def claimed(self, target: str) -> bool:
+    async def claim_trial(self, target: str) -> bool:
         """Whether this replica may make the call that was allowed, since no other tries it."""
         breaker = self._breaker(target)
         if self.claim is None or breaker is None or breaker.tried_at is None:
             return True
         return await self.claim(self._name(target))
 
-    def learn(self, target: str, opened: float | None) -> None:
+    def learn(self, target: str, seconds_open: float | None) -> None:
         """Take over the state of a breaker from another replica.
 
         Args:
             target: The target.
-            opened: The seconds since its breaker opened; None where it is closed.
+            seconds_open: The seconds since its breaker opened; None where it is closed.
         """
         breaker = self._breakers.setdefault(target, _Breaker())
-        if opened is None:
+        if seconds_open is None:
             breaker.opened_at = breaker.tried_at = None
             breaker.failures = 0
             return
         if breaker.opened_at is None:
             _log.warning("another replica found that %s fails: it gets no calls", target)
-        breaker.opened_at = self._clock() - opened
-        breaker.failures = max(breaker.failures, self._most)
+        breaker.opened_at = self._clock() - seconds_open
+        breaker.failures = max(breaker.failures, self._most_failures)
 
-    def opened_for(self, target: str) -> float | None:
+    def seconds_open(self, target: str) -> float | None:
         """The seconds since a breaker opened; None where it is closed."""
         breaker = self._breaker(target)
-        found = None if breaker is None else breaker.opened_at
-        return None if found is None else self._clock() - found
+        opened_at = None if breaker is None else breaker.opened_at
+        return None if opened_at is None else self._clock() - opened_at
 
     def state(self, target: str) -> BreakerState:
         """The state of one target's breaker."""
@@ -236,8 +236,8 @@ class Breakers:
         breaker = self._breaker(target)
         if breaker is None or breaker.opened_at is None:
             return "closed"
-        waited = self._clock() - breaker.opened_at >= self.seconds
-        return "half_open" if waited else "open"
+        is_over = self._clock() - breaker.opened_at >= self.seconds
+        return "half_open" if is_over else "open"
 
     def is_open(self, target: str) -> bool:
         """Whether a target's breaker is open."""
@@ -253,31 +253,31 @@ class Breakers:
             return None
         return max(0.0, breaker.opened_at + self.seconds - self._clock())
 
-    def opened_times(self, target: str) -> int:
+    def count_openings(self, target: str) -> int:
         """How often a target's breaker has opened."""
         breaker = self._breaker(target)
-        return 0 if breaker is None else breaker.opened
+        return 0 if breaker is None else breaker.openings
 
     def failures(self, target: str) -> int:
         """The number of a target's failures in a row."""
         breaker = self._breaker(target)
         return 0 if breaker is None else breaker.failures
 
-    def succeeded(self, target: str) -> None:
+    def record_success(self, target: str) -> None:
         """Record a success of a target: its breaker closes."""
         breaker = self._breaker(target)
         if breaker is not None and breaker.failures:
             self._close(target, breaker)
             breaker.failures = 0
 
-    def began(self, target: str) -> None:
+    def record_start(self, target: str) -> None:
         """Record that an answer began: an open breaker closes, but the next failure reopens it."""
         breaker = self._breaker(target)
         if breaker is not None and breaker.opened_at is not None:
             self._close(target, breaker)
-            breaker.failures = self._most - 1
+            breaker.failures = self._most_failures - 1
 
-    def failed(self, target: str, why: str = "") -> None:
+    def record_failure(self, target: str, why: str = "") -> None:
         """Record a failure; enough in a row, or the failure of a trial call, open the breaker.
 
         Args:
@@ -287,8 +287,8 @@ class Breakers:
         target = self._name(target)
         breaker = self._breakers.setdefault(target, _Breaker())
         breaker.failures += 1
-        tried = breaker.tried_at is not None
-        if breaker.failures >= self._most and (breaker.opened_at is None or tried):
+        is_trial = breaker.tried_at is not None
+        if breaker.failures >= self._most_failures and (breaker.opened_at is None or is_trial):
             if breaker.opened_at is None:
                 last = f"; {why}" if why else ""
                 _log.warning(_OPENED, target, breaker.failures, self.seconds, last)
@@ -296,15 +296,15 @@ class Breakers:
                 _log.warning(_FAILS_OTHERWISE, target, why)
             breaker.why = why
             breaker.opened_at, breaker.tried_at = self._clock(), None
-            breaker.opened += 1
-            self.changed(target)
+            breaker.openings += 1
+            self.on_change(target)
 
-    def released(self, target: str) -> None:
+    def release(self, target: str) -> None:
         """Record a call that ended without saying anything about the target; another may try."""
         breaker = self._breaker(target)
         if breaker is not None and breaker.tried_at is not None:
             breaker.tried_at = None
-            self.changed(self._name(target))
+            self.on_change(self._name(target))
 
     def _close(self, target: str, breaker: _Breaker) -> None:
         target = self._name(target)
@@ -312,4 +312,4 @@ class Breakers:
         breaker.opened_at = breaker.tried_at = None
         if was_open:
             _log.warning("%s answers again", target)
-            self.changed(target)
+            self.on_change(target)

@@ -85,10 +85,10 @@ class ProviderClient:
             "POST", self._url, content=question.body, extensions={"trace": call.trace}
         )
         try:
-            return self._redaction.reply(await call.run(self._client, request))
+            return self._redaction.redact_reply(await call.run(self._client, request))
         except UpstreamError as error:
             if error.partial is not None:
-                error.partial = self._redaction.reply(error.partial)
+                error.partial = self._redaction.redact_reply(error.partial)
             raise
 
 
@@ -106,7 +106,7 @@ class _EndpointCall:
         self._provider, self._key = provider, key
         self._question, self._reading = question, reading
         self._clock = asyncio.get_running_loop().time
-        self._began = self._heard = self._clock()
+        self._began_at = self._heard_at = self._clock()
         self._request_id: str | None = None
         self._is_done = False
         self._slack = _SLACK * provider.first_token_seconds
@@ -114,26 +114,26 @@ class _EndpointCall:
 
     async def run(self, client: httpx2.AsyncClient, request: httpx2.Request) -> Reply:
         try:
-            self._began = self._heard = self._clock()
+            self._began_at = self._heard_at = self._clock()
             async with asyncio.timeout_at(self._deadline()) as limit:
                 try:
                     response = await client.send(request, stream=True)
                 except (*_UNSENT, httpx2.HTTPError) as error:
-                    raise self._unreached(error) from None
+                    raise self._connection_error(error) from None
                 try:
                     if not response.is_success:
                         await response.aread()
-                        raise self._refused(response)
+                        raise self._refusal(response)
                     await self._read(response, limit)
                 finally:
                     await response.aclose()
         except ErrorEventError as error:
-            raise self._reported(error.error) from None
+            raise self._reported_error(error.error) from None
         except MalformedError:
-            raise self._failed("malformed") from None
+            raise self._failure("malformed") from None
         except (TimeoutError, httpx2.HTTPError, httpx2.StreamError) as error:
             if self._reading.finish_reason is None and not self._is_done:
-                raise self._failed(self._ending(error)) from None
+                raise self._failure(self._kind_of_end(error)) from None
         return self._conclude()
 
     async def trace(self, event: str, details: Any) -> None:
@@ -144,27 +144,27 @@ class _EndpointCall:
 
     async def _read(self, response: httpx2.Response, limit: asyncio.Timeout) -> None:
         headers = {name.lower(): value for name, value in response.headers.raw}
-        found = next((headers[n] for n in _REQUEST_ID if n in headers), None)
-        self._request_id = None if found is None else found.decode("latin-1")
+        id_bytes = next((headers[n] for n in _REQUEST_ID if n in headers), None)
+        self._request_id = None if id_bytes is None else id_bytes.decode("latin-1")
         kind = headers.get(b"content-type", b"")
         if b"html" in kind:
-            raise self._failed("malformed", cause="web_page")
+            raise self._failure("malformed", cause="web_page")
         is_plain = headers.get(b"content-encoding", b"identity") == b"identity"
         pieces = response.aiter_raw() if is_plain else response.aiter_bytes()
         if b"json" in kind:
-            limit.reschedule(self._began + self._provider.answer_seconds)
+            limit.reschedule(self._began_at + self._provider.answer_seconds)
             await self._read_whole(pieces)
         else:
             await self._read_stream(pieces, limit)
 
     async def _read_whole(self, pieces: AsyncIterator[bytes]) -> None:
-        found = bytearray()
+        content = bytearray()
         async for piece in pieces:
-            found += piece
-            if len(found) > _LONGEST:
+            content += piece
+            if len(content) > _LONGEST:
                 raise MalformedError("a reply without an end")
-        self._heard, self._is_done = self._clock(), True
-        self._reading.take(parse_object(bytes(found.strip())), self._heard)
+        self._heard_at, self._is_done = self._clock(), True
+        self._reading.take(parse_object(bytes(content.strip())), self._heard_at)
 
     async def _read_stream(self, pieces: AsyncIterator[bytes], limit: asyncio.Timeout) -> None:
         events, length = EventReader(), 0
@@ -172,73 +172,75 @@ class _EndpointCall:
             length += len(piece)
             if length > _LONGEST_STREAM:
                 raise MalformedError("a stream without an end")
-            self._take(events.feed(piece), limit)
-            if events.done and not self._is_done:
+            self._take_events(events.feed(piece), limit)
+            if events.is_done and not self._is_done:
                 self._is_done = True
                 limit.reschedule(self._clock() + _LAST_SECONDS)
-        self._take(events.close(), limit)
-        self._is_done = events.done
+        self._take_events(events.close(), limit)
+        self._is_done = events.is_done
 
-    def _take(self, events: Any, limit: asyncio.Timeout) -> None:
+    def _take_events(self, events: Any, limit: asyncio.Timeout) -> None:
         now = self._clock()
         for event in events:
             self._reading.take(event, now)
-            self._heard = now
-        if self._heard == now and not self._is_done:
+            self._heard_at = now
+        if self._heard_at == now and not self._is_done:
             deadline = self._deadline()
             if deadline - (limit.when() or 0.0) > self._slack:
                 limit.reschedule(deadline)
 
     def _deadline(self) -> float:
         """When the answer times out, or earlier, when the wait for the next token does."""
-        whole = self._began + self._provider.answer_seconds
-        waiting = self._began if self._reading.is_empty else self._heard
+        whole = self._began_at + self._provider.answer_seconds
+        waiting = self._began_at if self._reading.is_empty else self._heard_at
         return min(whole, waiting + self._provider.first_token_seconds)
 
     def _conclude(self) -> Reply:
         reason = self._reading.finish_reason
         if reason is None and not self._is_done:
-            raise self._failed("broken_off")
+            raise self._failure("broken_off")
         if reason is None and self._reading.is_empty:
-            raise self._failed("empty")
+            raise self._failure("empty")
         failure = _NOT_ANSWERS.get(reason or "")
         if failure is not None:
-            raise self._failed(failure)
-        return self._so_far()
+            raise self._failure(failure)
+        return self._partial_reply()
 
-    def _so_far(self) -> Reply:
+    def _partial_reply(self) -> Reply:
         return self._reading.reply(
-            began=self._began, ended=self._heard, request_id=self._request_id
+            began=self._began_at, ended=self._heard_at, request_id=self._request_id
         )
 
-    def _ending(self, error: Exception) -> FailureKind:
+    def _kind_of_end(self, error: Exception) -> FailureKind:
         if not isinstance(error, TimeoutError):
             return "broken_off"
-        late = self._clock() >= self._began + self._provider.answer_seconds
+        late = self._clock() >= self._began_at + self._provider.answer_seconds
         return "first_token_timeout" if self._reading.is_empty and not late else "answer_timeout"
 
-    def _unreached(self, cause: Exception) -> UpstreamError:
+    def _connection_error(self, cause: Exception) -> UpstreamError:
         if isinstance(cause, httpx2.TimeoutException):
-            return self._failed("connect_timeout")
+            return self._failure("connect_timeout")
         if isinstance(cause, httpx2.ReadError | httpx2.WriteError | httpx2.RemoteProtocolError):
             # A server may close an idle connection while a request is on its way to it.
-            idle = not self._is_new and self._clock() - self._began < _AT_ONCE
-            return self._failed("broken_off", billed=not idle)
-        return self._failed(
+            idle = not self._is_new and self._clock() - self._began_at < _AT_ONCE
+            return self._failure("broken_off", billed=not idle)
+        return self._failure(
             "connect",
             cause=connect_cause(cause, through_proxy=wants_proxy(self._provider.base_url)),
         )
 
-    def _refused(self, response: httpx2.Response) -> UpstreamError:
+    def _refusal(self, response: httpx2.Response) -> UpstreamError:
         try:
             error = read_error(parse_object(response.content.strip()))
         except (MalformedError, httpx2.StreamError):
             error = ErrorBody()
         headers = {name.lower(): value for name, value in response.headers.items()}
         cause = refusal_cause(response.status_code, headers.get("content-type", ""))
-        return self._reported(error, status=response.status_code, headers=headers, cause=cause)
+        return self._reported_error(
+            error, status=response.status_code, headers=headers, cause=cause
+        )
 
-    def _reported(
+    def _reported_error(
         self,
         error: ErrorBody,
         *,
@@ -247,19 +249,19 @@ class _EndpointCall:
         cause: FailureCause | None = None,
     ) -> UpstreamError:
         """The error that an endpoint reported, instead of a reply (with a status) or within one."""
-        said = {**(error.headers or {}), **(headers or {})}
+        all_headers = {**(error.headers or {}), **(headers or {})}
         kind = kind_of(error, status if status is not None else error.status)
-        return self._failed(
+        return self._failure(
             kind,
             cause=cause,
             status=status,
             error=error,
             location=(headers or {}).get("location"),
-            wait=retry_after(said, now=time.time()) if kind != "unauthorised" else None,
+            wait=retry_after(all_headers, now=time.time()) if kind != "unauthorised" else None,
             billed=status is None or status in _GAVE_UP_WAITING,
         )
 
-    def _failed(
+    def _failure(
         self,
         failure: FailureKind,
         *,
@@ -279,5 +281,5 @@ class _EndpointCall:
             secrets=(self._question.prompt, self._key, *self._provider.secrets),
             retry_after=wait,
             billed=None if billed else "no",
-            partial=self._so_far() if not self._reading.is_empty else None,
+            partial=self._partial_reply() if not self._reading.is_empty else None,
         )

@@ -48,8 +48,8 @@ class Upstream:
             name: request_parameters(pool[name], provider.dialect)
             for name, provider in self._providers.items()
         }
-        known = os.environ if environment is None else environment
-        self._keys = provider_keys(self._providers.values(), known)
+        variables = os.environ if environment is None else environment
+        self._keys = provider_keys(self._providers.values(), variables)
         self._secrets = [*self._keys.values(), *(s for p in self._keys for s in p.secrets)]
         self._callers: dict[Provider, ProviderClient] = {}
         self._gates: dict[Provider, asyncio.Semaphore] = {}
@@ -113,8 +113,10 @@ class Upstream:
     def _body(self, target: Target, prompt: Prompt) -> bytes:
         dialect = self._providers[target.name].dialect
         is_own = target is self._pool[target.name]
-        told = self._parameters[target.name] if is_own else request_parameters(target, dialect)
-        body = {"messages": request_messages(target, dialect, prompt), **told}
+        parameters = (
+            self._parameters[target.name] if is_own else request_parameters(target, dialect)
+        )
+        body = {"messages": request_messages(target, dialect, prompt), **parameters}
         try:
             return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
         except UnicodeEncodeError:  # a lone surrogate: no Unicode text has one

@@ -1,7 +1,7 @@
 """The fields in which a request asks for reasoning effort, in each protocol.
 
-The effort of the target that a request goes to replaces what the request says of effort. Whatever
-else such a field says is kept.
+The effort of the target that a request goes to replaces the effort in the request. The rest of such
+a field is kept.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -65,7 +65,10 @@ _SWITCHED_OFF = ("enable_thinking", "thinking", "enabled")
 
 
 def effort_changes(
-    endpoint: Endpoint, request: Mapping[str, Any], fields: Fields, refused: Collection[str] = ()
+    endpoint: Endpoint,
+    request: Mapping[str, Any],
+    fields: Fields,
+    refused_fields: Collection[str] = (),
 ) -> Fields:
     """What changes in a request so that it asks for a target's effort, and for no other.
 
@@ -73,12 +76,12 @@ def effort_changes(
         endpoint: The protocol of the request.
         request: The request.
         fields: The fields that say the target's effort, as `reasoning_fields` gives them.
-        refused: Fields that the target's model refuses with this effort.
+        refused_fields: Fields that the target's model refuses with this effort.
 
     Returns:
         The new values of fields; None for a field that leaves.
     """
-    changes: Fields = {name: None for name in refused if name in request}
+    changes: Fields = {name: None for name in refused_fields if name in request}
     changes |= _without_effort(endpoint, request)
     return changes | merge_fields({**request, **changes}, fields)
 
@@ -89,8 +92,8 @@ def merge_fields(request: Mapping[str, Any], fields: Fields) -> Fields:
     for name, value in fields.items():
         other = request.get(name)
         are_objects = isinstance(other, dict) and isinstance(value, dict)
-        both = cast("Fields", other) | value if are_objects else value
-        merged[name] = _within_limit(both, request.get("max_tokens"))
+        merged_value = cast("Fields", other) | value if are_objects else value
+        merged[name] = _within_limit(merged_value, request.get("max_tokens"))
     return merged
 
 

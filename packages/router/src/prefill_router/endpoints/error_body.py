@@ -116,7 +116,7 @@ def read_error(value: object) -> ErrorBody:
         kind=str(value.get("type") or value.get("status") or ""),
         code=str(value.get("code") or ""),
         words=str(words),
-        headers=_handed_on(value.get("metadata")),
+        headers=_provider_headers(value.get("metadata")),
     )
 
 
@@ -140,7 +140,7 @@ def kind_of(error: ErrorBody, status: int | None) -> FailureKind:
     return _BY_STATUS.get(status, "refused")
 
 
-def _handed_on(metadata: Any) -> Mapping[str, str] | None:
+def _provider_headers(metadata: Any) -> Mapping[str, str] | None:
     headers = metadata.get("headers") if isinstance(metadata, Mapping) else None
     if not isinstance(headers, Mapping):
         return None

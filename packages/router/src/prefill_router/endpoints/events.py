@@ -56,14 +56,14 @@ class EventReader:
     """Splits a stream into events.
 
     Attributes:
-        done: Whether the closing `[DONE]` has arrived.
+        is_done: Whether the closing `[DONE]` has arrived.
     """
 
     def __init__(self) -> None:
-        self.done = False
+        self.is_done = False
         self._lines = LineSplitter(_LONGEST)
-        self._held: list[bytes] = []
-        self._held_bytes = 0
+        self._data: list[bytes] = []
+        self._data_bytes = 0
 
     def feed(self, piece: bytes) -> list[dict[str, Any]]:
         """The events that these bytes complete.
@@ -71,15 +71,15 @@ class EventReader:
         Raises:
             MalformedError: An event isn't a JSON object, or is too long.
         """
-        found: list[dict[str, Any]] = []
+        events: list[dict[str, Any]] = []
         lines = self._lines.feed(piece).split(b"\n")
         lines.pop()  # empty: the last whole line ends with a line feed
         for line in lines:
             if line:
-                self._line(line.rstrip(b"\r"), found)
+                self._read_line(line.rstrip(b"\r"), events)
             else:
-                self._end(found)
-        return found
+                self._end_event(events)
+        return events
 
     def close(self) -> list[dict[str, Any]]:
         """The event that the end of the stream completes, if any.
@@ -89,31 +89,31 @@ class EventReader:
         """
         return self.feed(b"\n\n")
 
-    def _line(self, line: bytes, found: list[dict[str, Any]]) -> None:
+    def _read_line(self, line: bytes, events: list[dict[str, Any]]) -> None:
         if not line:
-            self._end(found)
+            self._end_event(events)
         elif line.startswith(b"data:"):
             data = line[5:].strip()
             if data == DONE:
-                self.done = True
-            elif not self._held and data.endswith(b"}"):
-                self._take(data, found)
-            elif data or self._held:
-                self._hold(data)
+                self.is_done = True
+            elif not self._data and data.endswith(b"}"):
+                self._read_data(data, events)
+            elif data or self._data:
+                self._hold_data(data)
 
-    def _take(self, data: bytes, found: list[dict[str, Any]]) -> None:
+    def _read_data(self, data: bytes, events: list[dict[str, Any]]) -> None:
         try:
-            found.append(parse_object(data))
+            events.append(parse_object(data))
         except MalformedError:  # it may continue on the next line
-            self._hold(data)
+            self._hold_data(data)
 
-    def _hold(self, data: bytes) -> None:
-        self._held.append(data)
-        self._held_bytes += len(data) + 1
-        if self._held_bytes > _LONGEST:
+    def _hold_data(self, data: bytes) -> None:
+        self._data.append(data)
+        self._data_bytes += len(data) + 1
+        if self._data_bytes > _LONGEST:
             raise MalformedError("an event without an end")
 
-    def _end(self, found: list[dict[str, Any]]) -> None:
-        if self._held:
-            held, self._held, self._held_bytes = self._held, [], 0
-            found.append(parse_object(b"\n".join(held)))
+    def _end_event(self, events: list[dict[str, Any]]) -> None:
+        if self._data:
+            lines, self._data, self._data_bytes = self._data, [], 0
+            events.append(parse_object(b"\n".join(lines)))

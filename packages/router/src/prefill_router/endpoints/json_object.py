@@ -10,18 +10,18 @@ class MalformedError(ValueError):
     """The bytes violate the protocol; the message quotes none of them."""
 
 
-def _no_constant(_: str) -> NoReturn:
+def _refuse_constant(_: str) -> NoReturn:
     raise MalformedError("a number that JSON doesn't allow")
 
 
-def _finite(text: str) -> float:
+def _parse_finite(text: str) -> float:
     value = float(text)
     if value - value != 0:
         raise MalformedError("a number too large")
     return value
 
 
-_DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_parse_finite)
 
 
 def parse_object(data: bytes) -> dict[str, Any]:

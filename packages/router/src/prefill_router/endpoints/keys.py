@@ -31,32 +31,32 @@ def provider_keys(
         ConfigError: A key isn't set or isn't valid, would be sent over plain http to another
             machine, or a target of the pool has no endpoint.
     """
-    whose = _serving(providers) if isinstance(providers, Pool) else set(providers)
-    named = {p: p.api_key_env for p in whose}
-    lacking = sorted({n for n in named.values() if n is not None and not environment.get(n)})
+    whose = _serving_providers(providers) if isinstance(providers, Pool) else set(providers)
+    variables = {p: p.api_key_env for p in whose}
+    lacking = sorted({n for n in variables.values() if n is not None and not environment.get(n)})
     if lacking:
-        theirs = sorted(p.name for p, n in named.items() if n in lacking)
+        theirs = sorted(p.name for p, n in variables.items() if n in lacking)
         several = "s" if len(lacking) > 1 else ""
         raise ConfigError(
             f"no key for {', '.join(theirs)}: set the environment variable{several} "
             f"{', '.join(map(_variable_name, lacking))}"
         )
-    keys = {p: NO_KEY if n is None else environment[n].strip() for p, n in named.items()}
-    odd = sorted(str(named[p]) for p, key in keys.items() if not _KEY.fullmatch(key))
+    keys = {p: NO_KEY if n is None else environment[n].strip() for p, n in variables.items()}
+    odd = sorted(str(variables[p]) for p, key in keys.items() if not _KEY.fullmatch(key))
     if odd:
         shown = ", ".join(map(_variable_name, odd))
         raise ConfigError(
             f"the environment variable {shown} can't be a key: it has blanks or non-ASCII "
             "characters; set it to the key"
         )
-    for provider, name in named.items():
+    for provider, name in variables.items():
         if name is not None or provider.secrets:
             the_key = f"the key of provider {provider.name!r}"
             check_encrypted(provider.base_url, environment, whose=the_key)
     return keys
 
 
-def _serving(pool: Pool) -> set[Provider]:
+def _serving_providers(pool: Pool) -> set[Provider]:
     return {pool.deployment_pool.provider_of(name) for name in pool.deployment_pool.names}
 
 

@@ -64,9 +64,9 @@ class PaidCalls:
         self, pool: Pool, asker: Asker, ledger: SpendingLedger, *, patience_seconds: float = 600.0
     ) -> None:
         self._asker, self._ledger, self._patience = asker, ledger, patience_seconds
-        served = {name: pool.provider_of(name) for name in pool.names}
-        gates = {provider: ProviderGate(provider) for provider in set(served.values())}
-        self._gates = {name: gates[provider] for name, provider in served.items()}
+        providers = {name: pool.provider_of(name) for name in pool.names}
+        gates = {provider: ProviderGate(provider) for provider in set(providers.values())}
+        self._gates = {name: gates[provider] for name, provider in providers.items()}
 
     async def make(
         self,
@@ -74,7 +74,7 @@ class PaidCalls:
         prompt: Prompt,
         *,
         tokens: int,
-        wanted: Callable[[], bool],
+        is_wanted: Callable[[], bool],
         begin: Callable[[float], Awaitable[None]] | None = None,
         ask: Callable[[], Awaitable[Reply]] | None = None,
     ) -> PaidCall | None:
@@ -84,7 +84,7 @@ class PaidCalls:
             target: The target to call.
             prompt: The prompt.
             tokens: Expected tokens, input and output together.
-            wanted: Returns whether the call is still wanted when its turn comes.
+            is_wanted: Returns whether the call is still wanted when its turn comes.
             begin: Called with the most that the call can cost, in US dollars, just before it.
             ask: Makes the call, in place of the client's plain question; the target's options
                 must bound it.
@@ -96,7 +96,7 @@ class PaidCalls:
         reserved = most.dollars or 0.0
         await gate.enter()
         try:
-            if not wanted() or not await self._ledger.reserve(reserved):
+            if not is_wanted() or not await self._ledger.reserve(reserved):
                 return None
             charged = 0.0
             try:
@@ -111,12 +111,12 @@ class PaidCalls:
                 charged = bill.charged
             finally:
                 self._ledger.settle(reserved, charged)
-            self._heed(gate, outcome, most, tokens, start)
+            self._adjust_gate(gate, outcome, most, tokens, start)
             return PaidCall(outcome=outcome, bill=bill, began=began, seconds=seconds)
         finally:
             gate.leave()
 
-    def _heed(
+    def _adjust_gate(
         self,
         gate: ProviderGate,
         outcome: Reply | UpstreamError,

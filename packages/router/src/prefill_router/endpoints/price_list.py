@@ -48,10 +48,10 @@ def fetch(source: str, *, seconds: float = WHOLE_SECONDS) -> bytes:
         UpstreamError: The address can't be reached, or answers with an error.
         ConfigError: The address isn't valid.
     """
-    return _from_address(source, seconds) if is_address(source) else _from_file(Path(source))
+    return _download(source, seconds) if is_address(source) else _read_file(Path(source))
 
 
-def _from_file(path: Path) -> bytes:
+def _read_file(path: Path) -> bytes:
     if not path.is_file():
         raise FormatError("no such file; name a file, or an address with http://", file=path)
     with path.open("rb") as file:
@@ -61,7 +61,7 @@ def _from_file(path: Path) -> bytes:
     return data
 
 
-def _from_address(address: str, seconds: float) -> bytes:
+def _download(address: str, seconds: float) -> bytes:
     import httpx2
 
     if set("@?#") & set(address):  # a path is appended to it, and messages quote it
@@ -81,20 +81,20 @@ def _from_address(address: str, seconds: float) -> bytes:
             for piece in reply.iter_bytes():
                 data += piece
                 if len(data) > MOST_BYTES:
-                    raise _failed(address, f"sends more than {MOST_BYTES:,} bytes", "malformed")
+                    raise _list_error(address, f"sends more than {MOST_BYTES:,} bytes", "malformed")
                 if time.monotonic() > end:
-                    raise _failed(address, f"takes over {seconds:g} s", "answer_timeout")
+                    raise _list_error(address, f"takes over {seconds:g} s", "answer_timeout")
             return bytes(data)
     except httpx2.InvalidURL as error:
         raise ConfigError(f"{address} is no address: {error}") from None
     except httpx2.ConnectTimeout:
-        raise _failed(address, "can't be reached in time", "connect_timeout") from None
+        raise _list_error(address, "can't be reached in time", "connect_timeout") from None
     except httpx2.TimeoutException:
-        raise _failed(address, "doesn't answer in time", "answer_timeout") from None
+        raise _list_error(address, "doesn't answer in time", "answer_timeout") from None
     except httpx2.ConnectError as error:
-        raise _failed(address, f"can't be reached ({error})", "connect") from None
+        raise _list_error(address, f"can't be reached ({error})", "connect") from None
     except (httpx2.TransportError, httpx2.DecodingError) as error:
-        raise _failed(address, f"breaks off ({type(error).__name__})", "broken_off") from None
+        raise _list_error(address, f"breaks off ({type(error).__name__})", "broken_off") from None
 
 
 def _check_status(address: str, status: int, headers: Mapping[str, str]) -> None:
@@ -108,16 +108,16 @@ def _check_status(address: str, status: int, headers: Mapping[str, str]) -> None
     if 300 <= status < 400:
         place = headers.get("location", "nowhere")
         why = f"redirects to {place[:200]}; give that address if you trust it"
-        raise _failed(address, why, "refused", status)
+        raise _list_error(address, why, "refused", status)
     wait = headers.get("retry-after", "")
     after = f" after {wait[:40]} s" if wait.isdecimal() else " later"
     usual: FailureKind = "server_error" if status >= 500 else "refused"
     kind = _KINDS.get(status, usual)
     again = f"; try again{after}" if kind in ("rate_limited", "overloaded", "server_error") else ""
-    raise _failed(address, f"answers with HTTP {status}{again}", kind, status)
+    raise _list_error(address, f"answers with HTTP {status}{again}", kind, status)
 
 
-def _failed(
+def _list_error(
     address: str, why: str, failure: FailureKind, status: int | None = None
 ) -> UpstreamError:
     return UpstreamError(
@@ -130,7 +130,7 @@ def _failed(
 
 OPENROUTER: Final = "https://openrouter.ai/api/v1/models"
 _MILLION = Decimal(1_000_000)
-_DEAREST = Decimal("0.01")  # dollars per token; ten times what any model has cost so far
+_MOST_EXPENSIVE = Decimal("0.01")  # dollars per token; ten times what any model has cost so far
 _PER_REQUEST = "request"
 
 
@@ -162,15 +162,15 @@ class RefreshedPool:
     Attributes:
         pool: The pool, with the date of the prices.
         source: The list's file or address.
-        found: The targets that were in the list, whether or not their price differs.
-        kept: The other targets by name, each with the reason why its price is unchanged.
+        changes: The targets that were in the list, whether or not their price differs.
+        reasons: The other targets by name, each with the reason why its price is unchanged.
         notes: Further remarks, for example of costs that the prices leave out.
     """
 
     pool: Pool
     source: str
-    found: tuple[PriceChange, ...]
-    kept: Mapping[str, str]
+    changes: tuple[PriceChange, ...]
+    reasons: Mapping[str, str]
     notes: tuple[str, ...]
 
 
@@ -203,32 +203,34 @@ def refresh_prices(
         FormatError: The source isn't a list of models.
         UpstreamError: The list can't be fetched.
     """
-    named, serving = dict(models or {}), dict(providers or {})
-    pool.indices([*named, *serving])
-    if (provider or serving) and not is_address(source):
+    model_names, provider_names = dict(models or {}), dict(providers or {})
+    pool.indices([*model_names, *provider_names])
+    if (provider or provider_names) and not is_address(source):
         raise ConfigError(f"a file such as {source} has no providers' prices; give an address")
-    look = _Lookup(source, _listing(read(source), source), read)
-    found: list[PriceChange] = []
-    kept: dict[str, str] = {}
+    lookup = _Lookup(source, _parse_models(read(source), source), read)
+    changes: list[PriceChange] = []
+    reasons: dict[str, str] = {}
     for target in pool:
         try:
-            own = serving.get(target.name)
-            found.append(look.up(target, named.get(target.name), own, own or provider))
+            own = provider_names.get(target.name)
+            changes.append(
+                lookup.find_change(target, model_names.get(target.name), own, own or provider)
+            )
         except FormatError:
             raise
         except DataError as error:
-            if target.name in {**named, **serving}:
+            if target.name in {**model_names, **provider_names}:
                 raise ConfigError(f"target {target.name!r}: {error}") from None
-            kept[target.name] = str(error)
-    if not found:
-        name, why = next(iter(kept.items()))
+            reasons[target.name] = str(error)
+    if not changes:
+        name, why = next(iter(reasons.items()))
         raise ConfigError(f"{source} has a price for none of the targets; {name!r}: {why}")
     return RefreshedPool(
-        pool=_with(pool, found, date),
+        pool=_set_prices(pool, changes, date),
         source=source,
-        found=tuple(found),
-        kept=kept,
-        notes=tuple(look.notes),
+        changes=tuple(changes),
+        reasons=reasons,
+        notes=tuple(lookup.notes),
     )
 
 
@@ -237,23 +239,25 @@ class _Lookup:
     """Looks targets up in the list, and in the address's lists of the providers of a model."""
 
     def __init__(
-        self, source: str, listed: Mapping[str, Any], read: Callable[[str], bytes]
+        self, source: str, models: Mapping[str, Any], read: Callable[[str], bytes]
     ) -> None:
         self._source = source
-        self._listed = listed
+        self._models = models
         self._read = read
         self.notes: list[str] = []
 
-    def up(self, target: Target, model: str | None, own: str | None, at: str | None) -> PriceChange:
+    def find_change(
+        self, target: Target, model: str | None, own: str | None, at: str | None
+    ) -> PriceChange:
         """What a target costs now.
 
         Raises:
             DataError: It isn't listed, or has no fixed price.
         """
-        name = self._model(target) if model is None else self._known(model)
-        entry, provider = self._listed[name], None
+        name = self._find_model(target) if model is None else self._require_listed(model)
+        entry, provider = self._models[name], None
         if at is not None:
-            offer = self._offer(name, at)
+            offer = self._find_offer(name, at)
             if offer is not None:
                 entry, provider = offer, at
             elif own is not None:
@@ -269,34 +273,36 @@ class _Lookup:
         self._note_uncounted(target.name, pricing)
         return change
 
-    def _known(self, model: str) -> str:
-        if model not in self._listed:
-            raise DataError(f"the list has no model {model!r}{self._like(model)}")
+    def _require_listed(self, model: str) -> str:
+        if model not in self._models:
+            raise DataError(f"the list has no model {model!r}{self._suggest(model)}")
         return model
 
-    def _model(self, target: Target) -> str:
+    def _find_model(self, target: Target) -> str:
         for name in (target.model, target.name):
-            if name is not None and name in self._listed:
+            if name is not None and name in self._models:
                 return name
-        asked = target.model or target.name
-        raise DataError(f"the list has no model {asked!r}{self._like(asked)}")
+        name_or_model = target.model or target.name
+        raise DataError(f"the list has no model {name_or_model!r}{self._suggest(name_or_model)}")
 
-    def _like(self, name: str) -> str:
+    def _suggest(self, name: str) -> str:
         """A suggestion: the listed models with this name after the slash; empty if none."""
-        wanted = name.rpartition("/")[2].lower()
-        like = [model for model in self._listed if model.rpartition("/")[2].lower() == wanted]
-        return f"; did you mean {' or '.join(like[:3])}? say so with --map" if like else ""
+        last_part = name.rpartition("/")[2].lower()
+        matches = [model for model in self._models if model.rpartition("/")[2].lower() == last_part]
+        return f"; did you mean {' or '.join(matches[:3])}? name it with --map" if matches else ""
 
-    def _offer(self, model: str, provider: str) -> Mapping[str, Any] | None:
+    def _find_offer(self, model: str, provider: str) -> Mapping[str, Any] | None:
         """The entry of a model's provider, found by name or tag; None where there is none."""
         address = f"{self._source.rstrip('/')}/{quote(model, safe='/:')}/endpoints"
         offers = [
             offer
-            for offer in _offers(self._read(address), address)
+            for offer in _parse_offers(self._read(address), address)
             if provider.lower() in (_lower(offer, "provider_name"), _lower(offer, "tag"))
         ]
-        priced = {json.dumps(offer.get("pricing"), default=str, sort_keys=True) for offer in offers}
-        if len(priced) > 1:
+        price_texts = {
+            json.dumps(offer.get("pricing"), default=str, sort_keys=True) for offer in offers
+        }
+        if len(price_texts) > 1:
             tags = ", ".join(sorted(str(offer.get("tag")) for offer in offers))
             raise DataError(f"{provider!r} serves {model} at several prices; name one of {tags}")
         return offers[0] if offers else None
@@ -310,28 +316,28 @@ class _Lookup:
             self.notes.append(f"{target}: long prompts have another price, which isn't counted")
 
 
-def _listing(data: bytes, source: str) -> Mapping[str, Any]:
-    entries = _json(data, source)
-    listed = entries.get("data") if isinstance(entries, dict) else None
-    if not isinstance(listed, list) or not listed:
+def _parse_models(data: bytes, source: str) -> Mapping[str, Any]:
+    entries = _parse_json(data, source)
+    models = entries.get("data") if isinstance(entries, dict) else None
+    if not isinstance(models, list) or not models:
         raise FormatError("isn't a list of models: it has no entries in data", file=source)
     return {
         entry["id"]: entry
-        for entry in listed
+        for entry in models
         if isinstance(entry, dict) and isinstance(entry.get("id"), str)
     }
 
 
-def _offers(data: bytes, address: str) -> Sequence[Mapping[str, Any]]:
-    answer = _json(data, address)
-    found = answer.get("data") if isinstance(answer, dict) else None
-    offers = found.get("endpoints") if isinstance(found, dict) else None
+def _parse_offers(data: bytes, address: str) -> Sequence[Mapping[str, Any]]:
+    answer = _parse_json(data, address)
+    model = answer.get("data") if isinstance(answer, dict) else None
+    offers = model.get("endpoints") if isinstance(model, dict) else None
     if not isinstance(offers, list):
         raise FormatError("isn't a list of providers: it has no data.endpoints", file=address)
     return [offer for offer in offers if isinstance(offer, dict)]
 
 
-def _json(data: bytes, source: str) -> Any:
+def _parse_json(data: bytes, source: str) -> Any:
     try:
         return json.loads(data.decode("utf-8-sig"), parse_float=Decimal)
     except (ValueError, RecursionError):
@@ -368,7 +374,7 @@ def _dollars(value: object, name: str) -> Decimal | None:
         raise DataError(f"its price for {name} is {show_cell(value)}, which isn't an amount")
     if price < 0:
         raise DataError(f"its price for {name} varies (the list says {price})")
-    if price > _DEAREST and name != _PER_REQUEST:
+    if price > _MOST_EXPENSIVE and name != _PER_REQUEST:
         raise DataError(
             f"its price for {name} is ${price} per token, which can't be; is the list in dollars "
             "per million tokens?"
@@ -380,14 +386,15 @@ def _lower(offer: Mapping[str, Any], field: str) -> str:
     return str(offer.get(field, "")).lower()
 
 
-def _with(pool: Pool, found: Sequence[PriceChange], date: str) -> Pool:
-    changes = {change.target: change for change in found}
+def _set_prices(pool: Pool, changes: Sequence[PriceChange], date: str) -> Pool:
+    by_target = {change.target: change for change in changes}
     targets = tuple(
-        _at(target, changes[target.name]) if target.name in changes else target for target in pool
+        _reprice(target, by_target[target.name]) if target.name in by_target else target
+        for target in pool
     )
     return replace(pool, targets=targets, prices_date=date)
 
 
-def _at(target: Target, change: PriceChange) -> Target:
+def _reprice(target: Target, change: PriceChange) -> Target:
     prices: dict[str, Any] = dict(zip(PRICES, change.after, strict=True))
     return replace(target, **prices)

@@ -45,16 +45,16 @@ def cost_of(usage: Usage, target: Target) -> float | None:
     """
     if target.input_price is None or target.output_price is None or any(_contradictions(usage)):
         return None
-    cached, reasoning = usage.cached_tokens or 0, usage.reasoning_tokens or 0
-    written, hour = usage.cache_written_tokens or 0, usage.cache_written_hour_tokens or 0
-    write_price = _or(target.cache_write_price, target.input_price)
+    cache_reads, reasoning = usage.cached_tokens or 0, usage.reasoning_tokens or 0
+    cache_writes, hour = usage.cache_written_tokens or 0, usage.cache_written_hour_tokens or 0
+    write_price = _or_default(target.cache_write_price, target.input_price)
     parts = (
-        ((usage.input_tokens or 0) - cached - written, target.input_price),
-        (cached, _or(target.cached_input_price, target.input_price)),
-        (written - hour, write_price),
-        (hour, _or(target.cache_write_hour_price, write_price)),
+        ((usage.input_tokens or 0) - cache_reads - cache_writes, target.input_price),
+        (cache_reads, _or_default(target.cached_input_price, target.input_price)),
+        (cache_writes - hour, write_price),
+        (hour, _or_default(target.cache_write_hour_price, write_price)),
         ((usage.output_tokens or 0) - reasoning, target.output_price),
-        (reasoning, _or(target.reasoning_price, target.output_price)),
+        (reasoning, _or_default(target.reasoning_price, target.output_price)),
     )
     return float(sum(n * Decimal(repr(price)) for n, price in parts) / _MILLION)
 
@@ -81,13 +81,15 @@ def bound(target: Target, prompt: Prompt) -> CallBound:
     text = prompt_text(prompt)
     extra = json.dumps(dict(target.request.extra_body))
     messages = 1 if isinstance(prompt, str) else len(prompt)
-    given = _most_bytes(text) + len(extra) + _MESSAGE_TOKENS * messages + _TEMPLATE_TOKENS
+    input_tokens = _most_bytes(text) + len(extra) + _MESSAGE_TOKENS * messages + _TEMPLATE_TOKENS
     own = target.request.extra_body
     limits = [own[name] for name in MAX_TOKENS_FIELDS if name in own]
-    written = max(limits, default=target.request.max_tokens)
-    written = (written + _thinking_budget(target)) * own.get("n", 1)
+    output_tokens = max(limits, default=target.request.max_tokens)
+    output_tokens = (output_tokens + _thinking_budget(target)) * own.get("n", 1)
     return CallBound(
-        input_tokens=given, output_tokens=written, dollars=_dearest(given, written, target)
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        dollars=_highest_cost(input_tokens, output_tokens, target),
     )
 
 
@@ -95,31 +97,31 @@ def _thinking_budget(target: Target) -> int:
     """The most tokens that may be added for reasoning."""
     if target.effort is not None and is_budget(target.effort):
         return int(target.effort)
-    given: int = target.request.extra_body.get("thinking_budget", 0)
-    return max(given, target.request.thinking_budget or 0)
+    extra_budget: int = target.request.extra_body.get("thinking_budget", 0)
+    return max(extra_budget, target.request.thinking_budget or 0)
 
 
-def plausible(usage: Usage, limit: CallBound) -> str:
+def reason_against_usage(usage: Usage, limit: CallBound) -> str:
     """Why reported token counts are missing or can't be true; empty where they are plausible."""
-    found = list(_contradictions(usage))
+    reasons = list(_contradictions(usage))
     for name, most in (
         ("input_tokens", limit.input_tokens),
         ("output_tokens", limit.output_tokens),
     ):
         count = getattr(usage, name)
         if count is not None and count > most:
-            found.append(f"{name} is {count}, more than the {most} possible")
-    return "; ".join(found)
+            reasons.append(f"{name} is {count}, more than the {most} possible")
+    return "; ".join(reasons)
 
 
-def estimated_usage(prompt: Prompt, reply: Reply) -> Usage:
+def estimate_usage(prompt: Prompt, reply: Reply) -> Usage:
     """Estimated tokens of a call with none reported: a quarter of the bytes, rounded up.
 
     Reasoning that wasn't returned isn't counted; `bound` gives the most that a call can cost.
     """
-    given, reasoning = _quarter(prompt_text(prompt)), _quarter(reply.reasoning)
+    input_tokens, reasoning = _quarter(prompt_text(prompt)), _quarter(reply.reasoning)
     return Usage(
-        input_tokens=given,
+        input_tokens=input_tokens,
         output_tokens=_quarter(reply.text) + reasoning,
         reasoning_tokens=reasoning,
     )
@@ -147,8 +149,8 @@ def _contradictions(usage: Usage) -> Iterator[str]:
             yield f"{part} is {low}, more than {whole}, {high}"
     cached, written = usage.cached_tokens or 0, usage.cache_written_tokens or 0
     if usage.input_tokens is not None and cached <= usage.input_tokens < cached + written:
-        both = cached + written
-        yield f"cached and written tokens are {both}, more than input_tokens, {usage.input_tokens}"
+        total = cached + written
+        yield f"cached and written tokens are {total}, more than input_tokens, {usage.input_tokens}"
 
 
 def _most_bytes(text: str) -> int:
@@ -159,7 +161,7 @@ def _most_bytes(text: str) -> int:
     return max(len(form.encode("utf-8", "surrogatepass")) for form in forms)
 
 
-def _dearest(given: int, written: int, target: Target) -> float | None:
+def _highest_cost(input_tokens: int, output_tokens: int, target: Target) -> float | None:
     if target.input_price is None or target.output_price is None:
         return None
     caching = (
@@ -167,12 +169,14 @@ def _dearest(given: int, written: int, target: Target) -> float | None:
         target.cache_write_price,
         target.cache_write_hour_price,
     )
-    low = max(target.input_price, *(_or(price, 0.0) for price in caching))
-    high = max(target.output_price, _or(target.reasoning_price, 0.0))
-    return float((given * Decimal(repr(low)) + written * Decimal(repr(high))) / _MILLION)
+    low = max(target.input_price, *(_or_default(price, 0.0) for price in caching))
+    high = max(target.output_price, _or_default(target.reasoning_price, 0.0))
+    return float(
+        (input_tokens * Decimal(repr(low)) + output_tokens * Decimal(repr(high))) / _MILLION
+    )
 
 
-def _or(value: float | None, other: float) -> float:
+def _or_default(value: float | None, other: float) -> float:
     return other if value is None else value
 
 

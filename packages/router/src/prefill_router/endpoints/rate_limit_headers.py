@@ -30,13 +30,13 @@ def retry_after(headers: Mapping[str, str], *, now: float) -> float | None:
         headers: The response headers, with names in lower case.
         now: The current time, in seconds since 1970.
     """
-    said = _milliseconds(headers.get("retry-after-ms"))
-    if said is None:
+    seconds = _milliseconds(headers.get("retry-after-ms"))
+    if seconds is None:
         clock = _moment(headers.get("date"))  # the endpoint's clock, which may differ from ours
-        said = _seconds_or_date(headers.get("retry-after"), now if clock is None else clock)
-    if said is None:
-        said = max(_resets(headers, now), default=None)
-    return None if said is None else min(max(said, 0.0), LONGEST_WAIT)
+        seconds = _seconds_or_date(headers.get("retry-after"), now if clock is None else clock)
+    if seconds is None:
+        seconds = max(_resets(headers, now), default=None)
+    return None if seconds is None else min(max(seconds, 0.0), LONGEST_WAIT)
 
 
 def _milliseconds(text: str | None) -> float | None:
@@ -64,14 +64,14 @@ def _resets(headers: Mapping[str, str], now: float) -> Iterator[float]:
     for kind in ("", *(f"-{name}" for name in _LIMITED)):
         if _number(headers.get(f"x-ratelimit-remaining{kind}")) not in (None, 0.0):
             continue
-        found = _duration_or_moment(headers.get(f"x-ratelimit-reset{kind}"), now)
-        if found is not None:
-            yield found
+        seconds = _duration_or_moment(headers.get(f"x-ratelimit-reset{kind}"), now)
+        if seconds is not None:
+            yield seconds
     for kind in _LIMITED:
         if _number(headers.get(f"anthropic-ratelimit-{kind}-remaining")) == 0.0:
-            found = _rfc3339(headers.get(f"anthropic-ratelimit-{kind}-reset"), now)
-            if found is not None:
-                yield found
+            seconds = _rfc3339(headers.get(f"anthropic-ratelimit-{kind}-reset"), now)
+            if seconds is not None:
+                yield seconds
 
 
 def limits_left(
@@ -103,10 +103,10 @@ def _duration_or_moment(text: str | None, now: float) -> float | None:
     if number is not None:
         moment = number / 1000 if number > _IN_MILLISECONDS else number
         return moment - now if moment > _TIMESTAMP else moment
-    found = _DURATION.fullmatch(text.strip()) if text else None
-    if not found or not any(found.groups()):
+    match = _DURATION.fullmatch(text.strip()) if text else None
+    if not match or not any(match.groups()):
         return None
-    return sum(float(n) * length for n, length in zip(found.groups(), _LENGTHS, strict=True) if n)
+    return sum(float(n) * length for n, length in zip(match.groups(), _LENGTHS, strict=True) if n)
 
 
 def _rfc3339(text: str | None, now: float) -> float | None:

@@ -62,9 +62,9 @@ class ProviderGate:
         self._width = provider.concurrency
         self._window = float(provider.concurrency)
         self._in_flight = 0
-        self._resumes = self._narrowed = clock()
+        self._resumes_at = self._narrowed_at = clock()
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._corrected = asyncio.Event()
+        self._correction = asyncio.Event()
         calls, tokens = provider.requests_per_minute, provider.tokens_per_minute
         self._calls = calls and TokenBucket(
             calls, burst=max(_BURST_CALLS * calls, 1.0), now=clock()
@@ -96,10 +96,10 @@ class ProviderGate:
     async def pace(self, tokens: float) -> None:
         """Wait until a call of about this many tokens may begin."""
         while (seconds := self._wait(tokens)) > 0:
-            self._corrected.clear()
+            self._correction.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(seconds, _SOON)):
-                    await self._corrected.wait()
+                    await self._correction.wait()
         if self._calls:
             self._calls.take(1)
         if self._tokens:
@@ -109,11 +109,11 @@ class ProviderGate:
         """Take the tokens that a call used beyond those expected; a negative number gives back."""
         if self._tokens:
             self._tokens.take(tokens)
-            self._corrected.set()
+            self._correction.set()
 
     def pause(self, seconds: float) -> None:
         """Let no call begin for this many seconds."""
-        self._resumes = max(self._resumes, self._clock() + seconds)
+        self._resumes_at = max(self._resumes_at, self._clock() + seconds)
 
     def narrow(self, began: float) -> None:
         """Halve the concurrency, since the provider reported a rate limit.
@@ -122,9 +122,9 @@ class ProviderGate:
             began: When the call began, by the clock; calls that were in flight when the window
                 was last narrowed don't narrow it again.
         """
-        if began >= self._narrowed:
+        if began >= self._narrowed_at:
             self._window = max(self._window / 2, 1.0)
-            self._narrowed = self._clock()
+            self._narrowed_at = self._clock()
 
     def widen(self) -> None:
         """Raise the concurrency a little, since the provider answered."""
@@ -138,7 +138,7 @@ class ProviderGate:
 
     def _wait(self, tokens: float) -> float:
         now = self._clock()
-        waits = [self._resumes - now]
+        waits = [self._resumes_at - now]
         waits += [self._calls.wait(1, now)] if self._calls else []
         waits += [self._tokens.wait(tokens, now)] if self._tokens else []
         return max(waits)

@@ -54,7 +54,7 @@ class ReplyReader:
         self._lengths, self._moments = array("q"), array("d")
         self._model: str | None = None
         self._usage: Mapping[str, Any] | None = None
-        self._kept = MergedObject()
+        self._other_fields = MergedObject()
 
     def take(self, event: Mapping[str, Any], at: float) -> None:
         """Take one chunk, or a plain reply.
@@ -69,7 +69,7 @@ class ReplyReader:
         self._take_usage(event.get("usage"))
         for name, value in event.items():
             if name not in _EVENT_FIELDS:
-                self._kept.add(name, value)
+                self._other_fields.add(name, value)
         choices = event.get("choices")
         if choices is not None and not isinstance(choices, list):
             raise MalformedError("choices that aren't a list")
@@ -84,18 +84,18 @@ class ReplyReader:
             ended: Clock time at which the last of it arrived, in seconds.
             request_id: The request id from the response headers.
         """
-        text, reasoning, kept = (
+        text, reasoning, response = (
             "".join(self._text),
             "".join(self._reasoning or self._details),
-            self._kept.plain(),
+            self._other_fields.plain(),
         )
         start = 0
         split = None if reasoning else split_thinking(text, self._dialect)
         if split is not None:
             reasoning, text, start = split
-            kept["reasoning_was_inline"] = True
+            response["reasoning_was_inline"] = True
         if request_id is not None:
-            kept["request_id"] = request_id
+            response["request_id"] = request_id
         return Reply(
             text=_without_surrogates(text),
             reasoning=_without_surrogates(reasoning),
@@ -105,27 +105,27 @@ class ReplyReader:
             first_token_seconds=None if self.first_token is None else self.first_token - began,
             first_answer_seconds=self._since(began, start) if text else None,
             seconds=ended - began,
-            response=_without_surrogates(kept),
+            response=_without_surrogates(response),
         )
 
     def _take_choice(self, choice: Mapping[str, Any], at: float) -> None:
         if choice.get("index"):  # only one answer is requested; others are kept unread
-            self._kept.append("other_choices", choice)
+            self._other_fields.append("other_choices", choice)
             return
         self.finish_reason = _string(choice.get("finish_reason")) or self.finish_reason
         self._take_usage(choice.get("usage"))
         for name, value in choice.items():
             if name not in _CHOICE_FIELDS:
-                self._kept.add(name, value)
+                self._other_fields.add(name, value)
         whole = choice.get("delta") is None and choice.get("message") is not None
         delta = _object(choice.get("message" if whole else "delta") or {})
-        came = self._take_content(delta.get("content"), at)
-        came |= self._take_reasoning(delta)
+        has_content = self._take_content(delta.get("content"), at)
+        has_content |= self._take_reasoning(delta)
         for name, value in delta.items():
             if name not in _DELTA_FIELDS:
-                self._kept.add(name, value)
-                came |= bool(value) and name in _ANSWERS
-        if came and self.is_empty:
+                self._other_fields.add(name, value)
+                has_content |= bool(value) and name in _ANSWERS
+        if has_content and self.is_empty:
             self.is_empty = False
             self.first_token = None if whole else at
 
@@ -136,8 +136,8 @@ class ReplyReader:
             return False
         if not isinstance(content, list):
             raise MalformedError("content that isn't text")
-        came = [self._take_part(_object(part), at) for part in content]
-        return any(came)
+        part_flags = [self._take_part(_object(part), at) for part in content]
+        return any(part_flags)
 
     def _take_part(self, part: Mapping[str, Any], at: float) -> bool:
         """Take one part of a content list: text, or reasoning, which may itself be a list."""
@@ -145,12 +145,12 @@ class ReplyReader:
             return self._add_text(_string(part.get("text")) or "", at)
         thoughts = part.get("thinking")
         if thoughts is None:
-            self._kept.append("content_parts", part)
+            self._other_fields.append("content_parts", part)
             return False
         pieces = thoughts if isinstance(thoughts, list) else [{"text": thoughts}]
-        found = [_string(_object(piece).get("text")) or "" for piece in pieces]
-        self._reasoning += found
-        return any(found)
+        texts = [_string(_object(piece).get("text")) or "" for piece in pieces]
+        self._reasoning += texts
+        return any(texts)
 
     def _add_text(self, text: str, at: float) -> bool:
         if not text:
@@ -172,9 +172,9 @@ class ReplyReader:
         if not details or not isinstance(details, list):
             return False
         parts = (_object(d) for d in details)
-        found = [_string(p.get("text")) or _string(p.get("summary")) or "" for p in parts]
-        self._details += found
-        return any(found)
+        texts = [_string(p.get("text")) or _string(p.get("summary")) or "" for p in parts]
+        self._details += texts
+        return any(texts)
 
     def _take_usage(self, usage: object) -> None:
         if isinstance(usage, Mapping) and usage:

@@ -29,10 +29,10 @@ def request_parameters(target: Target, dialect: Dialect) -> Fields:
     """
     traits, options = TRAITS[dialect], target.request
     model = target.model or target.name
-    found: Fields = {"model": model, **_limit(traits, options)}
-    found |= reasoning_fields(target, dialect) | _sampling(traits, target, dialect)
-    found |= {"stream": True, "stream_options": {"include_usage": True}, **traits.always}
-    return _merged(found, options.extra_body)
+    fields: Fields = {"model": model, **_limit(traits, options)}
+    fields |= reasoning_fields(target, dialect) | _sampling(traits, target, dialect)
+    fields |= {"stream": True, "stream_options": {"include_usage": True}, **traits.always}
+    return _merge(fields, options.extra_body)
 
 
 def identity_parameters(target: Target, dialect: Dialect) -> Fields:
@@ -43,8 +43,8 @@ def identity_parameters(target: Target, dialect: Dialect) -> Fields:
     Raises:
         ConfigError: As for `request_parameters`.
     """
-    found = {**reasoning_fields(target, dialect), **TRAITS[dialect].always}
-    merged = _merged(found, target.request.extra_body)
+    fields = {**reasoning_fields(target, dialect), **TRAITS[dialect].always}
+    merged = _merge(fields, target.request.extra_body)
     return {name: value for name, value in merged.items() if name not in MAX_TOKENS_FIELDS}
 
 
@@ -99,7 +99,7 @@ def reasoning_fields(target: Target, dialect: Dialect, endpoint: Endpoint = "cha
             continue
         if write is None:
             raise _lacks_field(target, dialect, name)
-        fields = _merged(fields, write(value))
+        fields = _merge(fields, write(value))
     effort = fields.get("reasoning_effort") if endpoint == "responses" else None
     return fields if effort is None else {"reasoning": {"effort": effort}}
 
@@ -132,17 +132,17 @@ def _sampling(traits: DialectTraits, target: Target, dialect: Dialect) -> Fields
     options = target.request
     if options.top_k is not None and not traits.top_k:
         raise _lacks_field(target, dialect, "top_k")
-    chosen = {n: getattr(options, n) for n in ("temperature", "top_p", "top_k")}
-    chosen = {name: value for name, value in chosen.items() if value is not None}
+    sampling = {n: getattr(options, n) for n in ("temperature", "top_p", "top_k")}
+    sampling = {name: value for name, value in sampling.items() if value is not None}
     if target.effort not in (None, "none"):
-        chosen = {n: v for n, v in chosen.items() if n not in traits.refused_by_thinking}
+        sampling = {n: v for n, v in sampling.items() if n not in traits.refused_by_thinking}
     thinks = _reasoning_options(target, traits).enable_thinking
-    if traits.recommends and not chosen and thinks is not None:
-        chosen = recommended_sampling(target.model or target.name, thinking=thinks)
-    return chosen | ({"seed": options.seed} if traits.seed and options.seed is not None else {})
+    if traits.recommends and not sampling and thinks is not None:
+        sampling = recommended_sampling(target.model or target.name, thinking=thinks)
+    return sampling | ({"seed": options.seed} if traits.seed and options.seed is not None else {})
 
 
-def _merged(fields: Fields, further: Mapping[str, Any]) -> Fields:
+def _merge(fields: Fields, further: Mapping[str, Any]) -> Fields:
     """Both; further fields override, but those within `_NESTED` are merged."""
     merged = {**fields, **further}
     for name in _NESTED:
@@ -157,10 +157,10 @@ _NESTED = ("chat_template_kwargs", "reasoning")
 
 def _lacks_field(target: Target, dialect: Dialect, option: str) -> ConfigError:
     if target.effort is not None:
-        named = "an effort by name" if is_budget(target.effort) else "a budget of tokens"
+        alternative = "an effort by name" if is_budget(target.effort) else "a budget of tokens"
         return ConfigError(
             f"target {target.name!r} has the effort {target.effort!r}, for which the dialect "
-            f"{dialect!r} has no field; use {named}, or the target's request options"
+            f"{dialect!r} has no field; use {alternative}, or the target's request options"
         )
     return ConfigError(
         f"target {target.name!r} sets {option}, for which the dialect {dialect!r} has no field; "

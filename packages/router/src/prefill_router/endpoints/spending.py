@@ -45,12 +45,12 @@ class SpendingLedger:
         self.unrecorded = 0.0
         self._in_flight = 0
         self._expose = expose
-        self._noted = 0.0
-        self._noting: asyncio.Future[None] | None = None
+        self._exposure = 0.0
+        self._exposure_write: asyncio.Future[None] | None = None
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     @property
-    def counted(self) -> float:
+    def total(self) -> float:
         """US dollars that count now, including the most that calls in flight can cost."""
         return self.charged + self.unrecorded
 
@@ -68,12 +68,12 @@ class SpendingLedger:
             await turn
         self._in_flight += 1
         self.unrecorded += dollars
-        covered = False
+        is_covered = False
         try:
             await self._cover()
-            covered = True
+            is_covered = True
         finally:
-            if not covered:
+            if not is_covered:
                 self.settle(dollars, 0.0)
         return True
 
@@ -83,38 +83,38 @@ class SpendingLedger:
         self.unrecorded += charged - reserved
         self._wake()
 
-    def recorded(self, charged: float) -> None:
+    def mark_recorded(self, charged: float) -> None:
         """Count this much of the ended calls' charges as written to disk."""
         self.charged += charged
         self.unrecorded -= charged
-        self._noted = max(self._noted - charged, 0.0)
-        if _LEAST < _BEHIND * self.unrecorded < self._noted:
-            self._note(self.unrecorded * _AHEAD)
+        self._exposure = max(self._exposure - charged, 0.0)
+        if _LEAST < _BEHIND * self.unrecorded < self._exposure:
+            self._write_exposure(self.unrecorded * _AHEAD)
 
     async def close(self) -> None:
         """Write what may have been billed for calls that were abandoned."""
-        self._note(self.unrecorded if self.unrecorded > _LEAST else 0.0)
-        if self._noting is not None:
-            await self._noting
+        self._write_exposure(self.unrecorded if self.unrecorded > _LEAST else 0.0)
+        if self._exposure_write is not None:
+            await self._exposure_write
 
     def _fits(self, dollars: float) -> bool:
         if self.limit is None:
             return True
-        return self.counted + dollars <= self.limit * (1 - _SLACK)
+        return self.total + dollars <= self.limit * (1 - _SLACK)
 
     async def _cover(self) -> None:
-        if self.unrecorded > self._noted:
+        if self.unrecorded > self._exposure:
             ahead = self.unrecorded * _AHEAD
             if self.limit is not None:  # calls in flight never reserve more than this
                 ahead = max(min(ahead, self.limit - self.charged), self.unrecorded)
-            self._note(ahead)
-        if self._noting is not None:
-            await asyncio.shield(self._noting)  # others wait for it too
+            self._write_exposure(ahead)
+        if self._exposure_write is not None:
+            await asyncio.shield(self._exposure_write)  # others wait for it too
 
-    def _note(self, dollars: float) -> None:
-        if dollars != self._noted and self._expose is not None:
-            self._noting = self._expose(dollars - self._noted)
-            self._noted = dollars
+    def _write_exposure(self, dollars: float) -> None:
+        if dollars != self._exposure and self._expose is not None:
+            self._exposure_write = self._expose(dollars - self._exposure)
+            self._exposure = dollars
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, deque()

@@ -33,10 +33,10 @@ def split_thinking(text: str, dialect: Dialect) -> ThinkingSplit | None:
     A text that ends within its reasoning has an empty answer. If the template wrote the opening
     tag and the text ends before the closing one, it can't be distinguished from an answer.
     """
-    opened = text.lstrip().startswith(_OPEN)
-    if not opened and (not TRAITS[dialect].opens_thinking or _CLOSE not in text):
+    has_opening = text.lstrip().startswith(_OPEN)
+    if not has_opening and (not TRAITS[dialect].opens_thinking or _CLOSE not in text):
         return None
-    begin = text.index(_OPEN) + len(_OPEN) if opened else 0
+    begin = text.index(_OPEN) + len(_OPEN) if has_opening else 0
     end = text.find(_CLOSE, begin)
     if end < 0:
         return ThinkingSplit(text[begin:].strip("\n"), "", len(text))

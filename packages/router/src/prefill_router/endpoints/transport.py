@@ -59,7 +59,7 @@ def http_client(provider: Provider, headers: Mapping[str, str]) -> httpx2.AsyncC
             ),
             headers=headers,
             timeout=httpx2.Timeout(None, connect=provider.connect_seconds),
-            mounts=direct(provider.base_url),
+            mounts=direct_mounts(provider.base_url),
         )
     except (ImportError, OSError, ValueError, httpx2.InvalidURL):  # not quoted: it may hold a key
         raise ConfigError(
@@ -69,7 +69,7 @@ def http_client(provider: Provider, headers: Mapping[str, str]) -> httpx2.AsyncC
         ) from None
 
 
-def direct(base_url: str) -> dict[str, None]:
+def direct_mounts(base_url: str) -> dict[str, None]:
     """The mounts of a client that bypass any proxy for a server on this machine.
 
     A proxy elsewhere could read this unencrypted traffic.

@@ -67,20 +67,20 @@ def read_usage(reported: _Reported) -> Usage:
         (reported, "reasoning_tokens"),
     )
     creation = reported.get("cache_creation")
-    kept = creation if isinstance(creation, Mapping) else {}
+    tokens_by_duration = creation if isinstance(creation, Mapping) else {}
     written = _count(reported.get("cache_creation_input_tokens"))
-    if written is None and kept:
-        written = sum(_count(tokens) or 0 for tokens in kept.values())
-    given = _input(reported, written)
+    if written is None and tokens_by_duration:
+        written = sum(_count(tokens) or 0 for tokens in tokens_by_duration.values())
+    input_tokens = _input(reported, written)
     if written is None:  # OpenAI's, which are part of its input tokens
         written = _count(_details(reported, "prompt", "input").get("cache_write_tokens"))
     return Usage(
-        input_tokens=given,
+        input_tokens=input_tokens,
         cached_tokens=cached,
-        output_tokens=_output(reported, given, reasoning),
+        output_tokens=_output(reported, input_tokens, reasoning),
         reasoning_tokens=reasoning,
         cache_written_tokens=written,
-        cache_written_hour_tokens=_count(kept.get("ephemeral_1h_input_tokens")),
+        cache_written_hour_tokens=_count(tokens_by_duration.get("ephemeral_1h_input_tokens")),
         reported=reported,
     )
 
@@ -95,12 +95,12 @@ def _input(reported: _Reported, written: int | None) -> int | None:
     return fresh + (_count(reported.get("cache_read_input_tokens")) or 0) + (written or 0)
 
 
-def _output(reported: _Reported, given: int | None, reasoning: int | None) -> int | None:
+def _output(reported: _Reported, input_tokens: int | None, reasoning: int | None) -> int | None:
     output = _first((reported, "completion_tokens"), (reported, "output_tokens"))
     total = _count(reported.get("total_tokens"))
-    if output is None or given is None or total is None:
+    if output is None or input_tokens is None or total is None:
         return output
-    hidden = total - given - output
+    hidden = total - input_tokens - output
     return output + hidden if hidden > 0 and reasoning in (None, hidden) else output
 
 
@@ -113,8 +113,8 @@ def _details(reported: _Reported, *kinds: str) -> _Reported:
 
 
 def _first(*places: tuple[_Reported, str]) -> int | None:
-    found = (_count(where.get(name)) for where, name in places)
-    return next((count for count in found if count is not None), None)
+    counts = (_count(where.get(name)) for where, name in places)
+    return next((count for count in counts if count is not None), None)
 
 
 def _count(value: object) -> int | None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 
 from prefill_router import mapped_matrix
-from prefill_router.activations import Activations, Provenance, Rounding, Site, rounded
+from prefill_router.activations import Activations, Provenance, Rounding, Site, round_states
 from prefill_router.data import Prompt, RoutingDataset, prompt_key
 from prefill_router.encoders import States
 from prefill_router.errors import ConfigError, CorruptError, ProvenanceError
@@ -103,7 +103,7 @@ def states_like(
         )
     for rows, states in SiteStates(activations, site, keys):
         same = activations.rounding == source.rounding
-        yield rows, states if same else rounded(states, source.rounding)
+        yield rows, states if same else round_states(states, source.rounding)
 
 
 @short_repr

@@ -20,7 +20,7 @@ from prefill_router.endpoints import (
     SpendingLedger,
     Upstream,
     bound,
-    estimated_usage,
+    estimate_usage,
 )
 from prefill_router.errors import ConfigError, UpstreamError
 from prefill_router.grading.caches import Judgments, judgment_key
@@ -136,8 +136,8 @@ class JudgeClient:
         making = self._calls.make(
             self.judge,
             prompt,
-            tokens=estimated_usage(prompt, Reply(text="")).input_tokens or 0,
-            wanted=lambda: not self._stopping.is_set(),
+            tokens=estimate_usage(prompt, Reply(text="")).input_tokens or 0,
+            is_wanted=lambda: not self._stopping.is_set(),
             begin=begin,
         )
         try:
@@ -183,7 +183,7 @@ class JudgeClient:
         self._held_back[key] = most
         return JudgeReply(
             failure="limit",
-            detail=f"a call may cost ${most:.4f}, and ${self._ledger.counted:.4f} of the limit of "
+            detail=f"a call may cost ${most:.4f}, and ${self._ledger.total:.4f} of the limit of "
             f"${self._limit or 0:.4f} are spent; raise --judge-max-cost",
         )
 
