@@ -35,7 +35,7 @@ FENCE = re.compile(
     re.MULTILINE,
 )
 KINDS = {"console", "python", "csv", "yaml", "json", "text", ""}
-MOST_NOT_RUN = 16
+MOST_NOT_RUN = 18
 NEEDS_SHELL = re.compile(r"[|<>;&]")
 
 

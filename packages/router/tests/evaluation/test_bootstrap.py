@@ -55,7 +55,7 @@ def test_one_weight_each_gives_the_point_estimates() -> None:
 def test_tables_are_made_once_for_all_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     predictions, data = random_system(queries=60, missing=0.1)
     made: list[str] = []
-    for name in ("routed", "regimes", "binary"):
+    for name in ("route_by_argmax", "regimes", "binary"):
         original = getattr(metrics, name)
 
         def counted(value: object, *, name: str = name, original: Any = original) -> object:
@@ -67,7 +67,7 @@ def test_tables_are_made_once_for_all_resamples(monkeypatch: pytest.MonkeyPatch)
     for weights in chunks(60, count=24, seed=0, width=10**5):
         scores = scorer.score(weights)
         _ = scores.routing, scores.by_regime, scores.selection
-    assert sorted(made) == ["binary", "regimes", "routed"]
+    assert sorted(made) == ["binary", "regimes", "route_by_argmax"]
 
 
 def test_draws_are_the_same_whatever_the_chunks() -> None:

@@ -74,6 +74,6 @@ def test_without_predictions_out_of_fold_nothing_is_chosen() -> None:
     fitted = fit_router(ANSWERS, [STATES], config=plain, split=DRAWN)
     assert fitted.router.record.chosen is None
     assert fitted.evaluation is not None
-    assert "fit the router again" in fitted.evaluation.headline["savings"].reason
+    assert "fit the router on answers" in fitted.evaluation.headline["savings"].reason
     assert fitted.evaluation.verdict is not None
     assert fitted.evaluation.verdict.lam == 0.5
