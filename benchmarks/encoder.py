@@ -25,7 +25,7 @@ from prefill_router import files
 from prefill_router.activations import Site
 from prefill_router.data import Query
 from prefill_router.encoders import HubEncoder, TokenizedPrompt, load_encoder
-from prefill_router.encoders.base import batches
+from prefill_router.encoders.batching import batches
 from prefill_router.encoders.hub import TokenBatch, pad, read_batch
 
 LAYER = 20

@@ -28,7 +28,7 @@ from benchmarks._networks import (
 from prefill_router import files
 from prefill_router.activations import Site
 from prefill_router.encoders import Encoder, TokenizedPrompt, candidate_layers, load_encoder
-from prefill_router.encoders.base import batches
+from prefill_router.encoders.batching import batches
 from prefill_router.encoders.hub import pad
 from prefill_router.encoders.provenance import CPU_BATCH_TOKENS
 

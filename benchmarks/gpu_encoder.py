@@ -47,10 +47,11 @@ with imports_from_checkout():
     from benchmarks._networks import RESULTS, interleaved, machine, timed
     from prefill_router import files
     from prefill_router.activations import DEFAULT_POOLINGS, POOLINGS, Provenance, Site
-    from prefill_router.encoders.base import TokenizedPrompt, candidate_layers
     from prefill_router.encoders.devices import batch_tokens_on, device_of, dtype_name
+    from prefill_router.encoders.encoder_names import candidate_layers
     from prefill_router.encoders.hub import HubEncoder, pad
     from prefill_router.encoders.pretrained import find_blocks, pack_if_possible
+    from prefill_router.encoders.tokenisation import TokenizedPrompt
 
 BATCH = 16
 """Prompts in a batch of the plain way."""

@@ -23,7 +23,7 @@ from prefill_router import files
 from prefill_router.activations import POOLINGS, Site
 from prefill_router.data import Query
 from prefill_router.encoders import TokenizedPrompt, load_encoder, pad
-from prefill_router.encoders.base import batches
+from prefill_router.encoders.batching import batches
 from prefill_router.encoders.load import _package_path
 from prefill_router.encoders.minilm import MiniLMEncoder
 

@@ -17,8 +17,9 @@ from packages.gateway.tests.forecast.routers import (
 from packages.router.tests.fakes.wrapped_encoder import WrappedEncoder
 from prefill_router.activations import Pooling, Site
 from prefill_router.data import split
-from prefill_router.encoders.base import States, TokenizedPrompt
+from prefill_router.encoders.base import States
 from prefill_router.encoders.prefix_encoder import PrefixCachingEncoder
+from prefill_router.encoders.tokenisation import TokenizedPrompt
 from prefill_router.errors import StoreError, UpstreamError
 from prefill_router.fitting import fit_router
 from prefill_router.progress import Progress

@@ -18,7 +18,7 @@ from packages.router.tests.encoders.embedding_endpoint import (
 from prefill_router.activations import ActivationStore, Site
 from prefill_router.data import Query, write_dataset
 from prefill_router.encoders import OWN, default_sites, encode_dataset, load_encoder
-from prefill_router.encoders.base import URL, Address
+from prefill_router.encoders.encoder_names import URL, Address
 from prefill_router.encoders.endpoint import EmbeddingsApi
 from prefill_router.encoders.load import load_encoder_for, recorded_name
 from prefill_router.errors import ConfigError, PromptError, ProvenanceError, UpstreamError

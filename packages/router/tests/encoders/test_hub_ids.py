@@ -11,7 +11,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 import prefill_router_minipool
 from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
 from prefill_router.encoders import default_sites, load_encoder, load_encoder_for
-from prefill_router.encoders.base import EncoderName
+from prefill_router.encoders.encoder_names import EncoderName
 
 pytestmark = pytest.mark.slow
 

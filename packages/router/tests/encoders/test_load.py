@@ -16,16 +16,16 @@ from prefill_router.activations import Site
 from prefill_router.data import Message, Query
 from prefill_router.encoders import (
     Encoder,
-    base,
     candidate_layers,
     load_encoder,
     load_encoder_for,
     pretrained,
     provenance,
+    tokenisation,
 )
-from prefill_router.encoders.base import cut_middle
 from prefill_router.encoders.hub import HubEncoder
 from prefill_router.encoders.provenance import folder_revision
+from prefill_router.encoders.tokenisation import cut_middle
 from prefill_router.errors import (
     ConfigError,
     MissingExtraError,
@@ -314,7 +314,7 @@ def test_up_to_a_million_characters_are_encoded(unit: str, count: int, minilm: E
 def test_far_longer_prompts_are_refused_by_name(
     minilm: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "MOST_CHARACTERS", 1000)
+    monkeypatch.setattr(tokenisation, "MOST_CHARACTERS", 1000)
     with pytest.raises(PromptError, match=r"query 'q': the prompt has 1,001 characters"):
         minilm.tokenize([Query("q", "x" * 1001)])
 

@@ -17,7 +17,7 @@ import pytest
 from prefill_router.activations import POOLINGS, Site
 from prefill_router.data import Message, Query
 from prefill_router.encoders import HubEncoder, load_encoder, load_encoder_for
-from prefill_router.encoders.base import EncoderRequest
+from prefill_router.encoders.encoder_names import EncoderRequest
 from prefill_router.encoders.load import _package_path
 from prefill_router.encoders.minilm import MiniLMEncoder, load_minilm, pooling_weights
 from prefill_router.encoders.minilm_network import minilm_graph

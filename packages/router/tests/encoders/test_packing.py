@@ -16,7 +16,7 @@ from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
 from prefill_router.activations import POOLINGS, Site
 from prefill_router.data import Query
 from prefill_router.encoders import HubEncoder, load_encoder, packing
-from prefill_router.encoders.base import batches, packed_batches
+from prefill_router.encoders.batching import batches, packed_batches
 from prefill_router.encoders.hub import DeviceBatches
 from prefill_router.encoders.packing import flash_kernel, pack, torch_kernel
 from prefill_router.encoders.prefix_encoder import PrefixCachingEncoder

@@ -12,7 +12,8 @@ import pytest
 from prefill_router.activations import Provenance, Site
 from prefill_router.data import Query
 from prefill_router.encoders import TokenizedPrompt, default_threads, load_encoder, threads
-from prefill_router.encoders.base import Batch, NetworkEncoder, batches
+from prefill_router.encoders.base import Batch, NetworkEncoder
+from prefill_router.encoders.batching import batches
 from prefill_router.encoders.parallel import ParallelEncoder
 from prefill_router.errors import ConfigError, StoreError
 

@@ -5,7 +5,7 @@ import asyncio
 import httpx2
 import pytest
 
-from prefill_router.encoders.base import Address
+from prefill_router.encoders.encoder_names import Address
 from prefill_router.encoders.endpoint import EmbeddingsApi
 from prefill_router.endpoints import Upstream, is_loopback, provider_keys
 from prefill_router.errors import ConfigError

@@ -1,17 +1,13 @@
-from .base import (
+from .base import Encoder as Encoder, States as States
+from .batching import batches as batches
+from .encoder_names import (
     KEY as KEY,
     OWN as OWN,
     Address as Address,
-    Encoder as Encoder,
     EncoderName as EncoderName,
-    States as States,
-    TokenizedPrompt as TokenizedPrompt,
-    batches as batches,
     candidate_layers as candidate_layers,
-    check_prompt as check_prompt,
     default_sites as default_sites,
     gives_own_vectors as gives_own_vectors,
-    pair_tokens as pair_tokens,
 )
 from .hub import HubEncoder as HubEncoder, TokenBatch as TokenBatch, pad as pad
 from .load import (
@@ -30,5 +26,10 @@ from .run import (
     run_encoding as run_encoding,
 )
 from .threads import default_threads as default_threads
+from .tokenisation import (
+    TokenizedPrompt as TokenizedPrompt,
+    check_prompt as check_prompt,
+    pair_tokens as pair_tokens,
+)
 from .vllm_states import VllmStates as VllmStates, write_vllm_prompts as write_vllm_prompts
 from .workers import EncoderSource as EncoderSource, run_encoding_on as run_encoding_on

@@ -24,17 +24,18 @@ from numpy.typing import NDArray
 
 from prefill_router.activations import Provenance
 from prefill_router.data import Query, prompt_text
-from prefill_router.encoders.base import (
+from prefill_router.encoders.base import States, VectorEncoder
+from prefill_router.encoders.encoder_names import (
     KEY,
     Address,
     EncoderName,
     EncoderRequest,
-    States,
-    TokenizedPrompt,
-    VectorEncoder,
     check_batch_tokens,
-    check_prompt,
     check_vector_options,
+)
+from prefill_router.encoders.tokenisation import (
+    TokenizedPrompt,
+    check_prompt,
     estimate_text_tokens,
     vector_prompt,
 )

@@ -27,20 +27,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from prefill_router.activations import Pooling, Provenance, Site
-from prefill_router.encoders.base import (
-    SMALL_BATCH,
-    Batch,
-    Encoder,
-    NetworkEncoder,
-    TokenizedPrompt,
-    batches,
-    packed_batches,
-)
+from prefill_router.encoders.base import Batch, Encoder, NetworkEncoder
+from prefill_router.encoders.batching import SMALL_BATCH, batches, packed_batches
 from prefill_router.encoders.compiling import BlockCompiler
 from prefill_router.encoders.devices import GPU_SMALL_BATCH, send
 from prefill_router.encoders.graphs import RecordedPasses
 from prefill_router.encoders.packing import PackedBatch, Packing, pack, without_cache
 from prefill_router.encoders.parallel import ParallelEncoder, share_weights
+from prefill_router.encoders.tokenisation import TokenizedPrompt
 from prefill_router.errors import ConfigError, name_option
 from prefill_router.progress import Progress
 from prefill_router.short_repr import short_repr

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Final, Literal
 
 from prefill_router.activations import Provenance
-from prefill_router.encoders.base import (
+from prefill_router.encoders.base import Encoder
+from prefill_router.encoders.encoder_names import (
     Address,
-    Encoder,
     EncoderName,
     EncoderRequest,
     find_trusted_endpoint,
@@ -125,7 +125,7 @@ def load_encoder_for(
         layers: The layers that will be read.
         source: The path of a local encoder, if it isn't in the working folder under its old name;
             or the name of an endpoint, if the environment doesn't name it (see
-            `encoders.base.find_trusted_endpoint`).
+            `encoders.encoder_names.find_trusted_endpoint`).
         device: The device to run it on.
         batch_tokens: The most tokens, padding included, in one batch.
         trust_remote_code: Whether code that comes with the weights may run.

@@ -18,14 +18,9 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from prefill_router.activations import Pooling, Provenance, Site
-from prefill_router.encoders.base import (
-    Batch,
-    Encoder,
-    EncoderRequest,
-    NetworkEncoder,
-    TokenizedPrompt,
-    batches,
-)
+from prefill_router.encoders.base import Batch, Encoder, NetworkEncoder
+from prefill_router.encoders.batching import batches
+from prefill_router.encoders.encoder_names import EncoderRequest
 from prefill_router.encoders.minilm_network import MiniLMNetwork
 from prefill_router.encoders.parallel import ParallelEncoder
 from prefill_router.encoders.provenance import (
@@ -40,6 +35,7 @@ from prefill_router.encoders.provenance import (
     provenance_of,
 )
 from prefill_router.encoders.threads import default_threads
+from prefill_router.encoders.tokenisation import TokenizedPrompt
 from prefill_router.short_repr import short_repr
 
 

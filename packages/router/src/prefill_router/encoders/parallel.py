@@ -18,13 +18,9 @@ from numpy.typing import NDArray
 
 from prefill_router.activations import Site
 from prefill_router.data import Query
-from prefill_router.encoders.base import (
-    Batch,
-    BatchEncoder,
-    Encoder,
-    TokenizedPrompt,
-    batches,
-)
+from prefill_router.encoders.base import Batch, BatchEncoder, Encoder
+from prefill_router.encoders.batching import batches
+from prefill_router.encoders.tokenisation import TokenizedPrompt
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

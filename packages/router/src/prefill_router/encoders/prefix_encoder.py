@@ -32,10 +32,11 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from prefill_router.activations import POOLINGS, Pooling, Provenance, Site
 from prefill_router.data import Query
-from prefill_router.encoders.base import Encoder, States, TokenizedPrompt, require_finite
+from prefill_router.encoders.base import Encoder, States, require_finite
 from prefill_router.encoders.hub import HubEncoder, is_causal, layer_hooks
 from prefill_router.encoders.packing import SAME_AT_ANY_LENGTH, rotary_kinds
 from prefill_router.encoders.parallel import ParallelEncoder
+from prefill_router.encoders.tokenisation import TokenizedPrompt
 from prefill_router.errors import ConfigError
 from prefill_router.progress import Progress, SilentProgress
 

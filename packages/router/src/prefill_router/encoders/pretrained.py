@@ -37,7 +37,7 @@ from transformers.utils import logging as transformers_logging
 from transformers.utils.hub import cached_file, extract_commit_hash
 
 from prefill_router.activations import Provenance
-from prefill_router.encoders.base import EncoderRequest, TokenizingEncoder
+from prefill_router.encoders.base import TokenizingEncoder
 from prefill_router.encoders.compiling import BlockCompiler, least_tokens
 from prefill_router.encoders.devices import (
     batch_tokens_on,
@@ -47,6 +47,7 @@ from prefill_router.encoders.devices import (
     dtype_of,
     weights_map,
 )
+from prefill_router.encoders.encoder_names import EncoderRequest
 from prefill_router.encoders.graphs import RecordedPasses
 from prefill_router.encoders.hub import HubEncoder, move_to_device, read_batch, too_large
 from prefill_router.encoders.llama import fuse_blocks

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from prefill_router import files
 from prefill_router.activations import Digests, key_digests
 from prefill_router.data import Message, Query, QueryFile
-from prefill_router.encoders.base import Encoder, TokenizedPrompt
+from prefill_router.encoders.base import Encoder
+from prefill_router.encoders.tokenisation import TokenizedPrompt
 from prefill_router.errors import CorruptError
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.short_repr import short_repr

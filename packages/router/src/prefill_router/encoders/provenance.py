@@ -21,7 +21,8 @@ from typing import Any
 from safetensors import SafetensorError
 
 from prefill_router.activations import Provenance
-from prefill_router.encoders.base import EncoderRequest, Template, check_batch_tokens
+from prefill_router.encoders.encoder_names import EncoderRequest, check_batch_tokens
+from prefill_router.encoders.tokenisation import Template
 from prefill_router.errors import ConfigError
 from prefill_router.files import file_digest
 

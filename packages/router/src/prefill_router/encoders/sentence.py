@@ -10,19 +10,16 @@ import numpy as np
 
 from prefill_router.activations import Provenance
 from prefill_router.data import Query, prompt_text
-from prefill_router.encoders.base import (
-    Encoder,
-    EncoderRequest,
-    States,
+from prefill_router.encoders.base import Encoder, States, VectorEncoder
+from prefill_router.encoders.encoder_names import EncoderRequest, check_vector_options
+from prefill_router.encoders.parallel import ParallelEncoder, share_weights
+from prefill_router.encoders.provenance import tree_revision
+from prefill_router.encoders.tokenisation import (
     TokenizedPrompt,
-    VectorEncoder,
     check_prompt,
-    check_vector_options,
     estimate_text_tokens,
     vector_prompt,
 )
-from prefill_router.encoders.parallel import ParallelEncoder, share_weights
-from prefill_router.encoders.provenance import tree_revision
 from prefill_router.errors import ConfigError
 from prefill_router.lazy_imports import optional_imports
 from prefill_router.short_repr import short_repr

@@ -23,17 +23,9 @@ from transformers import AutoModelForCausalLM
 
 from prefill_router.activations import Provenance
 from prefill_router.data import Query, prompt_text
-from prefill_router.encoders.base import (
-    Encoder,
-    EncoderRequest,
-    States,
-    TokenizedPrompt,
-    VectorEncoder,
-    check_prompt,
-    check_vector_options,
-    pair_tokens,
-)
+from prefill_router.encoders.base import Encoder, States, VectorEncoder
 from prefill_router.encoders.devices import batch_tokens_on, device_of, dtype_name, dtype_of
+from prefill_router.encoders.encoder_names import EncoderRequest, check_vector_options
 from prefill_router.encoders.hub import TokenBatch, pad
 from prefill_router.encoders.parallel import ParallelEncoder, share_weights
 from prefill_router.encoders.pretrained import (
@@ -45,6 +37,7 @@ from prefill_router.encoders.pretrained import (
     tokenizer_files,
 )
 from prefill_router.encoders.provenance import provenance_of, token_limit
+from prefill_router.encoders.tokenisation import TokenizedPrompt, check_prompt, pair_tokens
 from prefill_router.errors import ConfigError
 from prefill_router.short_repr import short_repr
 

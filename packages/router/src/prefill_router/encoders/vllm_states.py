@@ -26,17 +26,14 @@ from torch import Tensor
 from prefill_router import files
 from prefill_router.activations import Provenance, Site
 from prefill_router.data import Query
-from prefill_router.encoders.base import (
-    Batch,
-    EncoderRequest,
-    NetworkEncoder,
-    TokenizedPrompt,
-)
+from prefill_router.encoders.base import Batch, NetworkEncoder
 from prefill_router.encoders.devices import dtype_name, dtype_of
+from prefill_router.encoders.encoder_names import EncoderRequest
 from prefill_router.encoders.hub import TokenBatch
 from prefill_router.encoders.pretrained import describe_encoder, hub_errors, prepare_loading
 from prefill_router.encoders.provenance import last_layer
 from prefill_router.encoders.run import EncodingPlan
+from prefill_router.encoders.tokenisation import TokenizedPrompt
 from prefill_router.errors import ConfigError, CorruptError, StoreError
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.short_repr import short_repr

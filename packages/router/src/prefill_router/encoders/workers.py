@@ -13,7 +13,8 @@ from typing import final
 
 from prefill_router.activations import Layout, Provenance
 from prefill_router.data import Query
-from prefill_router.encoders.base import Encoder, EncoderName
+from prefill_router.encoders.base import Encoder
+from prefill_router.encoders.encoder_names import EncoderName
 from prefill_router.encoders.load import load_encoder_for
 from prefill_router.encoders.run import (
     EncodingPlan,
