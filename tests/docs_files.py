@@ -275,7 +275,7 @@ def receipts(folder: Path) -> None:
 
 def a_request(folder: Path) -> None:
     """The request of the guide."""
-    page = (ROOT / "docs" / "guides" / "agents.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guides" / "agents-reading.md").read_text(encoding="utf-8")
     (folder / "request.json").write_text(page.split("```json\n")[1].split("```")[0])
 
 
@@ -344,7 +344,7 @@ def a_version(folder: Path) -> None:
 
 
 FILES: dict[str, Callable[[Path], None]] = {
-    "agents.md": a_request,
+    "agents-reading.md": a_request,
     "assign.md": prompts_and_results,
     "collecting.md": a_run,
     "README.md": quickstart,
@@ -388,7 +388,7 @@ NAMES: dict[str, Callable[[Path], dict[str, object]]] = {
     "doctor.md": a_router,
     "evaluation.md": predictions,
     "guarantee.md": a_router,
-    "litellm.md": litellm_router,
+    "litellm-strategy.md": litellm_router,
     "robustness.md": a_router,
     "traffic-labels.md": predictions,
 }
