@@ -206,7 +206,10 @@ def test_what_the_command_line_tells_by_itself_is_told_before_anything_is_read(
         (("compare", "gone", "gone", "--data", "gone", "--out", "new"), "--out is for a list"),
         (("import-litellm", "gone", "--out", "p.yaml", "--through", "here"), "write the address"),
         (("import-litellm", "gone", "--out", "pool"), "pool.yaml"),
-        (("import-litellm", "gone", "--out", "p.yaml", "--settings", "p.yaml"), "can't hold both"),
+        (
+            ("import-litellm", "gone", "--out", "p.yaml", "--settings", "p.yaml"),
+            "give two different files",
+        ),
         (("prices", "--pool", "gone.csv"), "isn't a YAML file"),
         (("import", "lang", "gone", "--out", "new"), "the formats are"),
         (("key", "new", "me", "--expires", "soon"), "expires"),

@@ -118,7 +118,7 @@ def test_fit(copy: Job, tmp_path: Path) -> None:
     prices = ("--prices", copy.answers / "pool.yaml", "--date", "2027-01-01")
     succeeded("reprice", copy.router, *prices)
     assert router_notes(copy.router) != notes
-    refused("repriced since", *same)
+    refused("prices changed since", *same)
     succeeded(*same, "--overwrite")
     assert router_notes(copy.router) == notes
 
@@ -140,7 +140,7 @@ def test_reprice(copy: Job, tmp_path: Path) -> None:
         succeeded(*reprice, tmp_path / "new")
     fit = ("fit", "--no-verdict", copy.answers, "--store", copy.states, "--dim", 4)
     succeeded(*fit, "--out", tmp_path / "other")
-    refused(f"isn't this router.*{REFUSED}", *reprice, tmp_path / "other")
+    refused(f"has another router.*{REFUSED}", *reprice, tmp_path / "other")
     succeeded(*reprice, tmp_path / "other", "--overwrite")
 
 

@@ -128,7 +128,7 @@ def test_permuting_targets_permutes_the_order(
 
 
 def test_a_cascade_and_unknown_names_are_refused() -> None:
-    with pytest.raises(ConfigError, match="no target can be chosen"):
+    with pytest.raises(ConfigError, match="can't choose a target beforehand"):
         world(parts(target("a"), policy=Cascade()))
     with pytest.raises(ConfigError, match=r"routing\.fallback is 'nobody'"):
         world(routing={"fallback": "nobody"})

@@ -134,5 +134,5 @@ def test_the_newest_rows_are_the_test_part_and_no_prompt_is_in_two_parts() -> No
         made.correct,
     )
     assert "last" in split_by_time(repeated)["train"]
-    with pytest.raises(DataError, match="leave a part empty"):
+    with pytest.raises(DataError, match="a part would be empty"):
         split_by_time(made.select(made.query_ids[:1]))

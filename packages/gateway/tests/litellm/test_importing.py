@@ -480,7 +480,7 @@ def test_the_command_refuses_places_that_would_lose_something(config: Path) -> N
     refused("LiteLLM's own file", "import-litellm", config, "--out", config, code=2)
     pool = config.with_name("pool.yaml")
     words = ("import-litellm", config, "--out")
-    refused("can't hold both", *words, pool, "--settings", pool, code=2)
+    refused("give two different files", *words, pool, "--settings", pool, code=2)
     refused(r"name a file such as pool\.yaml", *words, "pool.csv", code=2)
     refused("no such file", "import-litellm", config.with_name("x.yaml"), "--out", pool)
     assert not pool.exists()

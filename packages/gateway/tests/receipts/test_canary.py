@@ -87,4 +87,6 @@ def test_the_command(tmp_path: Path) -> None:
     text = succeeded("canary", file)
     assert "-$1,800.00" in text
     assert "score" in text
-    refused("outside the routed share", "canary", write(tmp_path / "b.sqlite", TRAFFIC[:1]))
+    refused(
+        "all of these requests were routed", "canary", write(tmp_path / "b.sqlite", TRAFFIC[:1])
+    )

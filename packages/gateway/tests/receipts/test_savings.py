@@ -247,9 +247,9 @@ def test_a_named_target_is_compared_with_all(tmp_path: Path) -> None:
     named = savings_since(url, FREE, against="small")
     assert (named.baselines, named.chosen_by) == ({"small": 31}, "named")
     assert named.at_baseline < named.spent
-    with pytest.raises(DataError, match="they have large, middle, small"):
+    with pytest.raises(DataError, match="of these receipts: large, middle, small"):
         savings_since(url, FREE, against="giant")
-    with pytest.raises(DataError, match="name a baseline"):
+    with pytest.raises(DataError, match="names a baseline"):
         savings_since(url, FREE, since=START + 1e6)
     assert savings_since(url, FREE, since=START + 1e6, against="large").requests == 0
 
@@ -332,7 +332,7 @@ def test_the_command(tmp_path: Path) -> None:
     values = json.loads(succeeded("savings", file, "--json"))
     assert (values["baseline"], values["chosen_by"]) == ("large", "receipts")
     assert values["deducted"][0]["dollars"] is None
-    refused("is no target of these receipts", "savings", file, "--baseline", "giant")
+    refused("must be a target of these receipts", "savings", file, "--baseline", "giant")
     assert "at the baseline small" in succeeded(
         "explain", "last", "--receipts", file, "--baseline", "small"
     )

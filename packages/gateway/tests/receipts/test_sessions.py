@@ -180,7 +180,7 @@ def test_a_request_that_named_its_target_moves_no_conversation() -> None:
 
 def test_receipts_that_do_not_tell_are_refused_or_counted(tmp_path: Any) -> None:
     plain = [made_receipt(n) for n in range(4)]
-    with pytest.raises(DataError, match="no receipt has the settings by which conversations"):
+    with pytest.raises(DataError, match="no receipt has the settings for keeping a conversation"):
         replay_sessions(plain, [0.5])
     alone = [made_receipt(n, choice={"session": None}) for n in range(4)]
     found = replay_sessions(alone, [0.0])

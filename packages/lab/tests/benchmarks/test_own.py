@@ -173,7 +173,7 @@ def test_repeated_ids_and_repeated_prompts(tmp_path: Path) -> None:
     ):
         tasks(path)
     write_lines(path, [GOOD, {**GOOD, "answer": "since"}])
-    with pytest.raises(FormatError, match="equal prompts have the same"):
+    with pytest.raises(FormatError, match="gets its id from its prompt"):
         tasks(path)
 
 
@@ -272,7 +272,10 @@ def test_tasks_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
             Task(query=Query("b", "x"), grader="exact", options={"a": {1}}),
             "a value that JSON lacks",
         ),
-        (Task(query=Query("b", "x"), grader="exact", options={"answer": 1}), "which are fields"),
+        (
+            Task(query=Query("b", "x"), grader="exact", options={"answer": 1}),
+            "names of a task's fields",
+        ),
     ):
         with pytest.raises(DataError, match=reason):
             write_tasks([task, broken], path)

@@ -111,7 +111,7 @@ def test_another_search_or_anything_else_is_not_overwritten(
     )
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
-    refused("exists and is no search", *command(place, tmp_path / "mine"))
+    refused("exists and isn't the folder of a search", *command(place, tmp_path / "mine"))
     malformed("needs --data and --out", "search", place / "space.yaml")
     refused("no such file", "search", place / "none.yaml", "--list")
     malformed("objective is 'luck'", *command(place, tmp_path / "x", "--objective", "luck"))

@@ -127,9 +127,9 @@ def test_a_target_that_is_asked_otherwise_is_refused(server: Server, tmp_path: P
         ("request", replace(target, request=replace(target.request, temperature=0.5))),
         ("model", replace(target, model="large")),
     ):
-        with pytest.raises(ConfigError, match=f"with another {what}.*give it another name"):
+        with pytest.raises(ConfigError, match=f"but {what} is now .*give the target another name"):
             ask(run, replace(pool, targets=(changed,)), tasks(1))
-    with pytest.raises(ConfigError, match="with another dialect"):
+    with pytest.raises(ConfigError, match="but dialect is now 'vllm'"):
         ask(run, pool_of(server, ["small"], dialect="vllm"), tasks(1))
     assert ask(run, pool_of(server, ["small"], concurrency=1), tasks(1)).calls == 0
 
@@ -246,7 +246,7 @@ def test_a_target_that_only_failed_may_be_mended(tmp_path: Path) -> None:
         assert ask(run, replace(pool, targets=(odd,)), tasks(2)).missing == {"unsupported": 2}
         assert ask(run, pool, tasks(2)).calls == 0  # the same request would be refused again
         assert ask(run, pool, tasks(2), retry="all").answered == 2
-        with pytest.raises(ConfigError, match=r"has answered in .* another model"):
+        with pytest.raises(ConfigError, match=r"has answers in .* but model is now"):
             ask(run, replace(pool, targets=(wrong,)), tasks(2))
 
 

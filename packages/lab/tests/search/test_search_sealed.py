@@ -66,7 +66,7 @@ def test_another_configuration_is_refused_unless_asked_for(tmp_path: Path) -> No
 def test_a_spoilt_mark_opens_nothing(tmp_path: Path, text: str) -> None:
     _, test = sealed_in(tmp_path)
     (tmp_path / MARK).write_text(text)
-    with pytest.raises(CorruptError, match="it isn't known"):
+    with pytest.raises(CorruptError, match="nothing says whether the test part was opened"):
         test.open(ONE)
 
 

@@ -173,7 +173,10 @@ def test_the_preset_names_categories_of_mmlu_pro(mmlu_pro: Path) -> None:
         (lambda: Shift((), HELD), "name at least one of each"),
         (lambda: Shift(HELD, HELD), "none in both"),
         (lambda: Shift.preset("arts"), "no preset 'arts'"),
-        (lambda: Shift.hold_out(ANSWERS, ("poetry",)), "are no benchmarks, and no domains"),
+        (
+            lambda: Shift.hold_out(ANSWERS, ("poetry",)),
+            r"no benchmarks and no domains \['poetry'\]",
+        ),
         (lambda: Shift.hold_out(ANSWERS, (*ELSEWHERE, *HELD)), "nothing is left to train on"),
         (lambda: arms(ANSWERS, DRAWN, Shift(("poetry",), HELD)), r"no query is of \['poetry'\]"),
     ],

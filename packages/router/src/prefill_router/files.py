@@ -1,7 +1,7 @@
 """Atomic writes of files and folders (whole or not at all), and locks between writers.
 
-Everything is written under a temporary name in the same folder, flushed to the disk and renamed, so
-that a reader finds either the old content or the new, even if the writer is killed at any moment.
+Everything is written under a temporary name in the same folder, flushed to the disk and renamed. So
+a reader finds either the old content or the new, even if the writer is killed at any moment.
 Leftovers of killed processes, named `.NAME.xxxxxxxx.tmp`, are never read, and are removed when the
 same path is next checked or written to. A leftover is recognised by its lock, which ended with its
 writer; where the file system has no locks, by not having changed for an hour.

@@ -4,9 +4,9 @@ The statistics are effective dimensionality, anisotropy and Fisher separability.
 statistic needs are objects that add up over disjoint rows; the statistic is a function of the sums.
 `SiteStates` reads the states of one site in chunks that fit into memory.
 
-First and second moments are kept as count, mean and scatter about that mean, and are added by the
-pairwise update of Chan, Golub and LeVeque (1979), which loses nothing where the mean is far larger
-than the spread, as it is in a residual stream.
+First and second moments are kept as count, mean and scatter about that mean. They are added by the
+pairwise update of Chan, Golub and LeVeque (1979). The update loses nothing if the mean is far
+larger than the spread, as in a residual stream.
 
 Nearest neighbours are exact, by Euclidean distance. A search in float32 compares by
 ``|x|^2 + |y|^2 - 2xy``, whose rounding can exceed the distance of near rows, and changes with the
@@ -330,7 +330,10 @@ class NeighbourIndex:
             ConfigError: There is no row, a number isn't finite, or the keys aren't one per row.
         """
         if not vectors.size:
-            raise ConfigError(f"an index of shape {vectors.shape} holds nothing; give it rows")
+            raise ConfigError(
+                f"the rows of the index have the shape {vectors.shape}; give at "
+                "least one row and one column"
+            )
         _check_finite(vectors, what="the rows to index")
         if keys is not None and len(keys) != len(vectors):
             raise ConfigError(f"{len(keys)} keys for {len(vectors)} rows to index; give one each")

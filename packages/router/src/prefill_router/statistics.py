@@ -12,9 +12,9 @@ variables by betting", JRSS B 86, 2024, arXiv:2010.09686). Each gambler divides 
 bold and careful strategies, since how large the shortfall will be isn't known.
 
 To find out when that *changes*, a new gambler begins before each observation, with one unit. The
-sum of all their capitals, the Shiryaev-Roberts e-detector (Shin, Ramdas and Rinaldo 2022,
-arXiv:2203.03532), grows by at most one unit per observation on average as long as nothing changes,
-so within n observations it exceeds c with a probability of at most n / c.
+sum of all their capitals is the Shiryaev-Roberts e-detector (Shin, Ramdas and Rinaldo 2022,
+arXiv:2203.03532). As long as nothing changes, it grows by at most one unit per observation on
+average. So within n observations it exceeds c with a probability of at most n / c.
 
 Where the number of observations is known and a p-value is wanted, the stakes follow the variance
 seen so far: the inverse of the highest capital is a p-value of the hypothesis that a bounded mean

@@ -271,7 +271,7 @@ def test_ids_are_made_from_the_position_and_must_be_distinct(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ({"A secret.": "a"}, "has no prompt: the number of its fields is 1,"),
+        ({"A secret.": "a"}, r"has no prompt: none of its fields \(1\) is named prompt,"),
         ({"prompt": "  "}, "prompt is empty"),
         ({"messages": []}, "one or more"),
         ({"messages": "a"}, "must be a list"),
@@ -311,7 +311,7 @@ def test_a_file_that_changed_meanwhile_is_refused_and_nothing_is_written(tmp_pat
 
 
 def test_ids_that_anthropic_refuses_are_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="'a b': Anthropic takes ids of at most 64"):
+    with pytest.raises(DataError, match="'a b': the id can't be sent to Anthropic"):
         written(tmp_path, [{"prompt": "a", "id": "a b"}], format="anthropic")
 
 
@@ -400,7 +400,10 @@ def test_tasks_without_ids_are_the_prompts_in_their_order(tmp_path: Path) -> Non
     labels = grade_results(saved, paths, tmp_path / "prompts.jsonl").labels
     assert labels == {"prompt-1": 1.0, "prompt-2": 1.0}
     turned = write_jsonl(tmp_path / "turned.jsonl", rows[::-1])
-    with pytest.raises(FormatError, match=r"turned\.jsonl:1: the prompt isn't that of 'prompt-1'"):
+    with pytest.raises(
+        FormatError,
+        match=r"turned\.jsonl:1: this task has another prompt than the assigned prompt 'prompt-1'",
+    ):
         grade_results(saved, paths, turned)
     ids = [{"id": f"prompt-{2 - n}", **row} for n, row in enumerate(rows[::-1])]
     named = write_jsonl(tmp_path / "named.jsonl", ids)
@@ -412,7 +415,7 @@ def test_two_tasks_with_one_id_are_refused(tmp_path: Path) -> None:
     saved = SavedAssignment.read(written(tmp_path, [row]))
     paths = [write_jsonl(tmp_path / "results.jsonl", [openai_result("x", 1, "yes")])]
     twice = write_jsonl(tmp_path / "twice.jsonl", [row, {**row, "answer": "no"}])
-    with pytest.raises(FormatError, match=r"twice\.jsonl:2: 'x' is the id of an earlier task"):
+    with pytest.raises(FormatError, match=r"twice\.jsonl:2: two tasks have the id 'x'"):
         grade_results(saved, paths, twice)
 
 
@@ -423,7 +426,7 @@ def test_a_missing_label_is_no_other_label(tmp_path: Path) -> None:
         path.write_text(f"id,correct\n{text}")
         assert read_labels(path, saved) == {"a": 1.0}
     path.write_text("id,correct\na,1\na,0\n")
-    with pytest.raises(FormatError, match="another label"):
+    with pytest.raises(FormatError, match="two different labels"):
         read_labels(path, saved)
 
 

@@ -178,7 +178,7 @@ LEAN: dict[str, tuple[Breaking, dict[str, str]]] = {
             "layers": "1 distinct prompts can't fill",
             "sweep": "1 distinct prompts can't fill",
             "fit": "1 distinct prompts can't fill",
-            "evaluate": "give it new queries",
+            "evaluate": "Give it new queries",
         },
     ),
 }

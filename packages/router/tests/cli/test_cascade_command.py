@@ -67,7 +67,7 @@ def test_route_asks_until_an_answer_is_good_enough(cascade: Path, job: Job, tmp_
     assert trail == [stage["target"] for stage in value["stages"]][: len(trail)]
     assert all(f"asked {name}: scored" in whole for name in trail)
     assert f"{trail[-1]} says so" in whole
-    malformed("give the pool file as well", *asked)
+    malformed("needs the pool file", *asked)
 
 
 def test_a_policy_that_needs_more_is_refused(job: Job, tmp_path: Path) -> None:

@@ -59,7 +59,12 @@ def test_other_data_are_refused(job: Job, tmp_path: Path) -> None:
     dataset = read_dataset(job.answers)
     write_dataset(dataset.select(split(dataset)["train"]), tmp_path / "train")
     refused(
-        "no query of the dataset", "compare", job.router, job.router, "--data", tmp_path / "train"
+        "no query that both routers",
+        "compare",
+        job.router,
+        job.router,
+        "--data",
+        tmp_path / "train",
     )
 
 

@@ -86,7 +86,7 @@ def test_a_routers_folder_does_not_say_who_is_asked_and_gets_a_key(
     files.write_checksums(copy.router, list(CHECKED_FILES))
     before = len(server.log)
     line = (copy.router, "Hello", "--answer", "--encoder-folder", copy.tiny)
-    assert "--pool pool.yaml" in malformed("may not name", "route", *line)
+    assert "--pool pool.yaml" in malformed("isn't trusted with that", "route", *line)
     assert "--pool pool.yaml" in refused("never called", "serve", copy.router, "--check")
     assert len(server.log) == before
     shown = succeeded("show", copy.router)

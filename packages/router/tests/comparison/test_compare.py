@@ -345,9 +345,9 @@ def test_the_packaged_list_has_every_kind_of_the_router() -> None:
 
 
 def test_an_unknown_reference_and_list_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no router may be called"):
+    with pytest.raises(ConfigError, match="which is the baseline's name"):
         ComparisonPlan({CONSTANT: RECIPES["ours"]}, CONSTANT, split(ANSWERS))
-    with pytest.raises(ConfigError, match="'nobody' is no router of the list"):
+    with pytest.raises(ConfigError, match="'nobody'; it must be a router of the list"):
         ComparisonPlan(RECIPES, "nobody", split(ANSWERS))
     for bad in ({"resamples": -1}, {"seed": -1}):  # before anything is fitted
         with pytest.raises(ConfigError, match="neither may be negative"):

@@ -87,7 +87,7 @@ def test_a_malformed_meaning_is_named(content: str, tmp_path: Path) -> None:
     (tmp_path / "data" / "labels.json").write_text(content)
     with pytest.raises(FormatError, match=r"labels\.json: isn't a meaning of labels"):
         read_dataset(tmp_path / "data")
-    with pytest.raises(ConfigError, match="isn't one of two numbers"):
+    with pytest.raises(ConfigError, match="give two different finite numbers"):
         LabelMeaning(kind="score", worst=2, best=2)
 
 

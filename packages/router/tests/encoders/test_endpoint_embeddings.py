@@ -201,7 +201,7 @@ def test_a_store_is_made_and_gone_on_with(
     for elsewhere in (None, "http://elsewhere.example/v1"):
         if elsewhere is not None:
             monkeypatch.setenv(URL, elsewhere)
-        with pytest.raises(ConfigError, match=f"only if you name .* set {URL}=") as told:
+        with pytest.raises(ConfigError, match=f"needs your permission; .* set {URL}=") as told:
             load_encoder_for(store.provenance, layers=[1])
         assert SECRET not in str(told.value)
     assert load_encoder_for(store.provenance, layers=[1], source=endpoint.name)  # named here

@@ -183,7 +183,7 @@ def test_a_provenance_loads_its_encoder_only_as_deep_as_needed(
     encoder = load_encoder_for(made_by, source=llama, layers=[2])
     assert encoder.provenance == made_by
     assert encoder.layers == (0, 1, 2)
-    with pytest.raises(ConfigError, match="no folder of that name here"):
+    with pytest.raises(ConfigError, match="no file or folder of that name here"):
         load_encoder_for(made_by)
     monkeypatch.chdir(llama.parent)
     assert load_encoder_for(made_by).provenance == made_by

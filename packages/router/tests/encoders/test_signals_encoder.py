@@ -181,7 +181,7 @@ def test_a_store_is_made_and_the_encoder_found_again(
     assert said["sites"] == ["own.1"]
     assert said["billed_tokens"] is None
     store = ActivationStore.open(out)
-    with pytest.raises(ConfigError, match="no folder of that name"):
+    with pytest.raises(ConfigError, match="no file or folder of that name"):
         load_encoder_for(store.provenance)
     again = load_encoder_for(store.provenance, source=folders["gpt2"], device="cpu", layers=[1])
     fresh = again.encode(dataset.queries, [OWN], rounding="float32")

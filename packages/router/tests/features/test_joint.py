@@ -108,7 +108,7 @@ def test_needs_are_the_sites_that_are_named() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"encoders": ("a",), "sites": {"b": ("mean.1",)}}, "among the encoders"),
+        ({"encoders": ("a",), "sites": {"b": ("mean.1",)}}, "only for encoders of the features"),
         ({"encoders": ("a",), "sites": {"a": ()}}, "no site"),
         ({"encoders": ("a",), "sites": {"a": ("middle",)}}, "isn't a site"),
     ],
@@ -119,9 +119,9 @@ def test_options_that_are_none(options: dict[str, Any], message: str) -> None:
 
 
 def test_sites_of_different_widths_have_no_average() -> None:
-    with pytest.raises(ConfigError, match="sites of one width"):
+    with pytest.raises(ConfigError, match="sites of the same width"):
         fitted([held(), held("wide", hidden=12)], combine="averaged")
-    with pytest.raises(ConfigError, match="sites of one width"):
+    with pytest.raises(ConfigError, match="sites of the same width"):
         fitted([])
 
 

@@ -181,10 +181,10 @@ def test_what_cannot_be_is_refused(
     with pytest.raises(DataError, match="lacks the answers of"):
         add_target(router, new, answers.select(targets=[NEW]), ask, labels=3)
     some = router.split["train"][:2]
-    with pytest.raises(DataError, match="among 2 train queries"):
+    with pytest.raises(DataError, match="only 2 train queries"):
         add_target(router, new, answers, ask, labels=3, candidates=some, stores=[states])
     small = remove_target(router, "target-0")
-    with pytest.raises(ConfigError, match="needs two targets"):
+    with pytest.raises(ConfigError, match="needs at least two targets"):
         remove_target(small, "target-2")
 
 

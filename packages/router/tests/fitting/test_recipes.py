@@ -52,7 +52,7 @@ def test_a_recipe_survives_being_written_down(given: dict[str, Any]) -> None:
     ("given", "message"),
     [
         ({"feature": "prefill"}, r"no \['feature'\]; it has"),
-        ({"routers": {"ours": {}}}, "a list of routers, for: prefill-router compare"),
+        ({"routers": {"ours": {}}}, "a list of routers, which is for: prefill-router compare"),
         ({"features": []}, "needs features"),
         ({"features": "vibes"}, "no features of the kind 'vibes'"),
         ({"features": {"dim": 3}}, "needs a kind"),
@@ -97,7 +97,7 @@ def test_routers_by_name(tmp_path: Path) -> None:
     path.write_text("routers:\n  ours: {}\n  base: {predictor: constant, features: prefill}\n")
     assert list(read_recipes(path)) == ["ours", "base"]
     path.write_text("predictor: constant\n")
-    with pytest.raises(FormatError, match="one recipe, for: prefill-router fit --recipe"):
+    with pytest.raises(FormatError, match="one recipe, which is for: prefill-router fit --recipe"):
         read_recipes(path)
     path.write_text("routers:\n  ours: {}\n  base: {predictor: nobody}\n")
     with pytest.raises(FormatError, match="router 'base': there is no predictor"):

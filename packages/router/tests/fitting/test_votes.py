@@ -154,7 +154,7 @@ def test_a_sealed_part_judges_alone() -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"predictor": "constant"}, "of votes only the predictor"),
+        ({"predictor": "constant"}, "learns from votes; name it in the recipe"),
         ({"calibration": "platt"}, "a calibration needs labels"),
         ({"policy": "frugal_cascade"}, "the policy frugal_cascade needs labels"),
     ],
@@ -173,7 +173,7 @@ def test_settings_that_trade_accuracy_for_cost_are_refused() -> None:
 
 def test_labels_that_are_no_votes_are_refused() -> None:
     graded = make_routing_dataset(queries=30)
-    with pytest.raises(FitError, match="said to be votes, but row 0 has 3 labels"):
+    with pytest.raises(FitError, match="the labels should be votes, but row 0 has 3 labels"):
         fitted(replace(graded, meaning=VOTES))
     with pytest.raises(FitError, match="the labels aren't votes"):
         fitted(graded)
@@ -187,7 +187,7 @@ def test_accuracies_are_not_claimed_of_votes(made: RouterFit) -> None:
     dataset = voted()
     crossed = made.router.cross_fit
     assert crossed is not None
-    with pytest.raises(DataError, match="no accuracy is known"):
+    with pytest.raises(DataError, match="These labels are votes"):
         Trial.join(crossed.predictions, dataset)
     new = dataset.pool.select(["target-0"])
     with pytest.raises(ConfigError, match="the router learned from votes"):

@@ -75,7 +75,7 @@ def test_wrong_propensities_are_refused_by_name() -> None:
     label[::2, 2] = np.nan
     chance = np.where(np.isnan(label), 0.4, trial.chance.propensity)
     lost = ChanceLabels(label, trial.chance.error, chance, trial.correctness)
-    with pytest.raises(OverlapError, match=r"labels of t2 .* NaN"):
+    with pytest.raises(OverlapError, match=r"t2: far fewer labels .* NaN"):
         guarantee(replace(trial, correct=lost.label, chance=lost), best="t2", resamples=0)
 
 

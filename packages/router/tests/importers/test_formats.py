@@ -175,7 +175,7 @@ def test_records_that_join_on_an_index_must_ask_the_same(tmp_path: Path) -> None
     path.write_text(json.dumps(run))
     dataset, report = import_dataset("llmrouterbench", [folder], skip_malformed=True)
     assert [problem.line for problem in report.problems] == [1, 2]
-    assert "has another text at" in report.problems[0].reason
+    assert "has another text than at" in report.problems[0].reason
     assert report.problems[1].reason == "index is missing; it must be text"
     assert np.isnan(dataset.correct[:2, 1]).all()
 

@@ -200,7 +200,7 @@ def test_guessed_targets_follow_the_template_of_labels_and_the_scale(tmp_path: P
 
 def test_where_no_column_holds_labels_the_targets_must_be_named(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "t.csv", [{"prompt": "p", "a": 3}, {"prompt": "q", "a": 1}])
-    with pytest.raises(ConfigError, match=r"--target-columns a,b,c .*'a'.* --scale"):
+    with pytest.raises(ConfigError, match=r"--target-columns a,b,c.*'a'.* --scale"):
         guessed(path)
     assert guessed(path, Columns(scale=Scale(ends=(1, 3)))).dataset.pool.names == ("a",)
 

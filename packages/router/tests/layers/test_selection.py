@@ -181,7 +181,7 @@ def test_candidates_are_the_upper_half_unless_asked(states: MemoryActivations) -
     low = MemoryActivations(
         states.provenance, states.keys, {SITES[0]: states.states[SITES[0]]}, states.counts
     )
-    with pytest.raises(ConfigError, match=r"holds last\.0, which has none of layers 2 to 4"):
+    with pytest.raises(ConfigError, match=r"holds last\.0; it needs a site of layers 2 to 4"):
         candidate_sites(low)
 
 

@@ -94,7 +94,7 @@ def test_the_gateway_reads_a_router_at_a_url(job: RemotePath, tmp_path: Path) ->
 
 def test_nothing_is_replaced_without_being_asked(job: RemotePath, tmp_path: Path) -> None:
     fit = ("fit", "--no-verdict", "--test=0.15", job / "answers", "--store", job / "states")
-    refused("is another router", *fit, "--dim", 4, "--out", job / "router")
+    refused("has another router", *fit, "--dim", 4, "--out", job / "router")
     refused("exists and isn't a router", *fit, "--out", job / "answers")
     (tmp_path / "long.csv").write_text("query_id,prompt,target,correct\n1,a,b,1\n")
     wide = ("import", "long", tmp_path / "long.csv", "--out")

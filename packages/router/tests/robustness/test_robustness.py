@@ -178,7 +178,7 @@ def test_the_page_says_what_stays_and_draws_it(router: Router, judged: RoutingDa
 
 def test_a_cascade_is_refused(router: Router, judged: RoutingDataset) -> None:
     cascade = dataclasses.replace(router, policy=Cascade())
-    with pytest.raises(ConfigError, match="a cascade decides by the answers"):
+    with pytest.raises(ConfigError, match="a cascade decides after each answer"):
         studied(cascade, judged, harder(judged))
     with pytest.raises(ConfigError, match="lam is 2"):
         studied(router, judged, harder(judged), lam=2)

@@ -38,5 +38,5 @@ def test_a_threshold_knows_two_targets(routing: Router) -> None:
 
 
 def test_a_cascade_has_nothing_to_choose_beforehand(routing: Router) -> None:
-    with pytest.raises(ConfigError, match="a cascade decides by the answers"):
+    with pytest.raises(ConfigError, match="a cascade decides after each answer"):
         replace(routing, policy=Cascade()).route(REQUEST)

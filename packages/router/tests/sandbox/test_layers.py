@@ -88,7 +88,7 @@ def test_without_a_namespace_the_trial_fails(
 ) -> None:
     kept = tuple(part for part in sandbox_process._NAMESPACES_AS_ROOT if part != left_out)
     monkeypatch.setattr(sandbox_process, "_NAMESPACES_AS_ROOT", kept)
-    with pytest.raises(SandboxError, match=f"doesn't hold on this machine.*{told}"):
+    with pytest.raises(SandboxError, match=f"isn't safe on this machine.*{told}"):
         check_holds(sandbox.run, limits=sandbox.limits)
 
 
@@ -150,7 +150,7 @@ def test_an_ordinary_user_without_namespaces_runs_nothing(ordinary: Elsewhere) -
         pytest.skip("namespaces can't be refused to one process here")
     last = ordinary.bare(*wrapper, program=OPENS)
     assert "SandboxError: the sandbox couldn't be started: bwrap: " in last, last
-    assert "allow them or grade as root" in last
+    assert "allow them, or grade as root" in last
 
 
 @pytest.fixture

@@ -311,7 +311,7 @@ def test_names_that_are_more_than_names_are_refused(sandbox: Sandbox, name: str)
 
 
 def test_too_many_files_are_refused(sandbox: Sandbox) -> None:
-    with pytest.raises(ConfigError, match="51 files; 50 will do"):
+    with pytest.raises(ConfigError, match="51 files; give at most 50"):
         sandbox.run("pass", files={f"f{i}": b"" for i in range(51)})
 
 

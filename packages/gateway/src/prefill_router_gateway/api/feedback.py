@@ -65,8 +65,8 @@ async def take_feedback(
         scores = [_score(body, turn.ids[0], at, shared) for turn in turns]
     else:
         raise RefusalError(
-            "a score is of an answer or of a conversation; give id, or conversation and, for one "
-            "turn of it, turn",
+            "the feedback must be of one answer (give id), of a conversation (give "
+            "conversation) or of one turn (give conversation and turn); send one of these",
             param="id",
         )
     are_kept = await asyncio.gather(*(gateway.writer.keep(score) for score in scores))

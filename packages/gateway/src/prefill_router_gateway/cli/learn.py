@@ -40,8 +40,8 @@ def learn(
     judge: Annotated[
         Path,
         typer.Option(
-            help="A pool.yaml of the judges; one of another model family than the target's is "
-            "preferred."
+            help="A pool.yaml of the judges; a judge of another model family than the target "
+            "is preferred."
         ),
     ],
     versions: Annotated[str, typer.Option(help="The folder or URL of the versions.")],
@@ -56,43 +56,50 @@ def learn(
     encoder: Annotated[str, typer.Option(help="The encoder, as for encode.")] = "minilm",
     encoder_folder: opt.EncoderFolders = None,
     recipe: Annotated[
-        Path | None, typer.Option(help="A recipe to fit; by default the best of a few.")
+        Path | None,
+        typer.Option(help="A recipe to fit; by default several are tried, and the best is taken."),
     ] = None,
     rubric: Annotated[
         Path | None, typer.Option(help="A text file that says what a right answer is.")
     ] = None,
     judge_by: Annotated[
         Literal["rubric", "pairs"],
-        typer.Option(help="Judge each answer, or pairs with the client's in both orders."),
+        typer.Option(
+            help="How judges grade: each answer alone, or in pairs with the client's "
+            "answer, in both orders."
+        ),
     ] = "rubric",
     judge_twice: Annotated[
         float, SHARE, typer.Option(help="The share of answers judged twice, to measure the judge.")
     ] = 0.1,
     pattern: Annotated[
-        str | None, typer.Option(help="A regular expression found in every right answer.")
+        str | None, typer.Option(help="A regular expression that every right answer matches.")
     ] = None,
     grader_function: Annotated[
         str | None,
-        typer.Option(help="Your verifier, FILE.py:NAME: a number, or an error for the judge."),
+        typer.Option(
+            help="Your verifier, FILE.py:NAME. It returns a score, or raises an "
+            "error to leave the answer to the judge."
+        ),
     ] = None,
     run_tests: Annotated[
         bool,
         typer.Option(
             "--run-tests",
-            help="Run the Python tests in requests (assert, >>>) on the programs in answers, in "
-            "the sandbox.",
+            help="Take Python tests (assert, >>>) from requests, and run them in the sandbox "
+            "on the programs in answers.",
         ),
     ] = False,
     least_labels: Annotated[
-        int, AT_LEAST_TWO, typer.Option(help="The fewest labels of a target that is fitted on.")
+        int, AT_LEAST_TWO, typer.Option(help="Fit only targets with at least this many labels.")
     ] = 50,
     anchors_every: Annotated[
         int,
         NOT_NEGATIVE,
-        typer.Option(help="Requests of a target until anchors are asked again; 0: never."),
+        typer.Option(help="Ask the anchors again after this many requests of a target; 0: never."),
     ] = 100,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on until it is interrupted.")
+        bool, typer.Option("--follow", help="Repeat rounds until you interrupt it.")
     ] = False,
     every: Annotated[str, typer.Option(help="Time between rounds, such as 10m.")] = "10m",
     as_json: Annotated[
@@ -101,10 +108,10 @@ def learn(
 ) -> None:
     """Label sampled requests within a budget, fit a router on them, and propose it.
 
-    Other targets are asked what clients asked (`learning.share` of the gateway's settings), judges
-    and verifiers grade the answers, and a new version is fitted and judged on the newest traffic.
-    If it is worth it, it becomes the candidate. Interrupted or killed, it goes on from there, and
-    pays for nothing twice.
+    The gateway samples requests (`learning.share` of its settings). Other targets answer them too,
+    and judges and verifiers grade the answers. Then a new version is fitted, and judged on the
+    newest traffic. If it is worth it, it becomes the candidate. After an interruption the same
+    command goes on from there. Nothing is paid twice.
 
     Example: prefill-router learn --receipts receipts.sqlite --pool pool.yaml --judge judge.yaml
     --per-day 1 --max-cost 5 --versions versions

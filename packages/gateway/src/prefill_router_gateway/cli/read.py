@@ -27,14 +27,14 @@ def read(
     ],
     config: Annotated[
         Path | None,
-        typer.Option(help="The gateway's settings, whose marks of agents are read as well."),
+        typer.Option(help="The gateway's settings; marks of agents in them are used too."),
     ] = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Print what the gateway reads of a recorded request: who asks, what, and why.
+    """Print what the gateway reads in a recorded request: who asks, what, and why.
 
     A coding agent wraps what a person asks in rules, reminders and the output of tools. The
-    encoder reads the ask alone, and a short one with those before it.
+    encoder reads only what the person asks. If that is short, it reads the earlier ones too.
 
     Example: prefill-router read request.json
     """

@@ -72,7 +72,7 @@ def explain(
     ] = None,
     versions: Annotated[
         str | None,
-        typer.Option(help="The folder or URL of the versions, for the evidence of their step."),
+        typer.Option(help="The folder or URL of the versions, to show why this version serves."),
     ] = None,
     as_json: opt.AsJson = False,
 ) -> None:
@@ -215,7 +215,7 @@ def canary(
     since: Annotated[str | None, typer.Option(help=SINCE_HELP)] = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Compare routed traffic with the rest, where only a share is routed (`traffic.share`).
+    """Compare routed traffic with the rest, if only a share is routed (`traffic.share`).
 
     The table has the cost of 1,000 conversations, and per conversation the share of failed
     requests, the seconds per answer, and the feedback score. These are means over conversations,
@@ -279,13 +279,16 @@ def purge(
     texts_only: Annotated[
         bool, typer.Option("--texts-only", help="Remove only prompts and answers; keep numbers.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only count what would be deleted.")
+    ] = False,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Delete receipts, by key or age, with all that was kept to learn from them.
+    """Delete receipts by key or age, with everything that was kept for learning.
 
-    These are feedback, sampled requests, side answers and labels. Gateways may go on meanwhile.
-    When one starts, it reads the last day's spending from receipts: without them, it isn't counted.
+    Feedback, sampled requests, side answers and labels are deleted too. Gateways may run meanwhile.
+    A gateway that starts reads the last day's spending from receipts. It doesn't count the spending
+    of deleted ones.
 
     Example: prefill-router purge receipts.sqlite --key alice --dry-run
     """
@@ -316,23 +319,26 @@ def savings(
     baseline: Annotated[
         str | None,
         typer.Option(
-            metavar="TARGET", help="Compare all with this one; by default as each receipt says."
+            metavar="TARGET",
+            help="Compare everything with this target; by default with the one in each receipt.",
         ),
     ] = None,
     encoder_second_dollars: Annotated[
-        float, NOT_NEGATIVE, typer.Option(help="Dollars of a second of waiting for forecasts.")
+        float,
+        NOT_NEGATIVE,
+        typer.Option(help="What a second of waiting for a forecast costs, in US dollars."),
     ] = 0.0,
     encoder_thousand_dollars: Annotated[
-        float, NOT_NEGATIVE, typer.Option(help="Dollars of 1,000 forecasts.")
+        float, NOT_NEGATIVE, typer.Option(help="What 1,000 forecasts cost, in US dollars.")
     ] = 0.0,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Say what routing saved against one target alone, its own costs deducted.
+    """Say what routing saved over one target alone, after the router's own costs.
 
-    The gateway chose that target, the baseline, and wrote it into each receipt. The page and the
-    metrics use the same one, so that they give the same figure.
-    The baseline's cost is estimated, by the ratio of the estimates of both targets. Intervals are
-    95 %, by a bootstrap over groups of conversations. Quality is shown beside it.
+    That target is the baseline. Each receipt has the one that the gateway used, so the page and the
+    metrics give the same figure. The baseline's cost is estimated: the recorded cost is scaled by
+    the ratio of both targets' estimates. Intervals are 95 %, by a bootstrap over groups of
+    conversations. The quality is shown too.
 
     Example: prefill-router savings receipts.sqlite --since 7d --baseline large
     """

@@ -43,14 +43,14 @@ def replay(
         list[float] | None,
         SHARE,
         typer.Option(
-            help="A trade-off to try; repeatable. By default 0 to 1 in quarters, or with --router "
-            "that router's own."
+            help="A trade-off to try; repeatable. By default 0, 0.25, 0.5, 0.75 and 1; with "
+            "--router, the lam of that router."
         ),
     ] = None,
     router: Annotated[
         PathOrUrl | None,
         typer.Option(
-            help="Another router; it reads the prompts, which must have been kept.",
+            help="Another router. It needs receipts that keep the prompts.",
             parser=opt.path_or_url,
         ),
     ] = None,
@@ -69,8 +69,8 @@ def replay(
         float | None,
         SHARE,
         typer.Option(
-            help="With a deadline or a price of waiting: the share of the accuracy to keep, by "
-            "default 1."
+            help="The share of the accuracy to keep, by default 1. It needs a deadline or a "
+            "price of waiting."
         ),
     ] = None,
     sessions: Annotated[
@@ -84,10 +84,10 @@ def replay(
     encoder_folder: opt.EncoderFolders = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Decide recorded requests again: at another lam, at other prices, or by another router.
+    """Decide recorded requests again, with another lam, other prices, or another router.
 
-    Each request is decided by itself, or with --sessions after those of its conversation. Waiting
-    can be tried where routing.latency was set, so that receipts have the predicted seconds.
+    Each request is decided alone. With --sessions, conversations keep their target. To try
+    deadlines or prices of waiting, receipts need the predicted seconds: set routing.latency before.
 
     Example: prefill-router replay receipts.sqlite --lam 0.3 --lam 0.9 --since 7d
     """

@@ -33,24 +33,25 @@ def serve(
         PathOrUrl | None,
         typer.Argument(
             metavar="ROUTER",
-            help="The router's folder; left out while there is none, with --default.",
+            help="The router's folder. To serve without a router, leave it out and give --default.",
             parser=opt.path_or_url,
         ),
     ] = None,
     pool: Annotated[
-        Path | None, typer.Option(help="The pool file with the targets' endpoints. Always needed.")
+        Path | None, typer.Option(help="The pool file with the targets' endpoints; always needed.")
     ] = None,
     versions: Annotated[
         PathOrUrl | None,
         typer.Option(
             metavar="VERSIONS",
-            help="In place of ROUTER: the folder or URL of its versions, whose steps are followed.",
+            help="Instead of ROUTER: the folder or URL of the router's versions. The gateway "
+            "serves the current one, and follows each change.",
             parser=opt.path_or_url,
         ),
     ] = None,
     default: Annotated[
         str | None,
-        typer.Option(help="Without a router: the target of every request that names none."),
+        typer.Option(help="Without a router: the target for requests that name no target."),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file of settings.")] = None,
     host: Annotated[
@@ -86,7 +87,7 @@ def serve(
         bool, typer.Option("--check", help="Check the settings and every file, and exit.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print what --check finds as JSON.")
+        bool, typer.Option("--json", help="With --check: print its result as JSON.")
     ] = False,
 ) -> None:
     """Serve the OpenAI protocol, and send each request to the target that the router picks.
@@ -145,8 +146,8 @@ def _check_router(
         raise UsageError("give ROUTER or --versions, not both")
     if router is not None and default is not None:
         raise UsageError(
-            "--default is for serving without a router; with one, leave it out, or set "
-            "routing.fallback, which decides where there is no forecast"
+            "--default is only for serving without a router; leave it out. With a router, set "
+            "routing.fallback, the target of requests without a forecast"
         )
 
 
@@ -210,8 +211,8 @@ def import_litellm(
         str | None,
         typer.Option(
             metavar="URL",
-            help="LiteLLM's own endpoint, for Bedrock, Vertex and others with protocols of their "
-            "own; its key is read from LITELLM_API_KEY.",
+            help="LiteLLM's own endpoint, for Bedrock, Vertex and other providers with a "
+            "protocol of their own. Its key is read from LITELLM_API_KEY.",
         ),
     ] = None,
     overwrite: opt.Overwrite = False,
@@ -265,7 +266,7 @@ def _check_places(config: Path, to: Path, settings: Path | None) -> None:
         if place.resolve() == config.resolve():
             raise UsageError(f"{place} is LiteLLM's own file; name another")
     if settings is not None and settings.resolve() == to.resolve():
-        raise UsageError(f"{to} can't hold both; give --out and --settings names of their own")
+        raise UsageError(f"--out and --settings are both {to}; give two different files")
     for place in (to, settings):
         if place is not None:
             files.check_place(place)
@@ -351,13 +352,13 @@ def new(
         list[str] | None, typer.Option(help="A target that it may use, repeatable; by default all.")
     ] = None,
     admin: Annotated[
-        bool, typer.Option("--admin", help="It may read metrics and use the page.")
+        bool, typer.Option("--admin", help="The key may also read metrics and use the page.")
     ] = False,
     expires: Annotated[
         str | None, typer.Option(help="The last day that it is valid, such as 2027-01-31.")
     ] = None,
     no_learning: Annotated[
-        bool, typer.Option("--no-learning", help="None of its requests is kept to learn from.")
+        bool, typer.Option("--no-learning", help="Keep none of its requests for learning.")
     ] = False,
     as_json: opt.AsDocument = False,
 ) -> None:

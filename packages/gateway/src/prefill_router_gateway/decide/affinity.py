@@ -2,7 +2,7 @@
 
 `Sessions` remembers which target answered a conversation last, called which tools, and keeps which
 responses. From that, `Affinity` fixes the target of a request in a tool loop or after a stored
-response, whatever the forecast or the client prefers, and `ResponseOwners` the target of a call
+response, whatever the forecast or the client prefers. `ResponseOwners` fixes the target of a call
 about a stored response.
 
 A share of the traffic is routed: whole conversations, and always the same ones, by the

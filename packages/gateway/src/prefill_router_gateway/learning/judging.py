@@ -10,8 +10,8 @@ How often each source of labels errs is estimated from how the sources agree. Tw
 answer that are wrong independently, with the probabilities a and b, contradict each other with the
 probability a (1 - b) + b (1 - a). Where b is known, a follows; where a judge is asked the same
 again, or about a pair in both orders, a = b. Mistakes that a judge repeats don't show in its
-agreement with itself, so the estimate starts from no less than `ASSUMED_ERROR` and moves to what
-better known sources say, as far as there are labels of both.
+agreement with itself. So the estimate starts at `ASSUMED_ERROR` or above. It moves to what more
+reliable sources say, as far as there are labels of both.
 """
 
 import math

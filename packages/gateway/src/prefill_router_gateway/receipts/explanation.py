@@ -1,7 +1,7 @@
 """Explains from its receipt why a request went to its target.
 
-For that, and for replaying it at another lam, a receipt's `details` have the policy that decided,
-the cost scale of Equation 2, and the settings by which a conversation keeps its target.
+A receipt's `details` have what the explanation and a replay at another lam need: the policy that
+decided, the cost scale of Equation 2, and the settings for keeping a conversation's target.
 """
 
 import json

@@ -148,8 +148,8 @@ def check_any(recorded: Recorded) -> None:
     if not len(recorded):
         why = "; ".join(f"{count} {reason}" for reason, count in recorded.left_out.items())
         raise DataError(
-            f"no request can be decided again: {why or 'there are no receipts'}; receipts of "
-            "routed requests with a forecast are needed"
+            f"no request can be decided again: {why or 'there are no receipts'}; give receipts "
+            "of routed requests with a forecast"
         )
 
 
@@ -201,7 +201,7 @@ def at_prices(recorded: Recorded, receipts: Iterable[Receipt], pool: Pool) -> Re
         if np.isnan(outputs[k]) and target.output_price:
             raise DataError(
                 f"no receipt has output tokens of target {target.name!r}, so its cost at other "
-                "prices is unknown; replay with --router, which has learned its output lengths"
+                "prices is unknown; replay with --router, which estimates the output tokens"
             )
         written = 0.0 if not target.output_price else outputs[k] * target.output_price
         read = recorded.input_tokens * ratios[k] * target.input_price
@@ -350,8 +350,8 @@ def replay_sessions(
     )
     if lacking and not any(keeping):
         raise DataError(
-            "no receipt has the settings by which conversations keep their target: an older "
-            "version of this package wrote them; replay without --sessions"
+            "no receipt has the settings for keeping a conversation's target; replay without "
+            "--sessions"
         )
     replayed = _RecordedSessions(recorded, rows, keeping)
     notes = [f"{lacking:,} older receipts lack the settings of conversations"] if lacking else []

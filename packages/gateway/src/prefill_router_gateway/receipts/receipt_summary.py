@@ -243,8 +243,9 @@ def compare_share(scored: Iterable[ScoredReceipt]) -> tuple[Arm, Arm]:
     places = [n for n, request in enumerate(requests) if request.reason == "share"]
     if not places:
         raise DataError(
-            "no receipt is of a request outside the routed share; to have some, put this in the "
-            "gateway's settings: traffic: {share: 0.1, otherwise: TARGET}"
+            "all of these requests were routed, so there is nothing to compare with; to route "
+            "only a share, put this in the gateway's settings: traffic: {share: 0.1, "
+            "otherwise: TARGET}"
         )
     groups: dict[str, list[_ComparedRequest]] = {}
     for request in requests[places[0] : places[-1] + 1]:
@@ -255,8 +256,8 @@ def compare_share(scored: Iterable[ScoredReceipt]) -> tuple[Arm, Arm]:
     ]
     if not routed:
         raise DataError(
-            "no request was routed in that time, so there is nothing to compare; for what the "
-            "router would have chosen, and its cost, run: prefill-router replay"
+            "no request was routed in that time, so there is nothing to compare; to see what "
+            "the router would have chosen, run: prefill-router replay"
         )
     return _make_arm(routed), _make_arm(rest)
 

@@ -159,8 +159,8 @@ class Recorded:
         """
         if not any(self.waits):
             raise DataError(
-                "no receipt has predicted waiting; set routing.latency, which is only recorded "
-                "where it is {}, and replay what comes then"
+                "no receipt has predicted waiting times; set routing.latency (the value {} "
+                "only records them), and replay the receipts that follow"
             )
         effect = {name: getattr(settings, name) for name in _EFFECT}
         waits = (None if w is None else replace(w, **effect) for w in self.waits)

@@ -197,8 +197,9 @@ def purge(
                 counts[table] += count
         if not dry_run and not store.empty_log():
             raise StoreError(
-                f"{store.place}: all is deleted, but another process is reading, so the journal "
-                "beside the file still has it; run the same again when nothing else reads it"
+                f"{store.place}: all is deleted, but the journal beside the file still has it, "
+                "because another process is reading; run the same command again after that "
+                "process has ended"
             )
     return counts
 

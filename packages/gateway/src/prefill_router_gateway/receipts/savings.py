@@ -607,8 +607,8 @@ def _read_named_baselines(store: Database, since: float) -> list[str]:
     names = [baseline for baseline in baselines_of(store, since) if baseline is not None]
     if not names:
         raise DataError(
-            "no receipt in that time names a baseline, so there is nothing to compare with; take a "
-            "longer time, or name a baseline, a target to compare all with"
+            "no receipt in that time names a baseline, so there is nothing to compare with; "
+            "give a longer time with --since, or a target with --baseline"
         )
     return names
 
@@ -621,7 +621,7 @@ def _check_target(store: Database, baseline: str, since: float) -> None:
     names = {name for _, id_, text, target in rows for name in (*named_values(text, id_), target)}
     if names and baseline not in names:
         raise DataError(
-            f"the baseline {baseline!r} is no target of these receipts; they have "
+            f"the baseline is {baseline!r}; it must be a target of these receipts: "
             f"{', '.join(sorted(names))}"
         )
 

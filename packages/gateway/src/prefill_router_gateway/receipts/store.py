@@ -168,8 +168,8 @@ def _check(store: Database, run: RunStatement) -> None:
     if version < VERSION:
         raise StoreError(
             f"{store.place} has receipts of version {version}; this package reads version "
-            f"{VERSION}: start the gateway on it once, prefill-router serve, which upgrades it and "
-            "keeps all receipts"
+            f"{VERSION}. To upgrade them, start the gateway on it once, with prefill-router "
+            "serve; all receipts are kept"
         )
 
 

@@ -1,8 +1,8 @@
 """What replicas share: leases of budgets, limits of keys, and conversations.
 
-A decision looks only at the leases of budgets. A lease belongs to the replica until it gives it
-back or the hour or day ends, so that one that is cut off may go on with it, and what one that was
-killed has spent is never spent again.
+A decision looks only at the leases of budgets. A lease belongs to the replica until the replica
+gives it back, or the hour or day ends. So a replica that is cut off can go on with its lease. What
+a killed replica has spent is never spent again.
 
 The database admits each request of a key with limits. While it is away, each replica admits its
 share: the limit divided by the number of replicas, rounded down, and at least 1.

@@ -1,7 +1,7 @@
 """Keeps a gateway and the shared database in step.
 
-On a request's way it looks up what other replicas know of the conversation, before the decision,
-and writes what was answered and spent, before the client has the end of the answer. A task does the
+Before the decision about a request, it looks up what other replicas know of the conversation.
+Before the client has the end of the answer, it writes what was answered and spent. A task does the
 rest once a second, or as soon as something changed: leases, breakers, lam, presence.
 """
 
@@ -353,7 +353,7 @@ class SharedState:
         return tables.OPEN_BREAKER, (target, opened)
 
     def _learn_breakers(self, opened: dict[str, float]) -> None:
-        """Take over the other replicas' breakers, but for those that changed here meanwhile."""
+        """Take over the other replicas' breakers, except those that changed here meanwhile."""
         for target in {*self._breakers.names, *opened} - self._changed:
             seconds = opened.get(target)
             if seconds is not None or self._breakers.seconds_open(target) is not None:

@@ -83,7 +83,8 @@ def read(
         raise ConfigError(f"from {window.first} is after to {window.last}; exchange them")
     if copy.single_file() is not None and release is not None:
         raise ConfigError(
-            f"{copy.name} is one file; leave out release, or name the folder of all of them"
+            f"{copy.name} is one file, which has no releases; leave out release, or name the "
+            "folder with the files of all releases"
         )
     return _read_tasks(copy, names, window, report, needs_all=release is not None)
 
@@ -127,8 +128,8 @@ def _list_release_files(release: str) -> tuple[str, ...]:
     match = _RELEASE.fullmatch(release)
     if not match:
         raise ConfigError(
-            f"there is no release {release!r}; they are like release_v6 (all up to it), v6 (it "
-            "alone) or v4_v6"
+            f"there is no release {release!r}; write release_v6 for all up to v6, v6 for v6 "
+            "alone, or v4_v6"
         )
     cumulative, single, first, last = match.groups()
     if single is None:

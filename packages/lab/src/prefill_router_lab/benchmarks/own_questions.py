@@ -97,7 +97,10 @@ def _format_task(task: Task) -> bytes:
     name = task.query.id
     taken = sorted(set(task.options) & {*TASK_FIELDS, "query_id"})
     if taken:
-        raise DataError(f"task {name!r} has the options {taken}, which are fields; rename them")
+        raise DataError(
+            f"task {name!r} has options with the names {taken}, which are names of "
+            "a task's fields; rename these options"
+        )
     try:
         text = json.dumps(_list_fields(task), ensure_ascii=False, allow_nan=False)
         return f"{text}\n".encode()

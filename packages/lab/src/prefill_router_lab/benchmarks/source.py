@@ -56,8 +56,9 @@ def check_distinct(
         name = task.query.id
         if name in first:
             raise FormatError(
-                f"the id {name!r} is used at {first[name]} already (without ids, equal prompts "
-                "have the same); give each question its own id, or remove the repetition",
+                f"the id {name!r} is used at {first[name]} already; give each question its own "
+                "id, or remove one of them (a question without an id gets its id from its "
+                "prompt)",
                 file=place.file,
                 line=place.line,
             )

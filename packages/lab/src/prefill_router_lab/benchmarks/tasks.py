@@ -74,11 +74,14 @@ def parse_spec(text: str, options: Mapping[str, frozenset[str]]) -> BenchmarkSpe
     rest, values = _split_options(text.removeprefix(name), names)
     if rest and not rest.startswith("="):
         raise ConfigError(
-            f"{rest[1:]!r} is no option of {name}; it has {', '.join(sorted(names))}, each written "
+            f"{name} has no option {rest[1:]!r}; it has {', '.join(sorted(names))}. Write each "
             "as NAME=VALUE after a comma"
         )
     if rest == "=":
-        raise ConfigError(f"after {name}= comes a file or a folder; leave the = out for the hub's")
+        raise ConfigError(
+            f"{name}= has no file or folder after it; add it, or write {name} "
+            "alone to read from the hub"
+        )
     return BenchmarkSpec(benchmark=name, path=Path(rest[1:]) if rest else None, options=values)
 
 

@@ -112,7 +112,7 @@ def collect(
     efforts: Annotated[
         str | None,
         typer.Option(
-            help="Reasoning efforts, such as low,high: each target becomes one for each of them."
+            help="Reasoning efforts, such as low,high; each target is asked with each of them."
         ),
     ] = None,
     sample: Annotated[
@@ -126,7 +126,10 @@ def collect(
     attempts: Annotated[int, AT_LEAST_ONE, typer.Option(help="Most calls for one question.")] = 5,
     retry: Annotated[
         str,
-        typer.Option(help="Missing answers to ask again: failed (those that may come), all, none."),
+        typer.Option(
+            help="Which missing answers to ask again: failed (those that a retry may "
+            "answer), all, or none."
+        ),
     ] = "failed",
     backoff: Annotated[
         float, NOT_NEGATIVE, typer.Option(help="Longest wait before the first retry, in seconds.")
@@ -139,16 +142,19 @@ def collect(
     assume_output_tokens: Annotated[
         int,
         NOT_NEGATIVE,
-        typer.Option(help="Tokens of an answer, for estimates where none is recorded."),
+        typer.Option(help="Expected tokens of an answer, for estimates without recorded answers."),
     ] = 1000,
     assume_free: Annotated[
         bool,
-        typer.Option("--assume-free", help="With --max-cost: targets without a price are free."),
+        typer.Option(
+            "--assume-free", help="Treat targets without a price as free; for --max-cost."
+        ),
     ] = False,
     settled: Annotated[
         bool,
         typer.Option(
-            "--settled", help="The bills of failed calls are known: nothing is at risk so far."
+            "--settled",
+            help="You know the bills of failed calls: stop counting them as possible costs.",
         ),
     ] = False,
     dry_run: Annotated[
@@ -299,8 +305,8 @@ def _check_answers(summary: "CollectionSummary") -> None:
     """Raise an error where questions were left and none was asked, or none was answered."""
     if summary.not_asked and not summary.calls:
         raise ConfigError(
-            f"nothing was asked ({', '.join(summary.not_asked)}); give a larger --max-cost where "
-            "that is why, else ask again later"
+            f"nothing was asked ({', '.join(summary.not_asked)}); if the budget is the reason, "
+            "give a larger --max-cost; otherwise ask again later"
         )
     if summary.missing and not summary.answered:
         reasons = ", ".join(f"{n:,} {reason}" for reason, n in sorted(summary.missing.items()))

@@ -38,9 +38,10 @@ def layers(
 ) -> None:
     """Show Fisher J, effective dimensionality and anisotropy by depth, and what the layers know.
 
-    Only the train part is used. The second table is the mean five-fold probe AUC over targets of
-    the layer that each criterion selects, the third the AUC of probes and of neighbours' votes at
-    every layer. The figures compare several stores, and show the probes within each subject.
+    Only the train part is used. The second table has the layer that each criterion selects, with
+    its mean five-fold probe AUC over targets. The third table has the AUC of probes and of
+    neighbours' votes at every layer. The figures compare several stores, and show the probes within
+    each subject.
 
     Example: prefill-router layers answers --store states --out figures
     """
@@ -218,7 +219,7 @@ def sweep(
     options: SweepOptions,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
-    """Compare encoders: the test AUC of a linear probe for every target under each of them.
+    """Compare encoders by the test AUC of a linear probe for every target.
 
     Each target is read at the layer of greatest Fisher J on the train part.
 

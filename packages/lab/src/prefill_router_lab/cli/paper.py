@@ -99,10 +99,10 @@ def reproduce(
     as_json: Annotated[bool, typer.Option("--json", help="Print results.json.")] = False,
     engine: "Engine | None" = None,
 ) -> None:
-    """Rebuild the paper's tables and figures, our numbers beside the paper's.
+    """Rebuild the paper's tables and figures, with our numbers beside the paper's.
 
-    What is fitted is kept in the report's folder; after an interruption the same command
-    goes on from there.
+    Fitted routers are kept in the report's folder. After an interruption the same command goes on
+    from there.
 
     Example: prefill-router reproduce answers --bench mmlu-pro --store states --out paper
     """
@@ -422,10 +422,11 @@ def shift(
     inputs: RecipeInputs,
     engine: "Engine | None" = None,
 ) -> None:
-    """Train on some benchmarks or domains and test on others, beside routers trained on all.
+    """Train on some benchmarks or domains, test on others, and compare with training on all.
 
-    All are tested on the same queries of the test part. One reference is trained on the whole train
-    part, the other on a sample of it with as many queries as the shifted router had.
+    All routers are tested on the same queries of the test part. Two references are compared: one
+    is trained on the whole train part, the other on a sample of it, with as many queries as the
+    shifted router had.
 
     Example: prefill-router study shift routers.yaml --data answers --hold-out hle --out shift
     """

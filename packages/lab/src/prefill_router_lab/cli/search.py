@@ -44,7 +44,10 @@ def search(
     ] = False,
     open_again: Annotated[
         bool,
-        typer.Option("--open-again", help="Open the test part for another configuration, too."),
+        typer.Option(
+            "--open-again",
+            help="Open the test part for another configuration, although it was opened before.",
+        ),
     ] = False,
     encoder_folder: opt.EncoderFolders = None,
     listed: Annotated[bool, typer.Option("--list", help="Only list what can be tried.")] = False,

@@ -279,7 +279,7 @@ def learning(
     inputs: RecipeInputs,
     engine: "Engine | None" = None,
 ) -> None:
-    """Fit each router on fewer labels and say whether more of them would help, and which.
+    """Fit each router on fewer labels, and say whether more labels would help, and which.
 
     Fewer labels are fewer queries, or all queries with fewer labelled targets each. By default,
     sizes are chosen so that both ways have the same numbers of labels.
@@ -350,11 +350,11 @@ class RobustnessOptions(StudyOptions):
 @study.command()
 @with_options
 def robustness(options: RobustnessOptions, inputs: RouterInputs) -> None:
-    """Count the decisions that change if prompts have typos, other words or reordered options.
+    """Count the decisions that change if prompts get typos, other words or reordered options.
 
-    Original and changed prompts are both decided at lam, by the encoder's states. The share of
-    decisions that stay is RouterArena's robustness; the labels of the original
-    prompts say what the others cost.
+    The router decides on original and changed prompts at the same lam. The share of equal decisions
+    is RouterArena's robustness. The labels of the original prompts say what the changed decisions
+    cost.
 
     Example: prefill-router study robustness router --data answers --out robustness
     """

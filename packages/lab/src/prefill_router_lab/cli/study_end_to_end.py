@@ -55,12 +55,12 @@ class ContenderOptions:
     per_hour: Annotated[
         float | None,
         NOT_NEGATIVE,
-        typer.Option(help="Or US dollars per hour of the machine that routes."),
+        typer.Option(help="Instead: US dollars per hour of the machine that routes."),
     ] = None
     reference_price: Annotated[
         float,
         NOT_NEGATIVE,
-        typer.Option(help="The same for the reference's encoder; in the paper 0."),
+        typer.Option(help="Price of the reference's encoder, in the same unit; 0 in the paper."),
     ] = 0.0
     speeds: Annotated[
         Path | None,
@@ -75,7 +75,7 @@ class ContenderOptions:
         typer.Option(help="The routing latency; by default it is measured here."),
     ] = None
     reference_ms: Annotated[
-        float | None, NOT_NEGATIVE, typer.Option(help="The same for the reference.")
+        float | None, NOT_NEGATIVE, typer.Option(help="The routing latency of the reference.")
     ] = None
     sample: Annotated[int, AT_LEAST_ONE, typer.Option(help="How many prompts are timed.")] = 100
     rounds: Annotated[int, AT_LEAST_ONE, typer.Option(help="How often each of them is timed.")] = 5
@@ -90,8 +90,9 @@ class ContenderOptions:
 def end_to_end(costs: ContenderOptions, options: EndToEndOptions, inputs: RouterInputs) -> None:
     """Count the encoder's cost and the decision's latency, and see what is left of the savings.
 
-    For the router, a second one if given, and the best single target, at lam = 1 and 0.5: total
-    cost, accuracy, time until the answer, and P-AUCCC, with the encoder's cost included.
+    It prints the total cost, accuracy, time until the answer, and P-AUCCC, with the encoder's cost
+    included, at lam = 1 and 0.5. The router is compared with the best single target, and with a
+    second router if you give one.
 
     Example: prefill-router study end-to-end router --data answers --encoder-price 0.16 --out costs
     """

@@ -40,7 +40,8 @@ def layers(
 ) -> None:
     """Compare the ways to select a layer, for every pool under every encoder.
 
-    Mean five-fold probe AUC on the train part of each pool, at the layers that each way selects.
+    Each way is judged by the mean five-fold probe AUC at the layers that it selects, on the train
+    part of each pool.
 
     Example: prefill-router study layers answers --store states --out layer-selection
     """
@@ -83,8 +84,9 @@ def dimensions(
 ) -> None:
     """Probe the targets' correctness by encoder, pooling and number of PCA components.
 
-    Mean five-fold AUC on the train part, at the layer that Fisher J chooses and at the best one;
-    and, per encoder and pooling, the AUC of each way to choose the layer.
+    It prints the mean five-fold AUC on the train part, at the layer that Fisher J selects and at
+    the best layer. For each encoder and pooling it also prints the AUC of each way to select the
+    layer.
 
     Example: prefill-router study dimensions answers --store states --out dimensions
     """

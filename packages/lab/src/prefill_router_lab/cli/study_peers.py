@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 def peers(inputs: RouterInputs) -> None:
     """Compare a router with the best fixed mix, price alone, and LiteLLM's local classifiers.
 
-    All are judged on the same queries, at 20, 30, 50 and 70 % of the best target's price. What each
-    one needs to know is learned from train rows.
+    All are judged on the same queries, at 20, 30, 50 and 70 % of the best target's price. Each
+    learns from train rows alone.
 
     Example: prefill-router study peers router --data answers --out peers
     """
@@ -74,7 +74,7 @@ def _list_parts(queries: JudgedQueries, trial: "Trial") -> "list[PeerPart]":
         return [PeerPart(part, queries.judged.select(others)) for part, others in pairs]
     if queries.train is None or not parts:
         raise DataError(
-            "the peers learn from the queries that the router was trained on, and the dataset "
-            "has none of them; give the dataset that it was fitted on"
+            "the dataset has none of the queries that the router was trained on, and the "
+            "peers learn from these; give the dataset that the router was fitted on"
         )
     return [PeerPart(part, queries.train) for part in parts]

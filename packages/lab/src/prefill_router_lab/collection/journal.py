@@ -163,8 +163,8 @@ class Journal:
         digest, before = task_digest(texts), digests.get(name)
         if before is not None and before != digest:
             raise ConfigError(
-                f"task {name!r} differs from the one of this id in {self._run.folder}; give it "
-                "another id, or collect into another folder"
+                f"task {name!r} differs from the task with the same id in {self._run.folder}; "
+                "give it another id, or collect into another folder"
             )
         return None if before else (name, digest, pack_text(texts[0]), pack_text(texts[1]))
 

@@ -320,9 +320,9 @@ def join_pools(run: Run, pool: Pool) -> Pool:
         changes = [what for what in now if now[what] != before[what]]
         if changes:
             raise ConfigError(
-                f"target {name!r} has answered in {run.folder} with another {changes[0]}: "
-                f"{before[changes[0]]!r}, now {now[changes[0]]!r}; give it another name, or "
-                "collect into another folder"
+                f"target {name!r} has answers in {run.folder} with {changes[0]} "
+                f"{before[changes[0]]!r}, but {changes[0]} is now {now[changes[0]]!r}; give "
+                "the target another name, or collect into another folder"
             )
     rest = [t for t in run.pool if t.name not in pool.names and t.name in earlier_names]
     names = {provider.name for provider in pool.providers}

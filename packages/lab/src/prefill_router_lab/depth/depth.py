@@ -317,8 +317,9 @@ def sweep(
     """
     if not stores or train.pool.names != test.pool.names:
         raise ConfigError(
-            f"{len(stores)} stores, and targets {train.pool.names} and {test.pool.names}; give a "
-            "store, and parts of one dataset"
+            f"there are {len(stores)} stores, and the parts have the targets "
+            f"{train.pool.names} and {test.pool.names}; give at least one store, and two parts "
+            "of one dataset"
         )
     options = options or SweepOptions()
     selections, test_auc, train_auc = [], [], []

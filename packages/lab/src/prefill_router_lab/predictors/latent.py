@@ -4,8 +4,8 @@
 (Ong and others, 2024). Here it is the logit of a correct answer, learned from the cells of the
 table of labels, for a pool of any size.
 
-`pairwise_factorisation`: RouteLLM says that target i beats target j on query q with the probability
-sigmoid(w^T ((v_i - v_j) * (W q + b))), the targets' vectors being of length one, and learns it from
+`pairwise_factorisation`: in RouteLLM, target i beats target j on query q with the probability
+sigmoid(w^T ((v_i - v_j) * (W q + b))). The targets' vectors have length one. It learns from
 comparisons of two answers with a winner. Here a pair has a winner where one target was right and
 the other wrong. The level that all targets share on a query, such as its difficulty, can't be
 learned from pairs: it is a linear function of the features, fitted to the labels. A logistic
@@ -123,7 +123,9 @@ class PairwiseFactorisation(LatentVectors):
         """
         lacking = [name for name in (strong, weak) if name not in self.learned]
         if lacking:
-            raise ConfigError(f"no pairs with {lacking} were learned; known are {self.learned}")
+            raise ConfigError(
+                f"the predictor learned nothing about {lacking}; it can predict {self.learned}"
+            )
         i, j = self.learned.index(strong), self.learned.index(weak)
 
         def gap(arrays: Arrays, rows: Rows) -> Logits:

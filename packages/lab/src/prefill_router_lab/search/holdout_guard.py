@@ -49,7 +49,7 @@ class SealedTest:
             return []
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             raise CorruptError(
-                f"{self.mark} is damaged, so it isn't known whether the test part was opened; "
+                f"{self.mark} is damaged, so nothing says whether the test part was opened; "
                 "search in another folder, on another split"
             ) from None
         return list(openings)
@@ -78,8 +78,8 @@ class SealedTest:
         if before and not again:
             raise ConfigError(
                 f"the test part was opened on {before[-1]['date']} for another configuration "
-                f"({before[-1]['configuration']}, now {key}); choosing a configuration by its test "
-                "numbers would make them worthless. Judge the new one on new data, or use "
+                f"({before[-1]['configuration']}, now {key}). Test numbers mean nothing once a "
+                "configuration was chosen by them. Judge the new one on new data, or pass "
                 "--open-again, which the report will mention"
             )
         entry = {

@@ -73,7 +73,8 @@ def begin(folder: Path, plan: Mapping[str, Any]) -> None:
         before = _read_plan(folder)
         if before is None:
             raise ConfigError(
-                f"{folder} exists and is no search; name another folder, or remove it"
+                f"{folder} exists and isn't the folder of a search; name another folder, or "
+                "remove it"
             )
         differ = sorted(k for k in {*before, *plan} if before.get(k) != plan.get(k))
         if differ:

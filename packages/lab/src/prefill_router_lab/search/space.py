@@ -201,7 +201,7 @@ def space_from_dict(value: Any) -> Space:
         raise ConfigError("a space is a mapping with features, predictors and calibrations")
     kinds = value.get("calibrations", ["none"])
     if not isinstance(kinds, list) or not kinds or len(set(map(str, kinds))) < len(kinds):
-        raise ConfigError(f"calibrations are {kinds!r}; list at least one, each once")
+        raise ConfigError(f"calibrations are {kinds!r}; list at least one, and none twice")
     space = Space(
         _read_branches(value.get("features"), "features"),
         _read_branches(value.get("predictors"), "predictors"),

@@ -199,8 +199,8 @@ def ablation_study(
     )
     if not rows:
         raise ConfigError(
-            f"none of {len(stores)} stores holds the states of all train queries of a pool of "
-            f"{list(pools)}; encode them, or name other stores"
+            f"{len(stores)} stores were given; none has the states of all train queries of "
+            f"{list(pools)}; encode these queries, or name other stores"
         )
     return AblationStudy(tuple(rows), tuple(skipped), options.dim, options.poolings, options.seed)
 

@@ -220,8 +220,8 @@ def study_efforts(
     ids = [data.query_ids[row] for row in rows]
     if not ids:
         raise DataError(
-            "no query has the label and the cost of every target, and efforts are compared on the "
-            "same queries; give each answer's input and output tokens, or its cost, and prices"
+            "no query has the label and the cost of every target, and efforts are compared on "
+            "such queries; give prices, and the cost or the token counts of each answer"
         )
     judge = _EffortJudge(predictions.select(ids), data.select(ids))
     return judge.judge(sets, options, progress)

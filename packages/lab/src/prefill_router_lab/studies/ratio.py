@@ -379,8 +379,8 @@ def routing_ratio(
     first = next(iter(systems.values()))
     if strong not in first.targets or len(first.targets) < 2:
         raise ConfigError(
-            f"the strong target is {strong!r}, the router has {list(first.targets)}; name one of "
-            "its targets, of which there must be at least two"
+            f"the strong target is {strong!r}; name one of the router's targets: "
+            f"{list(first.targets)}. There must be at least two"
         )
     data = dataset.select(first.query_ids, targets=first.targets)
     if np.isnan(data.correct).all():

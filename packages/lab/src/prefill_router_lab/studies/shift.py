@@ -123,11 +123,12 @@ class Shift:
                 rest = tuple(name for name in names if name not in held_out)
                 if not rest:
                     raise ConfigError(
-                        f"{list(held_out)} is every {kind} there is; nothing is left to train on"
+                        f"{list(held_out)} are all {kind}s of the dataset, so nothing is left "
+                        "to train on; hold out fewer"
                     )
                 return cls(rest, tuple(held_out))
         raise ConfigError(
-            f"{list(held_out)} are no benchmarks, and no domains, of the dataset; "
+            f"the dataset has no benchmarks and no domains {list(held_out)}; "
             f"{_describe_kinds(dataset)}"
         )
 
@@ -174,7 +175,7 @@ def arms(dataset: RoutingDataset, split: Split, shift: Shift, *, seed: int = 0) 
     shifted = _restrict(split, train_on, test)
     if not test or len(shifted["train"]) < _LEAST:
         raise DataError(
-            f"{len(shifted['train'])} queries of the train part are left to train on and "
+            f"only {len(shifted['train'])} queries of the train part are left to train on, and "
             f"{len(test)} of the test part to test on; name larger benchmarks or domains"
         )
     splits: dict[Arm, Split] = {

@@ -42,7 +42,9 @@ _EMBEDDING = "mean.6"
 
 @app.command()
 def demo(
-    to: Annotated[Path, typer.Option("--out", help="The folder for all files.")] = Path("demo"),
+    to: Annotated[Path, typer.Option("--out", help="The folder for all files of the demo.")] = Path(
+        "demo"
+    ),
     questions: Annotated[
         int, Field(ge=200), typer.Option(help="How many questions are asked.")
     ] = 1600,
@@ -63,12 +65,13 @@ def demo(
 ) -> None:
     """Run every step on the pool of tiny language models, without key, download or GPU.
 
-    Five tiny targets are served on loopback and asked; their answers are graded, a sixth network
-    reads the questions, a router is fitted, judged, and answers a request. It is compared with a
-    router that reads sentence embeddings. Interrupted, the same command goes on from there.
+    Five tiny targets are served on loopback, and answer questions. Their answers are graded, and a
+    sixth network reads the questions. Then a router is fitted and judged, and it answers a request.
+    It is compared with a router that reads sentence embeddings. After an interruption the same
+    command goes on from there.
 
-    With --loop it begins with neither labels nor a router: the questions are a gateway's traffic,
-    and learn has answers judged by a stand-in that errs until a version has taken over.
+    With --loop the demo begins without labels and without a router. The questions are a gateway's
+    traffic. A judge that makes mistakes labels the answers, until a learned version serves.
 
     With --efforts each model answers with 1, 5 and 15 samples, and fixed efforts are compared with
     routing over models, efforts and both.
@@ -141,8 +144,8 @@ def _check_same(folder: Path, questions: int, seed: int, *, efforts: bool = Fals
         files.write_text(record, options)
     elif record.read_text(encoding="utf-8", errors="replace") != options:
         raise ConfigError(
-            f"{folder} has a demo with other options, see {record.name} in it; give the same "
-            "options to go on with it, or name another folder with --out"
+            f"{folder} has a demo with other options, which are in {record.name}; give the "
+            "same options to continue it, or name another folder with --out"
         )
 
 
@@ -316,7 +319,7 @@ def serve(
         typer.Option(help="Reasoning efforts of each target, of low, medium and high."),
     ] = None,
     write_pool: Annotated[
-        Path | None, typer.Option(help="Once it serves, write the pool file for collect here.")
+        Path | None, typer.Option(help="Write a pool file for collect here, once it serves.")
     ] = None,
     faults: Annotated[
         Path | None, typer.Option(help="A YAML file with the faults to inject.")
@@ -392,7 +395,7 @@ def tasks(
     overwrite: opt.Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
 ) -> None:
-    """Make questions that none of the tiny models was trained on, each with its answer.
+    """Make new questions with their answers; no tiny model was trained on them.
 
     Example: prefill-router minipool tasks --count 2000 --out tasks.jsonl
     """

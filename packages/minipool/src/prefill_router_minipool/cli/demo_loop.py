@@ -174,9 +174,10 @@ class _Loop:
                     self.fitted_on = sent_by_version[self.version]
                     return
         raise ConfigError(
-            f"no version serves after {self.question_count:,} questions, with ${self._budget:g} to "
-            f"spend; the last round says: {self.rounds[-1]['note']}; "
-            f"{self._job.folder / 'rounds.json'} has all; give more with --questions or --max-cost"
+            f"no version serves after {self.question_count:,} questions, with a budget of "
+            f"${self._budget:g}; the last round says: {self.rounds[-1]['note']}. All rounds "
+            f"are in {self._job.folder / 'rounds.json'}. Give a larger --questions or "
+            "--max-cost"
         )
 
     def _split_waves(self) -> "Iterator[Sequence[MiniTask]]":

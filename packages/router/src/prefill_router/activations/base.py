@@ -1,7 +1,7 @@
 """Hidden states of prompts, looked up by content key: their sites, provenance and rounding.
 
 A predictor that was fitted on stored states must see the same numbers when a request is encoded at
-run time, so the states of both are rounded to the same type, bfloat16 by default. bfloat16 has the
+run time. So the states of both are rounded to the same type, bfloat16 by default. bfloat16 has the
 range of float32. float16 ends at 65,504; larger states, which residual streams can have, are
 refused.
 """

@@ -134,7 +134,7 @@ def _check_limits(predictions: Predictions, limits: Mapping[str, int]) -> Counts
     if unknown:
         raise ConfigError(f"limits name {unknown}; the targets are {list(predictions.targets)}")
     if any(count < 0 for count in limits.values()):
-        raise ConfigError(f"the limits are {dict(limits)}; a limit is 0 prompts or more")
+        raise ConfigError(f"the limits are {dict(limits)}; each must be 0 prompts or more")
     count = len(predictions)
     most = np.array([min(limits.get(name, count), count) for name in predictions.targets])
     if most.sum() < count:

@@ -201,8 +201,8 @@ def _check_custom_id(name: str) -> None:
     """
     if not _CUSTOM_ID.fullmatch(name):
         raise DataError(
-            "Anthropic takes ids of at most 64 letters, digits, hyphens and underscores; give the "
-            "prompts such ids, or none"
+            "the id can't be sent to Anthropic, which takes at most 64 letters, digits, "
+            "hyphens and underscores; change the ids of the prompts, or leave them all out"
         )
 
 

@@ -82,7 +82,7 @@ def _read_tasks(
         with strict.row(place):
             name = prompt_id(record, number)
             if name in ids:
-                raise DataError(f"{name!r} is the id of an earlier task too; keep one of each")
+                raise DataError(f"two tasks have the id {name!r}; keep one of them")
             ids.add(name)
             task = read_task(record) if name in texts else None
             if task is not None and own_id(record) is None:
@@ -95,8 +95,8 @@ def _check_digest(task: Task, name: str, digest: str) -> None:
     """Check that a task without an id is the prompt that was assigned at its position."""
     if prompt_digest(task.query.prompt) != digest:
         raise DataError(
-            f"the prompt isn't that of {name!r}; give the tasks as the prompts were, in the same "
-            "order, or give both ids and assign the prompts again"
+            f"this task has another prompt than the assigned prompt {name!r}; give the tasks "
+            "in the order of the prompts, or give both ids and assign the prompts again"
         )
 
 

@@ -132,8 +132,8 @@ def _record(record: Record, number: int) -> PromptRecord:
                 raise DataError(f"{field} has no text of a user, so there is nothing to route by")
             return PromptRecord(Query(name, prompt), request, wire, str(record.get("url") or CHATS))
     raise DataError(
-        f"has no prompt: the number of its fields is {len(record)}, and none is named prompt, "
-        "messages, body or params; rename the field of the prompt (in a CSV, in the first line)"
+        f"has no prompt: none of its fields ({len(record)}) is named prompt, messages, body or "
+        "params; rename the field that has the prompt (in a CSV, in the first line)"
     )
 
 

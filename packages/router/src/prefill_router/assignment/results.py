@@ -115,7 +115,7 @@ def read_labels(place: Path, saved: SavedAssignment) -> dict[str, float]:
         with strict.row(where):
             name, value = identifier(own_id(record), "id"), label(record.get("correct"), "correct")
             if value is not None and labels.setdefault(name, value) != value:
-                raise DataError(f"{name!r} has another label before; keep one of each")
+                raise DataError(f"{name!r} has two different labels; keep one of them")
     return labels
 
 

@@ -7,10 +7,11 @@ p'[i] - p'[j] is (1 - choice) * (b[i] - b[j]) + choice * (p[i] - p[j]). The part
 share, the difficulty of the query, is multiplied by `difficulty`, which doesn't affect the choice
 under Equation 2. With `choice` 0 the base rates alone decide.
 
-Both factors are slopes of a regression of labels on predictions by predictors that were fitted on
-other rows, within folds (a fold's base rates and those of the other folds are negatively
-correlated, which would otherwise make predictions look worse than none). One standard error, with
-the labels of a query as one observation, is subtracted, and the result is clipped to [0, 1].
+Both factors are slopes of a regression of labels on predictions. The predictors were fitted on
+other rows. The regression is within folds: a fold's base rates and those of the other folds are
+negatively correlated, which would otherwise make predictions look worse than none. One standard
+error, with the labels of a query as one observation, is subtracted, and the result is clipped to
+[0, 1].
 """
 
 from collections.abc import Mapping

@@ -47,7 +47,8 @@ def assign(
     data: Annotated[
         PathOrUrl | None,
         typer.Option(
-            help="Scored answers that judge the forecast, such as those of the fit.",
+            help="Scored answers to judge the forecast by, such as those that the router was "
+            "fitted on.",
             parser=opt.path_or_url,
         ),
     ] = None,
@@ -55,7 +56,8 @@ def assign(
         str | None,
         typer.Option(
             "--format",
-            help="openai, anthropic, or jsonl, plain lines; by default that of the provider.",
+            help="openai, anthropic, or jsonl for plain lines; by default the format of the "
+            "target's provider.",
         ),
     ] = None,
     pool: Annotated[
@@ -69,9 +71,9 @@ def assign(
 ) -> None:
     """Assign a file of prompts to targets within a budget, and write a batch for each.
 
-    The expected number of right answers is the highest that the budget pays for. The output has a
-    file of requests for each target, the table of all prompts, and a summary. Prompts that no store
-    has are encoded now and kept in the cache.
+    It chooses the targets with the highest expected number of right answers within the budget. The
+    output has a file of requests for each target, the table of all prompts, and a summary. Prompts
+    that are in no store are encoded now, and kept in the cache.
 
     Example: prefill-router assign router prompts.jsonl --budget 50 --out batches
     """

@@ -27,15 +27,15 @@ def check_assignment(
     ] = None,
     tasks: Annotated[
         Path | None,
-        typer.Option(help="The prompts with answer and grader, as tasks have them, to grade by."),
+        typer.Option(help="The prompts as tasks, with answer and grader, to grade the results by."),
     ] = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """Compare the forecast of an assignment with the results of its batches.
 
-    Results are those that OpenAI and Anthropic give for a batch, joined by id. Costs are those of
-    the reported tokens at the router's prices. Answers are right by labels, or by graders that need
-    no judge.
+    It reads the results that OpenAI and Anthropic give for a batch, and joins them by id. Costs are
+    computed from the reported tokens and the router's prices. Labels, or graders that need no
+    judge, say which answers are right.
 
     Example: prefill-router check-assignment batches results.jsonl --labels labels.csv
     """

@@ -226,7 +226,7 @@ class UsageError(ConfigError):
 
 @contextmanager
 def usage_errors() -> Iterator[None]:
-    """Turn errors into usage errors: within it nothing but the command line has been read."""
+    """Turn errors into usage errors, for code that reads only the command line."""
     try:
         yield
     except ConfigError as error:

@@ -196,12 +196,17 @@ def split_command(
     to: Annotated[Path, typer.Option("--out", help="The JSON file to write.")],
     seed: Annotated[int, NOT_NEGATIVE, typer.Option(help="Seed of the split.")] = 0,
     calibration: Annotated[
-        bool, typer.Option("--calibration", help="Draw a calibration part: 75/10/15, not 85/15.")
+        bool,
+        typer.Option(
+            "--calibration", help="Also draw a calibration part: 75/10/15 instead of 85/15."
+        ),
     ] = False,
     overwrite: opt.Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
 ) -> None:
-    """Draw train and test parts, stratified and saved by query id, for every stage to share.
+    """Draw train and test parts, which every later command can use.
+
+    The parts are stratified. The file has the ids of their queries.
 
     Example: prefill-router split answers --seed 0 --out split.json
     """
@@ -261,16 +266,16 @@ def merge_command(
     ] = None,
     repeats: Annotated[
         str | None,
-        typer.Option(help="mean: the datasets are repeated runs, and their labels are averaged."),
+        typer.Option(help="mean: the datasets are repeated runs; average their labels."),
     ] = None,
     overwrite: opt.Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
 ) -> None:
     """Join datasets by the ids of their queries and the names of their targets.
 
-    Labels that none of them has are missing. Labels or prices that contradict each other are
-    refused, unless --prefer says which ones count, or --repeats mean averages them, as repeated
-    runs of the same questions.
+    A label that no dataset has is missing. Labels or prices that contradict each other are refused.
+    To accept them, name the dataset that counts with --prefer. If the datasets are repeated runs of
+    the same questions, average the labels with --repeats mean.
 
     Example: prefill-router merge answers more --out both
     """

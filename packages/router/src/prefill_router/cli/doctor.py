@@ -60,8 +60,8 @@ def doctor(
         int,
         NOT_NEGATIVE,
         typer.Option(
-            help="Queries that are perturbed to count the decisions that change; 0 for none; "
-            "needs the encoder."
+            help="How many queries to perturb, to count the decisions that change; 0 for "
+            "none. It needs the encoder."
         ),
     ] = 50,
     encoder_folder: opt.EncoderFolders = None,
@@ -70,9 +70,9 @@ def doctor(
 ) -> None:
     """Examine whether a router is more than a fixed choice.
 
-    It is compared with its own choices shuffled over the queries, and with the best fixed mix of
-    targets at the same cost, on queries that it was not trained on. Exit codes: 0 worth it, 4 not
-    worth it, 5 can't tell.
+    The router is judged on queries that it wasn't trained on. It is compared with its own choices,
+    shuffled over the queries, and with the best fixed mix of targets at the same cost. Exit codes:
+    0 worth it, 4 not worth it, 5 can't tell.
 
     Example: prefill-router doctor router --data answers --out check-up
     """
@@ -142,8 +142,8 @@ def _examine_router(
     router, judged = queries.router, queries.judged
     if queries.train is None:
         raise DataError(
-            "the dataset has none of the queries that the router was trained on, and the fixed "
-            "choices that it is compared with come from these; give the whole dataset"
+            "the dataset has none of the queries that the router was trained on, and the "
+            "fixed choices are learned from these; give the whole dataset"
         )
     bar, notes = BarProgress(console=err), []
     trial = Trial.join(queries.predict(stores, bar), judged, policy=router.policy)
@@ -281,9 +281,9 @@ def calibration(
 ) -> None:
     """Show how well a router is calibrated on its test part, and what calibrators would change.
 
-    Of the answers predicted at 0.7, seven in ten should be right. Each calibrator is fitted
-    on the calibration part of the router's split, if it has one, and judged on the test part; the
-    router's own calibrator is left out there, and counts in everything else.
+    Of the answers predicted at 0.7, seven in ten should be right. If the router's split has a
+    calibration part, each calibrator is fitted on it and judged on the test part. That comparison
+    leaves out the router's own calibrator; all other figures include it.
 
     Example: prefill-router calibration router --data answers --out calibration
     """

@@ -47,9 +47,9 @@ def encode(
     encoder: Annotated[
         str,
         typer.Option(
-            help="minilm, smollm2, minipool, a folder, a .gguf file or a hub id; sentence:NAME "
-            "for embeddings, endpoint:MODEL@URL for those of an endpoint, signals:NAME for "
-            "perplexity and the like.",
+            help="minilm, smollm2, minipool, a folder, a .gguf file or a hub id. For "
+            "embeddings: sentence:NAME, or endpoint:MODEL@URL. For perplexity and "
+            "related numbers: signals:NAME.",
         ),
     ] = "minilm",
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.")] = None,
@@ -86,13 +86,14 @@ def encode(
         str, typer.Option(help="i/n: this is the i-th, from 0, of n processes that share the work.")
     ] = "0/1",
     trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Let code that comes with the weights run.")
+        bool,
+        typer.Option("--trust-remote-code", help="Allow code that comes with the weights to run."),
     ] = False,
     compile_blocks: Annotated[
         bool,
         typer.Option(
             "--compile/--no-compile",
-            help="Compile blocks on a GPU, where the work is large enough to win back the time.",
+            help="Compile blocks on a GPU, if there is enough work for this to save time.",
         ),
     ] = True,
     from_vllm: Annotated[
@@ -101,19 +102,22 @@ def encode(
     ] = None,
     write_prompts: Annotated[
         Path | None,
-        typer.Option(help="Only write the tokens of the prompts that vLLM has yet to read here."),
+        typer.Option(
+            help="Write the tokens of the prompts that vLLM has yet to read here, and stop."
+        ),
     ] = None,
     gpu_workers: Annotated[
         str | None,
-        typer.Option(help="Workers of --engine ray with a GPU each, beside those of --workers."),
+        typer.Option(help="GPU workers of --engine ray, one GPU each, in addition to --workers."),
     ] = None,
     json: opt.AsDocument = False,
     engine: "RayEngine | None" = None,
 ) -> None:
     """Read every prompt with an encoder and keep its hidden states.
 
-    It can be interrupted at any moment; the same command goes on from there. Several processes or
-    machines share the work with --shard 0/4 ... --shard 3/4 and the same --out, or by an engine.
+    You can interrupt it at any moment; the same command goes on from there. Several processes or
+    machines can share the work: give each the same --out and a --shard of its own, 0/4 to 3/4, or
+    use --engine.
 
     With --from-vllm the encoder is run by vLLM instead; --layers are those that it extracts.
 
@@ -132,7 +136,10 @@ def encode(
     if dtype is None and gpus[1]:
         dtype = "bfloat16"  # this process has no GPU whose default it would be
     if engine is not None and threads is not None:
-        raise UsageError("with --engine ray leave out --threads; --worker-cpus are those of each")
+        raise UsageError(
+            "--threads can't be used with --engine ray; leave it out, and give "
+            "the threads of each worker with --worker-cpus"
+        )
     computed = None if dtype is None else parse_choice("--dtype", dtype, ROUNDINGS)
     queries, progress = open_queries(dataset), BarProgress(console=err)
     network = load_encoder(
@@ -206,12 +213,13 @@ def _check_vllm(
         raise UsageError("--write-prompts needs --from-vllm, the folder that vLLM will write to")
     if layers is None:
         raise UsageError(
-            "--from-vllm needs --layers, since vLLM's files don't name theirs: the numbers in "
-            "eagle_aux_hidden_state_layer_ids"
+            "--from-vllm needs --layers, since vLLM's files don't say which layers they hold; "
+            "give the numbers in eagle_aux_hidden_state_layer_ids"
         )
     if computing is not None:
         raise UsageError(
-            "with --from-vllm leave out --device, --batch-tokens and --engine: vLLM has computed"
+            "--device, --batch-tokens and --engine can't be used with --from-vllm, since vLLM "
+            "has computed the states already; leave them out"
         )
     if prompts is None and not folder.is_dir():
         raise UsageError(f"--from-vllm is {folder}, and there is no such folder")
@@ -336,9 +344,9 @@ def _choose_poolings(text: str, encoder: str) -> "list[Pooling]":
     poolings = opt.parse_poolings(text)
     if "rest" in poolings and gives_own_vectors(encoder):
         raise UsageError(
-            "--pooling rest is a mean of tokens, and sentence:, endpoint: and signals: encoders "
-            "output one vector for a whole prompt; leave out --pooling, or choose an encoder whose "
-            "layers are read"
+            "--pooling rest needs the states of tokens, and sentence:, endpoint: and signals: "
+            "encoders have one vector for a whole prompt; leave out --pooling, or choose "
+            "another encoder"
         )
     return poolings
 

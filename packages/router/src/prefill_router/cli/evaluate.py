@@ -41,8 +41,8 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="cross-fit, train, calibration, test, unseen or all; by default the test part if "
-            "there is one, or else cross-fit, or else unseen.",
+            help="The queries to judge on: cross-fit, train, calibration, test, unseen or "
+            "all. By default test; without a test part cross-fit; without that unseen.",
         ),
     ] = None,
     store: opt.Stores = None,
@@ -51,10 +51,10 @@ def evaluate(
     step: Annotated[
         float | None,
         SHARE_ABOVE_ZERO,
-        typer.Option(help="Compute the curve at steps of lam, not exactly."),
+        typer.Option(help="Compute the curve at steps of lam, instead of exactly."),
     ] = None,
     linear: Annotated[
-        bool, typer.Option("--linear", help="Normalise costs linearly, not by the inverse.")
+        bool, typer.Option("--linear", help="Normalise costs linearly, instead of by the inverse.")
     ] = False,
     encoder_folder: opt.EncoderFolders = None,
     overwrite: opt.Overwrite = False,
@@ -62,9 +62,9 @@ def evaluate(
 ) -> None:
     """Judge a router on queries with known outcomes.
 
-    States that no store has are encoded now and kept in the cache. The cost of an answer is the
-    recorded one, or else that of its tokens at the router's prices. A router that learned from
-    votes is judged in win rate.
+    States that are in no store are encoded now, and kept in the cache. The cost of an answer is the
+    recorded cost. Without one, it is computed from the tokens and the router's prices. A router
+    that learned from votes is judged in win rate.
 
     Example: prefill-router evaluate router --data answers --out report
     """
@@ -148,25 +148,26 @@ def compare(
         str,
         typer.Argument(
             metavar="CONFIG",
-            help="A YAML file with routers to fit, or: all, the packaged list. With OTHER, the "
-            "folder of a fitted router.",
+            help="A YAML file with routers to fit, or all, the packaged list. To compare two "
+            "fitted routers: the folder of the first, with OTHER.",
         ),
     ],
     data: opt.Data,
     other: opt.OtherRouter = None,
     to: Annotated[
-        Path | None, typer.Option("--out", help="The report's folder; without OTHER.")
+        Path | None, typer.Option("--out", help="The report's folder; needed without OTHER.")
     ] = None,
     store: opt.Stores = None,
     reference: Annotated[
-        str | None, typer.Option(help="Compare with this router; the first by default.")
+        str | None,
+        typer.Option(help="The router that the others are compared with; by default the first."),
     ] = None,
     encoder_price: Annotated[
         list[str] | None,
         typer.Option(
             metavar="ROUTER=DOLLARS",
-            help="What a router's encoder charges, US dollars per million tokens; counted in "
-            "that router's cost. Repeatable.",
+            help="The price of a router's encoder, in US dollars per million tokens. It is "
+            "added to the router's cost. Repeatable.",
         ),
     ] = None,
     split_file: opt.SplitFile = None,
@@ -179,11 +180,11 @@ def compare(
 ) -> None:
     """Compare routers: fit those of a list on one split, or take two that are fitted.
 
-    Every router that is fitted is kept in the report's folder; after an interruption the same
-    command goes on from there. States that no store has are encoded now and kept in the cache.
+    Every fitted router is kept in the report's folder. After an interruption the same command goes
+    on from there. States that are in no store are encoded now, and kept in the cache.
 
-    Two fitted routers are compared on queries that neither was fitted on, at the first one's
-    prices. Every resample takes the same queries for both, so that what they share cancels out.
+    Two fitted routers are compared on queries that neither was fitted on, at the prices of the
+    first. Every resample has the same queries for both, so that the interval is of the difference.
 
     Example: prefill-router compare all --data answers --store states --out comparison
 
@@ -204,14 +205,17 @@ def compare(
         return
     if to is None:
         raise UsageError(
-            "compare needs --out, the report's folder; to compare two fitted routers, name both"
+            "compare needs --out, the folder of the report; to compare two fitted routers "
+            "instead, name both"
         )
     prices = _encoder_prices(encoder_price or [])
     check_place(to, STUDY)
     origin = Origin.of("compare", data)
     opt.check_origin(to, origin, overwrite=overwrite)
     if (Path(config) / "router.json").is_file():
-        raise DataError(f"{config} is one fitted router; name another behind it to compare them")
+        raise DataError(
+            f"{config} is one fitted router; name a second router after it to compare the two"
+        )
     dataset = read_dataset(data)
     plan = _plan_comparison(config, dataset, split_file, reference, resamples, seed, prices)
     bar = BarProgress(console=err)
@@ -442,9 +446,9 @@ def _find_unseen(
         ids = [i for i in dataset.query_ids if all(i in held for held in crossed)]
     if not ids:
         raise DataError(
-            "no query of the dataset is unseen by both routers, and they don't both keep "
-            "predictions out of fold for the same queries; give new queries, or fit both on one "
-            "split (fit --split)"
+            "the dataset has no query that both routers can be judged on: none is unseen by "
+            "both, and none has predictions out of fold from both; give new queries, or fit "
+            "both on one split (fit --split)"
         )
     left = len(dataset) - len(ids)
     if left:

@@ -33,31 +33,31 @@ def fit(
     recipe: Annotated[
         Path | None,
         typer.Option(
-            help="A YAML file with features, predictor and more, or: paper, the paper's router; "
-            "instead of the options."
+            help="A YAML file with features, predictor and more, or paper for the paper's "
+            "router. It replaces the options of features and predictor."
         ),
     ] = None,
     effort: Annotated[
         str | None,
         typer.Option(
-            help="quick takes a recipe as it is; normal tries a few on train rows, about two "
-            "minutes; best tries more. By default normal, without --recipe and options of the "
-            "features."
+            help="quick: fit a recipe as it is; normal: try a few on train rows (about two "
+            "minutes); best: try more. The default is normal, if you give no recipe and "
+            "no options of the features."
         ),
     ] = None,
     for_: Annotated[
         str | None,
         typer.Option(
             "--for",
-            help="switchyard: a router that `export --switchyard` can write; instead of a recipe.",
+            help="switchyard: a router that `export --switchyard` can write. It replaces a recipe.",
         ),
     ] = None,
     policy: Annotated[
         str | None,
         typer.Option(
             help="The policy: lambda, argmax, tolerance, threshold, tiered, cascade or "
-            "frugal_cascade, or one with options as in a recipe: '{kind: KIND, ...}'; instead of "
-            "the recipe's."
+            "frugal_cascade. With options, write it as in a recipe: '{kind: KIND, ...}'. "
+            "It replaces the recipe's policy."
         ),
     ] = None,
     mode: Annotated[
@@ -68,50 +68,52 @@ def fit(
     ] = "fisher",
     pin: Annotated[
         list[str] | None,
-        typer.Option(help="TARGET=SITE, for each target; instead of --select."),
+        typer.Option(help="TARGET=SITE, for each target. It replaces --select."),
     ] = None,
     scope: Annotated[
-        str, typer.Option(help="target: a site for each target; pool: one for all.")
+        str,
+        typer.Option(help="target: select a site for each target; pool: one site for all targets."),
     ] = "target",
     dim: Annotated[int, AT_LEAST_ONE, typer.Option(help="PCA components of each block.")] = 100,
     pooling: opt.Poolings = "last,mean",
     all_layers: Annotated[
-        bool, typer.Option("--all-layers", help="Consider layers below the middle too.")
+        bool, typer.Option("--all-layers", help="Consider layers of the lower half too.")
     ] = False,
     assign: Annotated[
-        list[str] | None, typer.Option(help="For per_model: TARGET=ENCODER; may be given again.")
+        list[str] | None, typer.Option(help="For per_model: TARGET=ENCODER; repeatable.")
     ] = None,
     lose: Annotated[
         float | None,
         Field(ge=0, le=100),
         typer.Option(
-            help="The setting that the router is used at is the cheapest that loses at most these "
-            "points of accuracy to the best target, one standard error included. By default 2."
+            help="The most points of accuracy to lose to the best target, with one standard "
+            "error added to the loss. The cheapest setting within this limit is used. By "
+            "default 2."
         ),
     ] = None,
     goal: Annotated[
         str | None,
         typer.Option(
-            help="accuracy: the most accurate setting; balanced: --lose 2; savings: --lose 5. "
-            "Instead of --lose."
+            help="accuracy: the most accurate setting; balanced: the same as --lose 2; "
+            "savings: the same as --lose 5. It replaces --lose."
         ),
     ] = None,
     max_cost: Annotated[
         float | None,
         NOT_NEGATIVE,
-        typer.Option(help="The setting costs at most so many dollars per 1,000 queries."),
+        typer.Option(help="The most that a setting may cost, in US dollars per 1,000 queries."),
     ] = None,
     test: Annotated[
         float,
         Field(ge=0, le=0.5),
-        typer.Option(help="The share of the queries that is sealed as a test part, such as 0.15."),
+        typer.Option(help="The share of the queries to seal as a test part, such as 0.15."),
     ] = 0.0,
     split_file: opt.SplitFile = None,
     verdict: Annotated[
         bool,
         typer.Option(
-            help="Judge it on all queries that it learns from, by fitting it five times without a "
-            "fifth of them."
+            help="Judge it on all queries that it learns from: it is fitted five more times, "
+            "each time without a fifth of them."
         ),
     ] = True,
     seed: Annotated[
@@ -120,7 +122,7 @@ def fit(
     assume_output_tokens: Annotated[
         float | None,
         NOT_NEGATIVE,
-        typer.Option(help="For targets with prices and without token counts."),
+        typer.Option(help="Tokens of an answer, for targets with prices but without token counts."),
     ] = None,
     encoder_folder: opt.EncoderFolders = None,
     overwrite: opt.Overwrite = False,
@@ -128,12 +130,13 @@ def fit(
 ) -> None:
     """Fit a router on scored answers, and say whether it is worth it.
 
-    Without a recipe, the best of a few on the states in the stores is fitted, by cross-validation.
-    It learns from all queries, and is saved before it is judged. The verdict is by cross-fitting:
-    every query is judged by a router that was fitted without it. From votes between two answers it
-    is in win rate. Interrupted, it goes on where it stopped. A part that --test or --split seals is
-    judged as well. States that a recipe needs and no store has are encoded now and kept in the
-    cache.
+    Without a recipe, cross-validation chooses the best of a few on the states in the stores. The
+    router learns from all queries, and is saved before it is judged. The verdict is by
+    cross-fitting: every query is judged by a router that was fitted without it. A router from votes
+    is judged in win rate. A part that --test or --split seals is judged as well.
+
+    After an interruption the same command goes on from there. States that a recipe needs and that
+    are in no store are encoded now, and kept in the cache.
 
     Example: prefill-router fit answers --store states --out router
     """
@@ -275,8 +278,8 @@ def _choose_effort(
         return None if is_given else "normal"
     if is_given:
         raise UsageError(
-            "--effort chooses a recipe, and --recipe or options of the features give one; leave "
-            "one of them out"
+            "--effort chooses a recipe, but --recipe or options of the features give one "
+            "already; leave one of them out"
         )
     return parse_choice("--effort", effort, EFFORTS)
 

@@ -53,7 +53,7 @@ def grade(
     judge_samples: Annotated[
         int,
         AT_LEAST_ONE,
-        typer.Option(help="Times that the judge is asked; the score is the mean."),
+        typer.Option(help="How often the judge is asked about each answer; the score is the mean."),
     ] = 1,
     judge_max_cost: Annotated[
         float | None,
@@ -74,16 +74,21 @@ def grade(
         ),
     ] = None,
     skip: Annotated[
-        list[str] | None, typer.Option(help="Leave this grader's answers ungraded; repeatable.")
+        list[str] | None, typer.Option(help="A grader whose answers are left ungraded; repeatable.")
     ] = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Run programs and calculations again.")
+        bool,
+        typer.Option(
+            "--fresh", help="Run programs and calculations again, although results are kept."
+        ),
     ] = False,
     unextracted: Annotated[
-        str, typer.Option(help="MMLU-Pro answers without a letter are wrong, missing or random.")
+        str,
+        typer.Option(help="What an MMLU-Pro answer without a letter is: wrong, missing or random."),
     ] = "wrong",
     grader_function: Annotated[
-        str | None, typer.Option(help="For the grader python: path/to/file.py:function.")
+        str | None,
+        typer.Option(help="For the grader python: your function, as path/to/file.py:function."),
     ] = None,
     overwrite: opt.Overwrite = False,
     as_json: opt.AsDocument = False,

@@ -38,8 +38,9 @@ def guarantee(
     assume: Annotated[
         str,
         typer.Option(
-            help="nothing: a missing label counts as the worst that it could be. "
-            "missing-at-random: queries that lack one are left out, unless the data contradict it."
+            help="nothing: a missing label counts as the worst possible one. "
+            "missing-at-random: leave out queries that lack a label, unless the data "
+            "contradict this."
         ),
     ] = "nothing",
     store: opt.Stores = None,
@@ -52,9 +53,9 @@ def guarantee(
 ) -> None:
     """Find the cheapest lam that keeps a share of the best single target's accuracy, guaranteed.
 
-    The guarantee holds on all queries like those of the part, labelled or not; these must not have
-    been used to fit the router or to choose it. If no lam can be guaranteed, the exit code is 3,
-    and the reason and a remedy are printed.
+    The guarantee holds on all queries like those of the part, labelled or not. Don't use a part by
+    which the router was fitted or chosen. If no lam can be guaranteed, the exit code is 3, and the
+    reason and a fix are printed.
 
     Example: prefill-router guarantee router --data answers --keep 0.95
     """

@@ -46,7 +46,10 @@ def import_command(
     to: opt.DatasetOut,
     encoder: Annotated[
         str | None,
-        typer.Option(help="Of switchyard: the hub id or folder of the encoder it was made with."),
+        typer.Option(
+            help="For switchyard: the hub id or folder of the encoder that the "
+            "router was made with."
+        ),
     ] = None,
     prices: Annotated[
         Path | None, typer.Option(help="A pool.yaml, a prices.csv, or RouterArena's prices.")
@@ -54,14 +57,14 @@ def import_command(
     agents: Annotated[
         Path | None,
         typer.Option(
-            help="Of logs of calls: a gateway's settings, whose marks of agents are read as well."
+            help="For logs of calls: a gateway's settings; marks of agents in them are used too."
         ),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at a malformed row.")] = False,
     skip_malformed: Annotated[
         bool,
         typer.Option(
-            "--skip-malformed", help="Go on although more than one row in a hundred is malformed."
+            "--skip-malformed", help="Go on, even if more than one row in a hundred is malformed."
         ),
     ] = False,
     overwrite: opt.Overwrite = False,
@@ -81,7 +84,9 @@ def import_command(
     targets: Annotated[
         str | None,
         typer.Option(
-            "--target-columns", help="Of a wide table, separated by commas; by default guessed."
+            "--target-columns",
+            help="For a wide table: its columns of targets, separated by "
+            "commas; guessed by default.",
         ),
     ] = None,
     correct: Annotated[
@@ -195,7 +200,9 @@ def _import_switchyard(
     )
     router = checkpoint.router(read_by.provenance)
     if not overwrite and is_router(to) and Router.load(to).record.options != router.record.options:
-        raise ConfigError(f"{to} isn't of this file; name another folder, or pass --overwrite")
+        raise ConfigError(
+            f"{to} is a router of another file; name another folder, or pass --overwrite"
+        )
     router.save(to)
     if as_json:
         print_json({"out": str(to), "targets": list(router.pool.names), "encoder": encoder})

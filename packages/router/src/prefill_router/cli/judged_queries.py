@@ -226,8 +226,8 @@ def _find_judged(router: "Router", dataset: "RoutingDataset", part: str) -> Sequ
         return _cross_fitted(router, dataset)
     if part == "calibration" and router.calibrator is not None:
         raise ConfigError(
-            "the router's probabilities were calibrated on its calibration part, so it isn't "
-            "unseen; say --part unseen with new queries"
+            "the router's calibrator was fitted on the calibration part, so the router can't "
+            "be judged on it; give new queries with --part unseen"
         )
     named: tuple[Part, ...] = ("test", "calibration", "train")
     for name in named:
@@ -243,9 +243,9 @@ def _find_judged(router: "Router", dataset: "RoutingDataset", part: str) -> Sequ
     ids = find_unseen(dataset, learned_ids)
     if not ids:
         raise DataError(
-            "the router was trained on every query of the dataset, or on its conversation, and "
-            "keeps no predictions out of fold for them: it was fitted with --no-verdict, or its "
-            "prices or targets changed; give it new queries, or fit it again"
+            "the router was trained on every query of the dataset, or on its conversation, "
+            "and it has no predictions out of fold for them: it was fitted with --no-verdict, "
+            "or its prices or targets changed since. Give it new queries, or fit it again"
         )
     return ids
 
@@ -253,8 +253,9 @@ def _find_judged(router: "Router", dataset: "RoutingDataset", part: str) -> Sequ
 def _cross_fitted(router: "Router", dataset: "RoutingDataset") -> Sequence[str]:
     if router.cross_fit is None:
         raise ConfigError(
-            "the router keeps no predictions out of fold: it was fitted with --no-verdict, or its "
-            "prices or targets changed; judge it on new queries with --part unseen, or fit it again"
+            "the router has no predictions out of fold: it was fitted with --no-verdict, or "
+            "its prices or targets changed since; judge it on new queries with --part unseen, "
+            "or fit it again"
         )
     held = set(dataset.query_ids)
     ids = [name for name in router.cross_fit.predictions.query_ids if name in held]

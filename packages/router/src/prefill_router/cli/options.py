@@ -96,7 +96,7 @@ ResampleSeed = Annotated[int, NOT_NEGATIVE, typer.Option("--seed", help="Seed of
 StudySeed = Annotated[
     int,
     NOT_NEGATIVE,
-    typer.Option("--seed", help="Seed of the split, the training and the resampling."),
+    typer.Option("--seed", help="The seed of the split, the training and the resampling."),
 ]
 DatasetOut = Annotated[
     PathOrUrl, typer.Option("--out", help="The dataset folder to write.", parser=path_or_url)
@@ -104,9 +104,7 @@ DatasetOut = Annotated[
 ReportOut = Annotated[Path, typer.Option("--out", help="The report's folder.")]
 SplitFile = Annotated[
     Path | None,
-    typer.Option(
-        "--split", metavar="FILE", help="A split that was drawn before; by default one is drawn."
-    ),
+    typer.Option("--split", metavar="FILE", help="A split from `split`; without it, one is drawn."),
 ]
 OwnLam = Annotated[
     float | None,
@@ -119,8 +117,8 @@ OwnLam = Annotated[
 Paraphrases = Annotated[
     PathOrUrl | None,
     typer.Option(
-        help="Other wordings of the questions under their ids: a dataset's folder, or JSON as "
-        "RouterArena's router_robustness.json.",
+        help="Other wordings of the questions, under the same ids: a dataset's folder, or "
+        "JSON like RouterArena's router_robustness.json.",
         parser=path_or_url,
     ),
 ]
@@ -132,16 +130,18 @@ UnseenPart = Annotated[
     typer.Option(
         "--part",
         metavar="NAME",
-        help="cross-fit: all queries that it was fitted on, by routers that didn't see them; test "
-        "or calibration of its split; unseen: all others. By default the test part if there is "
-        "one, or else cross-fit, or else unseen.",
+        help="The queries to judge on. cross-fit: all that it was fitted on, by routers that "
+        "didn't see them; test or calibration: that part of its split; unseen: all "
+        "others. By default test; without a test part cross-fit; without that unseen.",
     ),
 ]
 
 
 Overwrite = Annotated[
     bool,
-    typer.Option("--overwrite", help="Replace what --out holds, even a result of another origin."),
+    typer.Option(
+        "--overwrite", help="Replace what --out holds, even the result of other data or options."
+    ),
 ]
 """The option that lets a result of another origin be replaced."""
 
@@ -160,8 +160,8 @@ def check_origin(folder: Path, origin: "Origin", *, overwrite: bool) -> None:
     if there != origin:
         known = "of an unknown origin" if there is None else str(there)
         raise ConfigError(
-            f"{folder} is a report {known}, which would be lost; name another folder, or pass "
-            "--overwrite"
+            f"{folder} has a report {known}, and this command would replace it; name another "
+            "folder, or pass --overwrite"
         )
 
 
@@ -173,8 +173,8 @@ def check_same(place: Path, written: Path, *, overwrite: bool) -> None:
     """
     if not overwrite and place.exists() and not filecmp.cmp(written, place, shallow=False):
         raise ConfigError(
-            f"{place} holds something else, which would be lost; name another file, or pass "
-            "--overwrite"
+            f"{place} has another content, and this command would replace it; name another "
+            "file, or pass --overwrite"
         )
 
 
@@ -325,9 +325,9 @@ def check_part(dataset: "RoutingDataset", ids: Sequence[str], part: str, *, fix:
     lacking = len(set(ids) - set(dataset.query_ids))
     if lacking:
         raise DataError(
-            f"the dataset lacks {lacking:,} of the {len(ids):,} queries in the {part} part of the "
-            "router's split, so it isn't the one that the router was fitted on, or not the whole "
-            f"of it; {fix}"
+            f"the dataset lacks {lacking:,} of the {len(ids):,} queries in the {part} part of "
+            "the router's split. It is another dataset than the router was fitted on, or a "
+            f"part of it; {fix}"
         )
 
 

@@ -25,7 +25,10 @@ _HEADS = ("input", "output", "cached input", "reasoning", "cache write", "for an
 def prices(
     pool: Annotated[Path, typer.Option(help="The pool file.")],
     to: Annotated[
-        Path | None, typer.Option("--out", help="Write here and leave the pool file as it is.")
+        Path | None,
+        typer.Option(
+            "--out", help="Write the prices to this file, and leave the pool file as it is."
+        ),
     ] = None,
     source: Annotated[
         str, typer.Option("--from", help="OpenRouter's list of models, a URL or a file.")
@@ -43,8 +46,8 @@ def prices(
 ) -> None:
     """Refresh a pool's prices from OpenRouter's list of models, and date them.
 
-    A target is looked up by its model, then by its name. Targets that aren't listed keep their
-    prices. Comments in the pool file aren't kept.
+    A target is looked up by its model, then by its name. A target that isn't listed keeps its
+    prices. Comments in the pool file are lost.
 
     Example: prefill-router prices --pool pool.yaml --map fast=openai/gpt-oss-20b
     """

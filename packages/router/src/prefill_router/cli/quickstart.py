@@ -43,7 +43,7 @@ def quickstart(
         "quickstart"
     ),
     yes: Annotated[
-        bool, typer.Option("--yes", help="Take the likeliest guess; ask nothing.")
+        bool, typer.Option("--yes", help="Take the likeliest guess instead of asking.")
     ] = False,
     encoder: Annotated[str, typer.Option(help="The encoder, as for encode.")] = "minilm",
     prices: Annotated[Path | None, typer.Option(help="A pool.yaml or a prices.csv.")] = None,
@@ -67,15 +67,16 @@ def quickstart(
         str | None, typer.Option(metavar="WORST-BEST", help="Such as 1-5; by default guessed.")
     ] = None,
     threshold: Annotated[
-        float | None, Field(ge=-100_000), typer.Option(help="Right from this score on.")
+        float | None, Field(ge=-100_000), typer.Option(help="The lowest score of a right answer.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Make a router of what you have: a table, logs of calls, or receipts.
 
-    It says how it reads the source and asks where it can't tell; then it encodes the prompts, fits
-    a router, says whether it is worth it, proposes a lam, and writes a pool file. Without labels it
-    says what is missing and how to get it. Interrupted, the same command goes on from there.
+    It says how it reads the source, and asks if it can't tell. Then it encodes the prompts, fits a
+    router, says whether it is worth it, proposes a lam, and writes a pool file. Without labels it
+    says what is missing and how to get it. After an interruption the same command goes on from
+    there.
 
     Example: prefill-router quickstart answers.csv --out quickstart
     """

@@ -94,8 +94,8 @@ def _read_endpoints(pool: Path | None) -> "Pool":
 
     if pool is None:
         raise UsageError(
-            "--answer sends the request and a key to the endpoint of a target, which a router's "
-            "folder may not name; give the pool file as well: --pool pool.yaml"
+            "--answer needs the pool file: add --pool pool.yaml. It says where the request "
+            "and the key are sent; a router's folder isn't trusted with that"
         )
     return read_pool(pool)
 

@@ -108,8 +108,8 @@ def reprice(
 ) -> None:
     """Change a router's prices without fitting it again.
 
-    Targets that the file doesn't name keep their prices; names that are no targets are refused. The
-    name of a model with efforts stands for all of them.
+    A target that the file doesn't name keeps its prices. An unknown name is refused. The name of a
+    model with efforts stands for all of its efforts.
 
     Example: prefill-router reprice router --prices prices.csv --date 2026-11-20
     """
@@ -181,7 +181,9 @@ def _check_same(to: PathOrUrl, folder: PathOrUrl) -> None:
 
     check_replaceable(to)
     if is_router(to) and _digest_weights(to) != _digest_weights(folder):
-        raise ConfigError(f"{to} isn't this router; name another folder, or pass --overwrite")
+        raise ConfigError(
+            f"{to} has another router than this one; name another folder, or pass --overwrite"
+        )
 
 
 def _digest_weights(folder: PathOrUrl) -> str | None:
@@ -224,7 +226,7 @@ def list_versions(
     ] = 5,
     as_json: opt.AsJson = False,
 ) -> None:
-    """List the versions of a router, and what led to the one that serves.
+    """List the versions of a router, and the steps to the one that serves.
 
     Example: prefill-router versions list versions --steps 20
     """
@@ -307,7 +309,7 @@ def rollback(
     ] = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Let what served before serve again: a version, or the default target.
+    """Go back to what served before: a version, or the default target.
 
     Example: prefill-router versions rollback versions
     """
@@ -398,11 +400,11 @@ def add_target(
     overwrite: opt.Overwrite = False,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Add a target to a router from few labels, whose questions are chosen.
+    """Add a target to a router from few labels, by asking it chosen questions.
 
-    The questions are train queries of the dataset that the router was fitted on, and are asked
-    within --max-cost; interrupted, the same command goes on from there. The numbers of the other
-    targets stay as they are.
+    The questions are train queries of the dataset that the router was fitted on. The calls cost at
+    most --max-cost. After an interruption the same command goes on from there. The predictions for
+    the other targets stay as they are.
 
     Example: prefill-router add-target router new --data answers --pool pool.yaml --tasks
     tasks.jsonl --run run --max-cost 2 --out wider
@@ -466,7 +468,7 @@ def remove_target(
 ) -> None:
     """Remove a target from a router without fitting it again.
 
-    The numbers of the other targets stay as they are.
+    The predictions for the other targets stay as they are.
 
     Example: prefill-router remove-target router large --out smaller
     """

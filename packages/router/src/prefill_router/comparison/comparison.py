@@ -65,10 +65,14 @@ class ComparisonPlan:
     def __post_init__(self) -> None:
         if self.calibrated is not None and self.calibrated["test"] != self.split["test"]:
             raise ConfigError(
-                "the split of calibrated routers has another test part; draw both with one seed"
+                "the calibrated routers' split has another test part than the other routers' "
+                "split; draw both splits with one seed"
             )
         if CONSTANT in self.recipes:
-            raise ConfigError(f"no router may be called {CONSTANT}: that is the baseline's name")
+            raise ConfigError(
+                f"a router is called {CONSTANT}, which is the baseline's name; "
+                "give the router another name"
+            )
         if self.resamples < 0 or self.seed < 0:
             raise ConfigError(
                 f"{self.resamples} resamples and the seed {self.seed}; neither may be negative; "
@@ -82,14 +86,14 @@ class ComparisonPlan:
                 )
         if self.reference not in self.recipes:
             raise ConfigError(
-                f"the reference {self.reference!r} is no router of the list; the list has "
+                f"the reference is {self.reference!r}; it must be a router of the list: "
                 f"{list(self.recipes)}"
             )
         unknown = sorted(set(self.prices) - set(self.recipes))
         if unknown:
             raise ConfigError(
-                f"an encoder's price is given for {', '.join(unknown)}, which is no router of the "
-                f"list; the list has {', '.join(self.recipes)}"
+                f"an encoder's price is given for {', '.join(unknown)}; it must be for routers "
+                f"of the list: {', '.join(self.recipes)}"
             )
         for price in self.prices.values():
             Charge(per_million_tokens=price)  # refuses what is no price

@@ -158,12 +158,13 @@ class RoutingDataset:
             raise DataError(f"correct holds {worst}; labels are in [0, 1], or missing")
         if self.runs is not None and ((self.runs < 1) | (self.runs % 1 > 0)).any():
             raise DataError(
-                "runs holds numbers that aren't whole or below 1; NaN marks a single run"
+                "runs holds numbers below 1 or numbers that aren't whole; give whole numbers "
+                "from 1, or NaN for a single run"
             )
         if self.label_error is not None and (self.label_error >= 0.5).any():
             raise DataError(
-                f"label_error holds {float(np.nanmax(self.label_error))}; it must be below 0.5, or "
-                "the label tells nothing"
+                f"label_error holds {float(np.nanmax(self.label_error))}; it must be below "
+                "0.5, since a label that is wrong half of the time says nothing"
             )
         if self.propensity is not None:
             _check_propensity(self.propensity, self.correct)
@@ -347,8 +348,8 @@ def _check_propensity(propensity: Table, correct: Table) -> None:
     impossible = int(((propensity == 0) & ~np.isnan(correct)).sum())
     if impossible:
         raise DataError(
-            f"propensity is 0 for {impossible:,} labels that were observed; give the probability "
-            "with which each was to be observed, or NaN where chance didn't decide"
+            f"propensity is 0 for {impossible:,} labels that were observed; give the "
+            "probability that the label would be observed, or NaN if chance didn't decide it"
         )
 
 
@@ -500,7 +501,7 @@ def _merge_queries(first: Query, query: Query, name: str) -> Query:
     if first.prompt != query.prompt:
         raise DataError(
             f"query {query.id!r} has another prompt in {name} than in an earlier dataset; give "
-            "the queries of one of them other ids (prefill-router import --query-column)"
+            "the queries of one dataset other ids (prefill-router import --query-column)"
         )
     return replace(
         first,

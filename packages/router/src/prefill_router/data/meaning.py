@@ -46,11 +46,14 @@ class LabelMeaning:
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
             raise ConfigError(
-                f"labels of the kind {self.kind!r}; they are {', '.join(get_args(Kind))}"
+                f"the kind of labels is {self.kind!r}; it must be one of "
+                f"{', '.join(get_args(Kind))}"
             )
         ends = (self.worst, self.best, self.threshold or 0.0)
         if not all(map(math.isfinite, ends)) or self.worst == self.best:
-            raise ConfigError(f"the scale {self.worst} to {self.best} isn't one of two numbers")
+            raise ConfigError(
+                f"the scale is from {self.worst} to {self.best}; give two different finite numbers"
+            )
 
     @classmethod
     def of_labels(cls, labels: Iterable[float | None]) -> "LabelMeaning":
@@ -96,9 +99,9 @@ class LabelMeaning:
         """
         if self.is_vote:
             raise DataError(
-                f"{what} needs labels that say how good each answer is, and these are votes: they "
-                "say which of two answers is better, so no accuracy is known. A router that "
-                "learned from votes is judged in win rate, by: prefill-router evaluate"
+                f"{what} needs labels that say how good each answer is. These labels are "
+                "votes: they only say which of two answers is better. Judge a router that "
+                "learned from votes in win rate, with: prefill-router evaluate"
             )
 
     def words(self, mean: float) -> str:

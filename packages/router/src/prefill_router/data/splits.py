@@ -120,7 +120,8 @@ def split_by_time(dataset: RoutingDataset, *, fractions: Mapping[Part, float] = 
         parts[of_group.setdefault(key, later)].append(name)
     if not all(parts.values()):
         raise DataError(
-            f"{len(of_group)} distinct prompts in order of time leave a part empty; wait for more"
+            f"{len(of_group)} distinct prompts are too few to split by time: a part would be "
+            "empty; collect more"
         )
     return Split({part: tuple(sorted(ids)) for part, ids in parts.items()}, 0, {})
 

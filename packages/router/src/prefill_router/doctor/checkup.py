@@ -210,7 +210,7 @@ def examine(
 def _check_counts(resamples: int, shuffles: int, seed: int) -> None:
     for name, count in (("resamples", resamples), ("shuffles", shuffles)):
         if count < 20:
-            raise ConfigError(f"{count} {name}; a verdict needs at least 20, 1000 is usual")
+            raise ConfigError(f"{name} are {count}; a verdict needs at least 20 (1000 is usual)")
     if seed < 0:
         raise ConfigError(f"the seed is {seed}; it must be 0 or more")
 

@@ -38,7 +38,8 @@ def devices_of(names: str | None) -> tuple[torch.device, ...]:
     several = len(devices) > 1
     if several and (len(set(devices)) < len(devices) or any(d.index is None for d in devices)):
         raise ConfigError(
-            f"the device is {names!r}; of several devices name each GPU once, like cuda:0,cuda:1"
+            f"the device is {names!r}; give one device, or several different GPUs, like "
+            "cuda:0,cuda:1"
         )
     return devices
 
@@ -73,7 +74,9 @@ def device_of(name: str | None) -> torch.device:
         ConfigError: The device is unknown or not available, or there are several.
     """
     if name is not None and "," in name:
-        raise ConfigError(f"the device is {name!r}, and this runs on one; name one of them")
+        raise ConfigError(
+            f"the device is {name!r}, but this encoder runs on one device; name one of them"
+        )
     name = None if name == AUTO else name
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))

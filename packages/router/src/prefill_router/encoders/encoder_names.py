@@ -169,8 +169,8 @@ def find_trusted_endpoint(place: str, environment: Mapping[str, str]) -> str:
         if Address.parse(place_at_url).base_url == address.base_url:
             return place_at_url
     raise ConfigError(
-        f"{address.name} is used only if you name its address yourself, since it gets every "
-        f"prompt and the key in {KEY}; if you trust it, set {URL}={address.base_url}"
+        f"{address.name} would get every prompt, and the key in {KEY}, so it needs your "
+        f"permission; to give it, set {URL}={address.base_url}"
     )
 
 

@@ -8,8 +8,8 @@ Layers are read during the forward pass by hooks that pool at once, so that full
 Layer l is read as the input of block l + 1, or, for the last block, as its output: always before
 the final norm. The forward pass stops after the last requested layer.
 
-On a GPU the host only queues work, so while one batch is computed the next is prepared and sent
-from pinned memory, and the states of the one before are copied back. Memory that runs out is known
+On a GPU the host only queues work. While one batch is computed, the next is prepared and sent from
+pinned memory, and the states of the previous one are copied back. Memory that runs out is known
 when a batch is queued: the limit is halved, and the prompts that are left are batched again.
 """
 

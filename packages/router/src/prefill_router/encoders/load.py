@@ -146,8 +146,9 @@ def load_encoder_for(
         and not Path(name.place).exists()
     ):
         raise ConfigError(
-            f"the states were made by the local encoder {name.place!r} ({provenance.revision}), "
-            "and there is no folder of that name here, and no file; give its path"
+            f"the states were made by the local encoder {name.place!r} "
+            f"({provenance.revision}), and there is no file or folder of that name here; give "
+            "its path"
         )
     if name.is_remote and source is None:
         address = find_trusted_endpoint(name.place, os.environ)
@@ -187,7 +188,7 @@ def _load(name_or_path: str | Path, request: EncoderRequest) -> Encoder:
     is_gguf = request.is_local and request.source.endswith(GGUF)
     if is_gguf and name.scheme is not None:
         raise ConfigError(
-            f"{request.name} is a GGUF file, which is read at its blocks alone; leave "
+            f"{request.name} is a GGUF file, and {name.scheme}: can't read these; leave "
             f"{name.scheme}: out, or name the folder or hub id of the original"
         )
     with optional_imports(f"the encoder {request.name}"):

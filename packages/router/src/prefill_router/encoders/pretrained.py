@@ -2,9 +2,9 @@
 
 Only the first blocks of a network are used. Most families can build only the first K blocks, by
 their configuration, and load only those weights. That is done for the families for which tests
-compare it with the whole network. Any other family is loaded whole and its later blocks are
-dropped, since some (such as those whose last blocks share keys and values) compute something else
-when the configuration has fewer blocks.
+compare it with the whole network. Any other family is loaded whole, and its later blocks are
+dropped. Some families compute something else when the configuration has fewer blocks, such as those
+that share keys and values among the last blocks.
 
 A GGUF file, as Ollama and LM Studio keep them, is dequantised once: `transformers` reads such a
 file in tens of seconds, and what it gives computes in ordinary weights. So these are written to a

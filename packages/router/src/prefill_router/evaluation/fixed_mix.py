@@ -15,8 +15,8 @@ Areas and distances to the oracle are measured in the plane with normalised axes
     y = (accuracy - floor) / (ceiling - floor)
 
 C is a mean observed cost. C_low and C_high are the lowest and the highest cost of a single target
-on the evaluated queries, the floor is the lowest accuracy of a single target, and the ceiling is
-the oracle's accuracy. Nothing is clipped: a router cheaper than every single target has x above 1.
+on the evaluated queries. The floor is the lowest accuracy of a single target. The ceiling is the
+oracle's accuracy. Nothing is clipped: a router cheaper than every single target has x above 1.
 
 Two settings can be mixed: a fixed share of the queries goes to one and the rest to the other. No
 mix exceeds the upper concave envelope, which is level beyond its highest point.

@@ -113,9 +113,9 @@ class Trial:
         chance = ChanceLabels.of(data, predictions.correctness)
         if quality is not None and chance is not None and chance.selected:
             raise ConfigError(
-                "a cascade can't be judged by labels that chance selected: what it does next "
-                "depends on answers that weren't asked for; judge it on queries that every target "
-                "has answered"
+                "a cascade can't be judged by labels that chance selected, since its next "
+                "step depends on answers that may be missing; judge it on queries that every "
+                "target has answered"
             )
         cost = data.observed_cost
         return cls(

@@ -89,8 +89,8 @@ class PolicyValues:
         labels = trial.chance
         if labels is None or not labels.selected:
             raise ConfigError(
-                "chance selected none of these labels, so their means are the values; give the "
-                "dataset propensities, or use evaluate"
+                "none of these labels was selected by chance, so there is nothing to "
+                "estimate; give the dataset propensities, or use evaluate"
             )
         terms = _compute_terms(trial, labels)
 

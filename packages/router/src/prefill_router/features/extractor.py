@@ -157,7 +157,8 @@ def _check_assignments(
     if (mode == "per_model") != (assignments is not None):
         what = "missing" if assignments is None else "given"
         raise ConfigError(
-            f"the mode is {mode!r} and assignments are {what}; per_model needs them, and only it"
+            f"the mode is {mode!r} and assignments are {what}; give assignments with the mode "
+            "'per_model', and leave them out with other modes"
         )
     if assignments is None:
         return

@@ -62,7 +62,7 @@ def check_options(
     if not ks or min(ks) < 1 or list(ks) != sorted(set(ks)):
         raise ConfigError(f"ks is {list(ks)}; give increasing numbers of neighbours, 1 or more")
     if kernel not in KERNELS:
-        raise ConfigError(f"kernel is {kernel!r}; known are {list(KERNELS)}")
+        raise ConfigError(f"kernel is {kernel!r}; it must be one of {list(KERNELS)}")
     if not names or len(set(names)) < len(names) or not set(names) <= set(STATISTICS):
         raise ConfigError(
             f"statistics are {list(names)}; name some of {list(STATISTICS)}, each once"

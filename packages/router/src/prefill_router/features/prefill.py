@@ -249,12 +249,14 @@ class JointConfig(FamilyConfig):
     def __post_init__(self) -> None:
         if not set(self.sites) <= set(self.encoders):
             raise ConfigError(
-                f"sites are named of {sorted(self.sites)}; the encoders are {list(self.encoders)}: "
-                "name each of those among the encoders"
+                f"sites are named for the encoders {sorted(self.sites)}; name sites only for "
+                f"encoders of the features: {list(self.encoders)}"
             )
         empty = [name for name, sites in self.sites.items() if not sites]
         if empty:
-            raise ConfigError(f"no site of {empty} is named; name one, or leave the encoder out")
+            raise ConfigError(
+                f"no site is named for {empty}; name at least one, or leave these encoders out"
+            )
         _ = self.needs  # a site that is none is refused at once
 
     @property
@@ -279,8 +281,8 @@ class JointConfig(FamilyConfig):
         widths = [store.provenance.hidden_size for store, _ in read]
         if not read or (self.combine == "averaged" and len(set(widths)) > 1):
             raise ConfigError(
-                f"the sites to be {self.combine} are {widths} wide; give one at least, and average "
-                "only sites of one width"
+                f"the sites to be {self.combine} are {widths} wide; give at least one site, "
+                "and average only sites of the same width"
             )
         moments = Moments.total(_read_moments(read, train.prompt_keys), hidden=sum(widths))
         places = tuple(SingleSite(EncoderStates.of(store), site) for store, site in read)

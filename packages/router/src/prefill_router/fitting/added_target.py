@@ -3,12 +3,12 @@
 What is learned of a target that joins, and the questions that are chosen for it, depend on train
 rows alone.
 
-Its log-odds z are a linear function of the fitted targets' (`router.PoolChanges`). Before any
-label the weights have a normal prior whose mean is the mean of the others' log-odds, and whose
-covariance is such that the new target differs from that mean as the others do from each other.
-Labels give the posterior by Laplace's approximation. On a train row the others' answers are known,
-and tell how much harder it was than predicted; with e the mean over the others of label minus
-probability, the label y of the new target is modelled as
+Its log-odds z are a linear function of the fitted targets' (`router.PoolChanges`). Before any label
+the weights have a normal prior. Its mean is the mean of the others' log-odds. By its covariance,
+the new target differs from that mean as the others do from each other. Labels give the posterior by
+Laplace's approximation. On a train row the others' answers are known, and tell how much harder it
+was than predicted; with e the mean over the others of label minus probability, the label y of the
+new target is modelled as
 
     logit p(y) = slope * z + surprise * e
 
@@ -373,7 +373,10 @@ def remove_target(router: Router, name: str) -> Router:
     place = router.pool.indices([name])[0]
     changes = _pool_changes(router).without(name)
     if not changes.remaining_places or len(changes.targets) < 2:
-        raise ConfigError(f"{name!r} can't leave: a router needs two targets, one of them fitted")
+        raise ConfigError(
+            f"target {name!r} can't be removed: the router needs at least two "
+            "targets, and one that it was fitted for"
+        )
     reference = router.reference
     if reference is not None:
         reference = replace(reference, accuracy=np.delete(reference.accuracy, place))
@@ -461,7 +464,9 @@ def _check_addition(router: Router, new: Pool, labels: int, caution: float) -> N
             f"the router knows {new.names[0]!r} already; give the target another name"
         )
     if labels < 0 or not (0 <= caution < math.inf):
-        raise ConfigError(f"{labels} labels and a caution of {caution}; neither may be negative")
+        raise ConfigError(
+            f"there are {labels} labels and the caution is {caution}; both must be 0 or more"
+        )
 
 
 def _find_siblings(router: Router, new: Pool) -> list[int]:
@@ -490,8 +495,8 @@ def _open_rows(train: RoutingDataset, among: Collection[str] | None, labels: int
     rows = [row for row in sorted(first.values()) if train.query_ids[row] in wanted]
     if len(rows) < labels:
         raise DataError(
-            f"{labels} questions are to be chosen among {len(rows)} train queries; ask for fewer, "
-            "or give the tasks of more"
+            f"{labels} questions were requested, but only {len(rows)} train queries can be "
+            "asked; ask for fewer, or give more tasks"
         )
     return np.array(rows, dtype=np.int64)
 

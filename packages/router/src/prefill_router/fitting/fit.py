@@ -252,7 +252,8 @@ class FitJudge:
     def _cross_fit(self, router: Router, progress: Progress) -> CrossFit:
         if isinstance(self.config.recipe.policy, FrugalCascade):
             raise FitError(
-                "each fold would learn another cascade; seal a part to judge it on, with --test"
+                "a cascade can't be judged by cross-fitting, since each fold would learn "
+                "another cascade; seal a test part with --test"
             )
         return self._cross_fitter(router).fit(self.learn, progress=progress)
 
@@ -636,8 +637,8 @@ def check_same_fit(
         or not {provenance.encoder for provenance in earlier.features.provenances} <= encoders
     ):
         raise ConfigError(
-            f"{folder} is another router, fitted on {earlier.record.created} on other data or with "
-            f"other options, or repriced since; {_FIX}"
+            f"{folder} has another router, fitted on {earlier.record.created}: its data or "
+            f"options differ, or its prices changed since; {_FIX}"
         )
 
 

@@ -239,7 +239,8 @@ def _read_list(path: Path) -> dict[str, Mapping[str, Any]]:
     value = _check_mapping(read_yaml(path), "the file")
     if "routers" not in value and set(value) <= set(_PARTS):
         raise ConfigError(
-            "this is one recipe, for: prefill-router fit --recipe; a list has routers, by name"
+            "this is one recipe, which is for: prefill-router fit --recipe; here give a list "
+            "of routers, each under its name"
         )
     named = _check_mapping(value.get("routers"), "routers")
     unknown = set(value) - {"routers"}
@@ -273,8 +274,8 @@ def recipe_from_dict(value: Mapping[str, Any], *, near: Path | None = None) -> R
     unknown = set(value) - set(_PARTS)
     if unknown == {"routers"}:
         raise ConfigError(
-            "this is a list of routers, for: prefill-router compare; a recipe is a single one of "
-            "them, without its name"
+            "this is a list of routers, which is for: prefill-router compare; here give one "
+            "recipe of the list, without its name"
         )
     if unknown:
         raise ConfigError(f"a recipe has no {sorted(unknown)}; it has {list(_PARTS)}")
@@ -322,14 +323,14 @@ def switchyard_recipe(states: Sequence[Activations]) -> Recipe:
     if unread is not None:
         raise ConfigError(
             f"{unread}, which Switchyard needs; encode with the hub id or the folder of such a "
-            "model, without --template plain"
+            "model, and with its chat template"
         )
     candidates = candidate_sites(store, poolings=("last",))
     sites = tuple(site.name for site in candidates if site.layer < made_by.num_layers)
     if not sites:
         raise ConfigError(
-            f"{store.name} holds {candidates[0].name} alone of the upper half, which Switchyard "
-            "reads after the final norm; encode layers below it"
+            f"{store.name} has only {candidates[0].name} of the upper half of the layers, and "
+            "Switchyard reads that layer after the final norm; encode layers below it too"
         )
     encoder = made_by.encoder
     block = JointConfig(encoders=(encoder,), sites={encoder: sites}, combine="averaged")

@@ -51,8 +51,8 @@ def adapt_to_votes(dataset: RoutingDataset, config: FitConfig) -> FitConfig:
     if not dataset.meaning.is_vote:
         if learns_votes:
             raise FitError(
-                "the recipe's predictor learns from votes, and the labels aren't votes; leave out "
-                "its votes: true"
+                "the recipe's predictor has votes: true, but the labels aren't votes; remove "
+                "votes: true"
             )
         return config
     _check_votes(dataset)
@@ -66,14 +66,14 @@ def adapt_to_votes(dataset: RoutingDataset, config: FitConfig) -> FitConfig:
     for what, is_asked in options.items():
         if is_asked:
             raise FitError(
-                f"{what} needs labels that say how good each answer is, and these are votes; leave "
-                "it out. A router that learned from votes is used at lam 1, the most probable "
-                "winner; give route or serve another lam to weigh costs"
+                f"{what} needs labels that say how good each answer is, and these labels are "
+                "votes; leave it out. A router that learned from votes uses lam 1, the most "
+                "probable winner; to weigh costs, give route or serve another lam"
             )
     if not learns_votes and recipe.predictor != TrunkConfig():
         raise FitError(
-            "of votes only the predictor {kind: logistic, votes: true} learns; name it in the "
-            "recipe, or leave the predictor out"
+            "only the predictor {kind: logistic, votes: true} learns from votes; name it in "
+            "the recipe, or leave the predictor out"
         )
     return replace(config, recipe=vote_recipe(recipe))
 
@@ -99,7 +99,7 @@ def _check_votes(dataset: RoutingDataset) -> None:
     try:
         votes = Votes.of(dataset.correct)
     except FitError as error:
-        raise FitError(f"the labels are said to be votes, but {error}") from None
+        raise FitError(f"the labels should be votes, but {error}") from None
     if not len(votes):
         raise FitError("there is no vote with a winner or a tie; add votes")
     if not learnable(dataset.correct).any():

@@ -460,9 +460,9 @@ def _check_propensities(trial: Trial, best: int) -> None:
     overlap = trial.overlap_of([trial.path.at(1), np.full(len(trial), best)])
     if overlap is not None and overlap.short:
         raise OverlapError(
-            f"far fewer labels of {', '.join(overlap.short)} were observed than their propensities "
-            "let expect, so nothing can be promised: set the propensity of a label that was asked "
-            "for and lost to NaN, which counts as the worst that it could be"
+            f"{', '.join(overlap.short)}: far fewer labels were observed than the propensities "
+            "predict, so nothing can be guaranteed. If a label was requested and lost, set "
+            "its propensity to NaN; it then counts as the worst possible"
         )
 
 

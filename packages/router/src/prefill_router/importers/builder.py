@@ -251,7 +251,9 @@ class DatasetBuilder:
         known, first = self._queries.get(query.id, (query, place))
         if known != query:
             if not revisions:
-                raise DataError(f"query {query.id!r} has another text at {first}, which is kept")
+                raise DataError(
+                    f"query {query.id!r} has another text than at {first}; the first is kept"
+                )
             self.revisions[query.id] += 1
         repeated = [self._is_repeat(query.id, name, outcome) for name, outcome in outcomes.items()]
         self._queries.setdefault(query.id, (query, place))

@@ -480,8 +480,8 @@ def _find_request(
     same = [request for request in requests if request.get("model") == longest]
     if len({scored_text(request) for request in same}) > 1:
         raise DataError(
-            f"several requests to {longest} have this custom_id; import each batch by itself and "
-            "merge the datasets"
+            f"several requests to {longest} have the same custom_id; import each batch by "
+            "itself, and merge the datasets"
         )
     return names[longest]
 

@@ -314,9 +314,10 @@ def _guess_targets(path: Path, columns: Columns) -> tuple[str, ...]:
     if not targets:
         option = name_option("--target-columns a,b,c", "columns=Columns(targets=(...))")
         raise ConfigError(
-            "a wide table has one column per target; none holds only labels, so name them with "
-            f"{option} ({path} has the columns {tables.columns_of(path)}), and the scale of their "
-            f"scores, if that isn't 0 to 1, with {values.name_scale('WORST-BEST')}"
+            "no column of the table holds only labels, and a wide table has one such column "
+            f"per target. Name the columns with {option}; {path} has the columns "
+            f"{tables.columns_of(path)}. If their scores aren't from 0 to 1, give "
+            f"{values.name_scale('WORST-BEST')}"
         )
     return tuple(targets)
 

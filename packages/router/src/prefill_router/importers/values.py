@@ -230,7 +230,7 @@ class Scale:
     def __post_init__(self) -> None:
         least = self.threshold
         if self.ends is None and least is None:
-            raise ConfigError("a scale has neither ends nor a threshold; give one of them")
+            raise ConfigError("the scale is empty; give its worst and best score, or a threshold")
         if not all(map(math.isfinite, (*(self.ends or ()), 0.0 if least is None else least))):
             raise ConfigError(f"the scale {self} isn't finite; give finite numbers")
         if self.ends is None:

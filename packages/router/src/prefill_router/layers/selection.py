@@ -4,7 +4,7 @@ The candidates are the sites of a store, and the best by a criterion is chosen. 
 site and a dimension for every target.
 
 The criteria are the geometry of the sites and their probe AUC: `survey` measures the geometry of
-every site of an encoder on the train rows (section 6 of the paper), and `search` the
+every site of an encoder on the train rows (section 6 of the paper). `search` measures the
 cross-validated probe AUC of sites and dimensions (the paper's grid search, section 3.1). `ablation`
 says how good the layers that each criterion selects are for probes (the layer-selection ablation,
 appendix A).
@@ -204,7 +204,10 @@ def search(
     """
     ordered, rising = tuple(sorted(set(sites))), tuple(sorted(set(dims)))
     if not ordered or not rising or rising[0] < 1:
-        raise ConfigError(f"sites are {ordered} and dims {rising}; give at least one, 1 or more")
+        raise ConfigError(
+            f"sites are {ordered} and dims are {rising}; give at least one of "
+            "each, and dims of 1 or more"
+        )
     folds = stratified_folds(train, count=FOLDS, seed=seed)
     tables = []
     with (progress or SilentProgress()).task("probes", total=len(ordered)) as advance:
@@ -351,8 +354,9 @@ def candidate_sites(
         stored = ", ".join(site.name for site in activations.sites)
         wanted = "any layer" if all_layers else f"layers {upper[0]} to {upper[-1]}"
         raise ConfigError(
-            f"{activations.name} holds {stored or 'no site'}, which has none of {wanted} with the "
-            f"poolings {list(poolings)}; encode those, choose other poolings, or allow all layers"
+            f"{activations.name} holds {stored or 'no site'}; it needs a site of {wanted} with "
+            f"the poolings {list(poolings)}; encode these, choose other poolings, or allow all "
+            "layers"
         )
     return sites
 
@@ -507,8 +511,8 @@ def select(
     """
     if (method == "pinned") != (pinned is not None):
         raise ConfigError(
-            f"the method is {method!r} and the pinned site {pinned}; give a pinned site with the "
-            "method 'pinned', and only with it"
+            f"the method is {method!r} and the pinned site is {pinned}; give a pinned site "
+            "with the method 'pinned', and leave it out with other methods"
         )
     if pinned is not None:
         return _pin_sites(activations, train, scope, pinned, dim)

@@ -197,8 +197,8 @@ class Cascade(Policy):
             return
         if not self.targets or {len(row) for row in self.knots} != {len(self.targets)}:
             raise ConfigError(
-                "each knot of a cascade needs a setting and a threshold for every target but the "
-                f"last; it has {len(self.targets)} targets and the knots {self.knots}"
+                f"a cascade has {len(self.targets)} targets and the knots {self.knots}; each "
+                "knot needs a setting and a threshold for every target except the last"
             )
         table = np.array(self.knots)
         sound = (np.diff(table, axis=0) >= 0).all() and (np.diff(table[:, 0]) > 0).all()

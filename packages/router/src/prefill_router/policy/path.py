@@ -6,8 +6,8 @@ with p the predicted correctness and c the normalised cost. Ties go to the cheap
 the more probable one, then to the first; so a target that costs more and is no better is never
 chosen.
 
-Over lam in [0, 1] each target of Equation 2 is a line, the winner is the upper envelope of the
-lines, and it changes at no more than K - 1 values of lam. Other policies have such a path too, over
+Over lam in [0, 1] each target of Equation 2 is a line. The winner is the upper envelope of the
+lines. It changes at no more than K - 1 values of lam. Other policies have such a path too, over
 their own parameter. With candidates in order of preference, each valid up to some setting, their
 winners are the candidates that are valid longer than all before them.
 """

@@ -1,7 +1,7 @@
 """`FrugalCascade`: a cascade whose order, thresholds and scorer are learned from train rows.
 
-It is FrugalGPT's (Chen, Zaharia and Zou, 2023), which searches for the list of targets, and the
-score at which each of them is accepted, that are right most often within a budget.
+The method is FrugalGPT's (Chen, Zaharia and Zou, 2023). It searches for a list of targets, and for
+the score at which each is accepted, so that answers are right most often within a budget.
 """
 
 import math

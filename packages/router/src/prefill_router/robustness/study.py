@@ -39,7 +39,7 @@ def predict_prompts(
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> Predictions:
-    """A router's predictions for requests of which nothing but the prompt is known.
+    """A router's predictions for requests of which only the prompt is known.
 
     The arguments are those of `Router.predict`.
     """

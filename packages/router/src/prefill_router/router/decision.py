@@ -180,8 +180,8 @@ def refuse_cascade(policy: Policy) -> None:
     """
     if isinstance(policy, Cascade):
         raise ConfigError(
-            "a cascade decides by the answers that it gets, so no target can be chosen "
-            "beforehand; see its plan with router.plan_cascade, or with: prefill-router route"
+            "a cascade decides after each answer, so it can't choose a target beforehand; see "
+            "its plan with router.plan_cascade, or with: prefill-router route"
         )
 
 

@@ -1,10 +1,10 @@
 """Statistics of the train rows: how unlike them a request is, and how far traffic drifts.
 
-A request's distance is the Mahalanobis distance, with the covariance of the predictor's input
-(standardised columns) over the train rows, shrunk towards the identity by the method of Ledoit and
-Wolf (2004, "A well-conditioned estimator for large-dimensional covariance matrices"). Its novelty
-is the share of train rows that are closer, each of them measured with the statistics of the others.
-docs/decisions/0010-novelty.md has measurements of what that finds and what it doesn't.
+A request's distance is the Mahalanobis distance. Its covariance is that of the predictor's input
+(standardised columns) over the train rows. It is shrunk towards the identity by the method of
+Ledoit and Wolf (2004, "A well-conditioned estimator for large-dimensional covariance matrices").
+Its novelty is the share of train rows that are closer, each of them measured with the statistics of
+the others. docs/decisions/0010-novelty.md has measurements of what that finds and what it doesn't.
 """
 
 from collections.abc import Mapping, Sequence

@@ -223,7 +223,8 @@ class Router:
     def __post_init__(self) -> None:
         if self.changes is not None and self.changes.targets != self.pool.names:
             raise ConfigError(
-                f"the changes lead to {self.changes.targets}; the pool has {self.pool.names}"
+                f"the changes are for the targets {self.changes.targets}; the pool has "
+                f"{self.pool.names}"
             )
         check_parts(
             self.fitted_targets,
@@ -236,8 +237,8 @@ class Router:
         crossed = self.cross_fit
         if crossed is not None and crossed.predictions.targets != self.pool.names:
             raise ConfigError(
-                f"the predictions out of fold are of {crossed.predictions.targets}; the pool has "
-                f"{self.pool.names}"
+                "the predictions out of fold are for the targets "
+                f"{crossed.predictions.targets}; the pool has {self.pool.names}"
             )
         nothing = np.zeros((1, len(self.pool)))
         self.policy.path(nothing, nothing, targets=self.pool.names)  # checks those that it names

@@ -14,8 +14,9 @@ The format's names, shapes and arithmetic are facts of NVIDIA-NeMo/Switchyard,
     model_state_dicts  a mapping for each network: weight and bias of adapters.i [adapter, dim],
                        trunk.0 [trunk, adapter] and heads.i [1, trunk] for target i
 
-The last token of each selected layer is standardised, their mean is scaled and reduced, and target
-i has head i on the trunk on adapter i, with a ReLU after adapter and trunk.
+The last token of each selected layer is standardised, and their mean is scaled and reduced. Target
+i has its own adapter and its own head, with the shared trunk between them. A ReLU follows the
+adapter and the trunk.
 
 Here one trunk has one first layer, so on export all adapters are that layer. Adapters that differ
 are imported side by side: the second and third layers then have a block for each target.
@@ -156,9 +157,9 @@ class SwitchyardCheckpoint:
         layers = tuple(pipeline.selected_layers)
         if len(set(layers)) < len(layers) or max(layers) >= made_with.n_layers:
             raise FormatError(
-                f"it selects the layers {list(layers)} of {made_with.n_layers}; they must differ "
-                f"and be below {made_with.n_layers}, since the last is after the final norm there "
-                "and before it here",
+                f"it selects the layers {list(layers)} of {made_with.n_layers}; they must "
+                f"differ and be below {made_with.n_layers}, since Switchyard reads the last "
+                "layer after the final norm and this package before it",
                 file=path,
             )
         mean, scale, components = _merge_pipeline(tensors, pipeline, made_with.hidden_dim)

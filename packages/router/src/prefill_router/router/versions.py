@@ -223,7 +223,7 @@ class VersionRegistry:
                 )
             if not free:
                 raise ConfigError(
-                    f"{place} holds no versions of a router but other things; name another folder"
+                    f"{place} isn't empty, and holds no versions of a router; name another folder"
                 )
         return registry
 

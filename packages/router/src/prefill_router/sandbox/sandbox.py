@@ -144,7 +144,7 @@ def _filter_here() -> bytes:
 
 def _check_names(names: Mapping[str, bytes]) -> None:
     if len(names) > _MOST_FILES:
-        raise ConfigError(f"a program is given {len(names)} files; {_MOST_FILES} will do")
+        raise ConfigError(f"a program is given {len(names)} files; give at most {_MOST_FILES}")
     for name in names:
         if not _FILE_NAME.fullmatch(name) or name == PROGRAM_NAME:
             raise ConfigError(
@@ -278,8 +278,8 @@ def check_holds(run: SandboxRunner, *, limits: Limits) -> None:
     escapes = [what for what, happened in escape_of.items() if happened]
     if escapes:
         raise SandboxError(
-            f"the sandbox doesn't hold on this machine: a program in it {', '.join(escapes)}; "
-            "no program is run, so grade on another machine"
+            f"the sandbox isn't safe on this machine: a program in it {', '.join(escapes)}. No "
+            "program was run; grade on another machine"
         )
 
 
@@ -289,8 +289,8 @@ def _find_leaks(run: SandboxRunner, facts: dict[str, Any]) -> dict[str, bool]:
     except SandboxError as error:
         raise SandboxError(
             f"{str(error).rstrip('.')}. The sandbox needs {NEEDED_PACKAGES} and permission to "
-            "create namespaces: start a container so that its root has CAP_SYS_ADMIN; where the "
-            "system refuses user namespaces to ordinary users, allow them or grade as root"
+            "create namespaces. In a container, give its root CAP_SYS_ADMIN. If the system "
+            "refuses user namespaces to ordinary users, allow them, or grade as root"
         ) from None
     if outcome.status != "ok":
         last = outcome.stderr.decode(errors="replace").strip().rpartition("\n")[2]

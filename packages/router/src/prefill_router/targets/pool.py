@@ -107,13 +107,14 @@ class Pool:
             models = {self[name].model for name in names}
             if len(models) > 1:
                 raise ConfigError(
-                    f"{list(names)} are efforts of one model by their names, but have the models "
-                    f"{sorted(map(str, models))}; give other names to those of another model"
+                    f"{list(names)} are named as efforts of one model, but have the models "
+                    f"{sorted(map(str, models))}; rename those of another model"
                 )
             prices = {tuple(getattr(self[name], price) for price in PRICES) for name in names}
             if len(prices) > 1:
                 raise ConfigError(
-                    f"{list(names)} have different prices; all efforts of a model have the same"
+                    f"{list(names)} have different prices; give all efforts of a model the "
+                    "same prices"
                 )
 
     def _check_switches(self, names: Sequence[str]) -> None:
@@ -125,8 +126,9 @@ class Pool:
             dialect = self.provider_of(name).dialect
             if TRAITS[dialect].effort is None and TRAITS[dialect].reasoning is None:
                 raise ConfigError(
-                    f"{levels} would be the same: the dialect {dialect!r} only switches thinking "
-                    "on or off; keep one of them, beside none and budgets of tokens"
+                    f"{levels} would send the same request, since the dialect {dialect!r} only "
+                    "switches thinking on or off; keep one of them, and besides it only none "
+                    "and budgets of tokens"
                 )
 
     @cached_property

@@ -78,8 +78,9 @@ class TargetEndpoint:
             raise ConfigError(f"endpoint {self.name!r} has neither a provider nor a base_url")
         if isinstance(self.weight, bool) or not (math.isfinite(self.weight) and self.weight > 0):
             raise ConfigError(
-                f"endpoint {self.name!r} has the weight {self.weight}; it must be a number above "
-                "0. For one that is called only where others can't be, raise its priority"
+                f"endpoint {self.name!r} has the weight {self.weight}; it must be a number "
+                "above 0. For an endpoint that is called only when others fail, raise its "
+                "priority"
             )
 
     def to_dict(self) -> dict[str, Any]:
