@@ -78,7 +78,7 @@ def test_plain_values_make_the_same_space() -> None:
         ({"predictors": {"a": {"kind": "clusters", "try": [3]}}}, "try is a mapping"),
         ({"features": {"a": []}}, "is empty"),
         ({"calibrations": []}, "at least one"),
-        ({"calibrations": ["platt", "platt"]}, "each once"),
+        ({"calibrations": ["platt", "platt"]}, "none twice"),
         ({"calibrations": ["prayer"]}, "prayer"),
         ({"colours": ["red"]}, "a space is a mapping"),
     ],

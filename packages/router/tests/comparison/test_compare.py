@@ -377,7 +377,7 @@ def test_what_an_encoder_charges_is_in_the_cost_of_its_router_alone(
 @pytest.mark.parametrize(
     ("price", "code", "said"),
     [
-        ("nobody=1", 1, "nobody, which is no router of the list"),
+        ("nobody=1", 1, "for nobody; it must be for routers of the list"),
         ("constant=-1", 1, "0 or more"),
         ("constant=cheap", 2, "ROUTER=DOLLARS"),
         ("constant", 2, "ROUTER=DOLLARS"),

@@ -257,7 +257,10 @@ def test_vllm_runs_in_parts_and_the_store_is_that_of_one(
         (["--write-prompts", "p.jsonl"], "--write-prompts needs --from-vllm"),
         (["--from-vllm", "."], "--from-vllm needs --layers"),
         (["--from-vllm", "nowhere", "--layers", "2"], "there is no such folder"),
-        (["--from-vllm", ".", "--layers", "2", "--device", "cpu"], "leave out --device"),
+        (
+            ["--from-vllm", ".", "--layers", "2", "--device", "cpu"],
+            "--device, .* can't be used with --from-vllm",
+        ),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(words: list[str], reason: str) -> None:

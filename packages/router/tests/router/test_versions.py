@@ -106,7 +106,7 @@ def test_other_folders_and_damaged_states_are_refused(
 ) -> None:
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "diary.txt").write_text("mine")
-    with pytest.raises(ConfigError, match="other things"):
+    with pytest.raises(ConfigError, match="holds no versions of a router"):
         VersionRegistry.at(tmp_path / "notes")
     file = tmp_path / "versions" / "state" / "state.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "format": 2}))

@@ -74,7 +74,7 @@ def test_a_daemon_doesnt_outlive_its_maker(unfiltered: Sandbox) -> None:
 
 
 def test_without_the_filter_the_trial_fails(unfiltered: Sandbox) -> None:
-    with pytest.raises(SandboxError, match=r"doesn't hold.*makes a process"):
+    with pytest.raises(SandboxError, match=r"isn't safe on this machine.*makes a process"):
         check_holds(unfiltered.run, limits=unfiltered.limits)
 
 

@@ -29,25 +29,25 @@ COMMANDS: dict[str, CommandEntry] = {
             ),
             "read": (
                 "read",
-                "Print what the gateway reads of a recorded request: who asks, what, and why.",
+                "Print what the gateway reads in a recorded request: who asks, what, and why.",
             ),
             "replay": (
                 "replay",
-                "Decide recorded requests again: at another lam, at other prices, or by another "
+                "Decide recorded requests again, with another lam, other prices, or another "
                 "router.",
             ),
             "savings": (
                 "receipts",
-                "Say what routing saved against one target alone, its own costs deducted.",
+                "Say what routing saved over one target alone, after the router's own costs.",
             ),
             "canary": (
                 "receipts",
-                "Compare routed traffic with the rest, where only a share is routed "
+                "Compare routed traffic with the rest, if only a share is routed "
                 "(`traffic.share`).",
             ),
             "purge": (
                 "receipts",
-                "Delete receipts, by key or age, with all that was kept to learn from them.",
+                "Delete receipts by key or age, with everything that was kept for learning.",
             ),
         },
     ),

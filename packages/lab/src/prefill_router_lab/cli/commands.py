@@ -30,8 +30,7 @@ COMMANDS: dict[str, CommandEntry] = {
             ),
             "sweep": (
                 "layers",
-                "Compare encoders: the test AUC of a linear probe for every target under each of "
-                "them.",
+                "Compare encoders by the test AUC of a linear probe for every target.",
             ),
             "search": (
                 "search",
@@ -45,7 +44,7 @@ COMMANDS: dict[str, CommandEntry] = {
         {
             "reproduce": (
                 "paper",
-                "Rebuild the paper's tables and figures, our numbers beside the paper's.",
+                "Rebuild the paper's tables and figures, with our numbers beside the paper's.",
             ),
         },
     ),
@@ -78,8 +77,8 @@ COMMANDS: dict[str, CommandEntry] = {
                 ),
                 "shift": (
                     "paper",
-                    "Train on some benchmarks or domains and test on others, beside routers "
-                    "trained on all.",
+                    "Train on some benchmarks or domains, test on others, and compare with "
+                    "training on all.",
                 ),
                 "dimensions": (
                     "study_layers",
@@ -92,12 +91,12 @@ COMMANDS: dict[str, CommandEntry] = {
                 ),
                 "learning": (
                     "study",
-                    "Fit each router on fewer labels and say whether more of them would help, and "
-                    "which.",
+                    "Fit each router on fewer labels, and say whether more labels would help, "
+                    "and which.",
                 ),
                 "robustness": (
                     "study",
-                    "Count the decisions that change if prompts have typos, other words or "
+                    "Count the decisions that change if prompts get typos, other words or "
                     "reordered options.",
                 ),
                 "end-to-end": (

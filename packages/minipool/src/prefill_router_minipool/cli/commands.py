@@ -27,8 +27,7 @@ COMMANDS: dict[str, CommandEntry] = {
                 ),
                 "tasks": (
                     "demo",
-                    "Make questions that none of the tiny models was trained on, each with its "
-                    "answer.",
+                    "Make new questions with their answers; no tiny model was trained on them.",
                 ),
             },
         ),

@@ -97,8 +97,7 @@ OWN_COMMANDS: dict[str, CommandEntry] = {
             ),
             "split": (
                 "datasets",
-                "Draw train and test parts, stratified and saved by query id, for every stage to "
-                "share.",
+                "Draw train and test parts, which every later command can use.",
             ),
         },
     ),
@@ -113,7 +112,7 @@ OWN_COMMANDS: dict[str, CommandEntry] = {
             ),
             "add-target": (
                 "routers",
-                "Add a target to a router from few labels, whose questions are chosen.",
+                "Add a target to a router from few labels, by asking it chosen questions.",
             ),
             "remove-target": ("routers", "Remove a target from a router without fitting it again."),
         },
@@ -167,7 +166,7 @@ OWN_COMMANDS: dict[str, CommandEntry] = {
             {
                 "list": (
                     "routers",
-                    "List the versions of a router, and what led to the one that serves.",
+                    "List the versions of a router, and the steps to the one that serves.",
                 ),
                 "add": ("routers", "Keep a router as the next version, which doesn't serve yet."),
                 "promote": (
@@ -177,7 +176,7 @@ OWN_COMMANDS: dict[str, CommandEntry] = {
                 ),
                 "rollback": (
                     "routers",
-                    "Let what served before serve again: a version, or the default target.",
+                    "Go back to what served before: a version, or the default target.",
                 ),
             },
         ),
