@@ -66,7 +66,8 @@ export async function call(path, options = {}) {
       throw new CallError("The gateway doesn't answer.", 0);
     }
     if (reply.status !== 401 && reply.status !== 403) return reply;
-    if (readKey() === key) await askKey(key ? await errorText(reply) : "");
+    const wrong = key ? await errorText(reply) : "";
+    if (readKey() === key) await askKey(wrong); // else the user gave another meanwhile
   }
 }
 
