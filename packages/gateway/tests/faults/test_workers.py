@@ -162,13 +162,17 @@ def test_a_reload_reaches_both_or_neither(gateway: Process, made: Made) -> None:
 
 @pytest.mark.slow
 def test_a_killed_worker_takes_only_its_own_requests_along(gateway: Process, made: Made) -> None:
-    answered, broken, counted = list[str](), list[int](), list[float]()
+    victim, other = children(gateway.run.pid, WORKER)
+    answered, broken_ports, late_breaks = list[str](), set[int](), list[int]()
+    counted, safe_ports = list[float](), set[int]()
 
     async def client(number: int, done: asyncio.Event) -> None:
-        turn = 0
+        turn, port = 0, 0
         while not done.is_set():
+            victim_is_gone = not Path(f"/proc/{victim}").exists()
             try:
                 async with connected(gateway.port) as (reader, writer):
+                    port = writer.get_extra_info("sockname")[1]
                     while not done.is_set():
                         turn += 1
                         writer.write(asked(number * 1000 + turn, stream=turn % 2 == 0))
@@ -176,15 +180,16 @@ def test_a_killed_worker_takes_only_its_own_requests_along(gateway: Process, mad
                         assert status == 200
                         answered.append(decision)
             except (OSError, EOFError):
-                broken.append(number)
+                broken_ports.add(port)
+                late_breaks.extend([number] * victim_is_gone)
 
     async def load() -> None:
         done = asyncio.Event()
         clients = [asyncio.create_task(client(number, done)) for number in range(6)]
-        victim, other = children(gateway.run.pid, WORKER)
         while len(answered) < 30:
             await asyncio.sleep(0.01)
         counted.append(metric(gateway, "requests_total") - len(answered))  # nobody asks meanwhile
+        safe_ports.update(client_ports(other))
         os.kill(victim, signal.SIGKILL)
         while len(answered) < 90 or children(gateway.run.pid, WORKER) in ([other], [victim, other]):
             await asyncio.sleep(0.01)
@@ -192,13 +197,24 @@ def test_a_killed_worker_takes_only_its_own_requests_along(gateway: Process, mad
         await asyncio.gather(*clients)
 
     asyncio.run(load())
-    assert len(broken) <= 6  # each client had one connection
+    assert not broken_ports & safe_ports
+    assert not late_breaks  # the killed one takes connections until its sockets are closed
     until(lambda: whole(gateway))
     check_receipts(made, answered)
     # what the killed one had counted stays, but for what was under way
     assert metric(gateway, "requests_total") - len(answered) >= counted[0] - 6
     assert "worker" in gateway.log.read_text().split("ended with status -9")[0][-40:]
     assert len(children(gateway.run.pid, ENCODER)) == 1
+
+
+def client_ports(pid: int) -> set[int]:
+    """The ports of the clients that are connected to a process."""
+    links = set[str]()
+    for file in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            links.add(file.readlink().name)
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {int(row[2].split(":")[1], 16) for row in rows if f"socket:[{row[9]}]" in links}
 
 
 @pytest.mark.slow
