@@ -46,8 +46,9 @@ from benchmarks._checkout import ROOT, imports_from_checkout
 with imports_from_checkout():
     from benchmarks._networks import RESULTS, interleaved, machine, timed
     from prefill_router import files
+    from prefill_router.accelerator import torch_device
     from prefill_router.activations import DEFAULT_POOLINGS, POOLINGS, Provenance, Site
-    from prefill_router.encoders.devices import batch_tokens_on, device_of, dtype_name
+    from prefill_router.encoders.devices import batch_tokens_on, dtype_name
     from prefill_router.encoders.encoder_names import candidate_layers
     from prefill_router.encoders.hub import HubEncoder, pad
     from prefill_router.encoders.pretrained import find_blocks, pack_if_possible
@@ -382,7 +383,7 @@ def main() -> None:
     if options.device is None and not torch.cuda.is_available():
         print("this needs a GPU with CUDA; --tiny --device cpu tries the script without one")
         sys.exit(SKIPPED)
-    device = device_of(options.device)
+    device = torch_device(options.device)
     with suppress(AttributeError):
         transformers.utils.logging.set_verbosity_error()
     tests = families()

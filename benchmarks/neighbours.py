@@ -28,7 +28,7 @@ from prefill_router.activations import MemoryActivations, Provenance, Site
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.features import PromptStates
 from prefill_router.features.neighbours import NeighboursConfig
-from prefill_router.geometry import NeighbourIndex
+from prefill_router.neighbours import NeighbourIndex
 from prefill_router.targets import Pool, Target
 
 RESULT = Path(__file__).parent / "results" / "neighbours.json"

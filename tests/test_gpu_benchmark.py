@@ -1,16 +1,20 @@
-"""The benchmark of encoding on a GPU runs: on a processor, with torch and transformers alone."""
+"""The benchmarks of a GPU run on a processor, encoding with torch and transformers alone."""
 
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 
-from benchmarks import gpu_encoder
+from benchmarks import gpu_encoder, gpu_fit
 from benchmarks.__main__ import SKIPPED
+from prefill_router.accelerator import accelerator
+from prefill_router.neighbours import NeighbourIndex
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
@@ -58,12 +62,33 @@ def test_states_that_are_not_exact_end_it(monkeypatch: pytest.MonkeyPatch) -> No
         gpu_encoder.check_exactness("gpt2", torch.device("cpu"), gpu_encoder.families())
 
 
+def test_fits_are_measured_and_their_results_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = torch.device("cpu")
+    pairs = [
+        gpu_fit.compare_trunk(1000, 6, device),
+        gpu_fit.compare_search(1000, 6, device),
+        gpu_fit.compare_aucs(1000, device),
+    ]
+    assert all(pair["device"] > 0 and pair["numpy, scaled"] > 0 for pair in pairs)
+    monkeypatch.setattr(gpu_fit, "NEIGHBOURS", 3)
+    search = NeighbourIndex.search
+
+    def search_badly(index: NeighbourIndex, *arguments: Any) -> Any:
+        distances, rows = search(index, *arguments)
+        return distances, rows + (accelerator(1) is not None)
+
+    monkeypatch.setattr(NeighbourIndex, "search", search_badly)
+    with pytest.raises(SystemExit, match="the neighbours differ"):
+        gpu_fit.compare_search(1000, 6, device)
+
+
+@pytest.mark.parametrize("benchmark", [gpu_encoder, gpu_fit])
 def test_without_a_gpu_it_ends_at_once_and_says_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    benchmark: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["gpu_encoder"])
+    monkeypatch.setattr(sys, "argv", [benchmark.__name__])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(SystemExit) as ended:
-        gpu_encoder.main()
+        benchmark.main()
     assert ended.value.code == SKIPPED
     assert "needs a GPU" in capsys.readouterr().out

@@ -160,12 +160,14 @@ PLACES = {
 LOOKED_UP = {
     "add-target": "--tasks",
     "collect": "--tasks --only",
-    "compare": "--reference",
+    "compare": "--reference --device",
     "encode": "--encoder --revision --device",
+    "evaluate": "--device",
     "explain": "--receipts --baseline --versions",
     "import": "--encoder --prompt-column --query-column --target-column --target-columns "
     "--effort-column --correct-column --benchmark-column --domain-column --input-tokens-column "
     "--output-tokens-column --cost-column",
+    "fit": "--device",
     "guarantee": "--best",
     "key new": "--target",
     "learn": "--receipts --versions --encoder --pattern",

@@ -6,7 +6,7 @@ from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
 
 from prefill_router.errors import ConfigError
-from prefill_router.geometry import NeighbourIndex
+from prefill_router.neighbours import NeighbourIndex
 
 pytestmark = pytest.mark.slow
 

@@ -152,9 +152,9 @@ def mean_and_spread(rows: Float[NDArray[np.floating], "row column"]) -> tuple[Co
 _BLOCK_ROWS = 1 << 16
 
 
-def row_blocks(count: int) -> list[slice]:
-    """Consecutive slices of at most 65,536 rows, so that what is computed of one is small."""
-    return [slice(i, min(i + _BLOCK_ROWS, count)) for i in range(0, count, _BLOCK_ROWS)]
+def row_blocks(count: int, size: int = _BLOCK_ROWS) -> list[slice]:
+    """Consecutive slices of at most so many rows, so that what is computed of one is small."""
+    return [slice(i, min(i + size, count)) for i in range(0, count, size)]
 
 
 def row_numbers(rows: Float[NDArray[np.floating], "row column"]) -> Int[NDArray[np.int64], " row"]:

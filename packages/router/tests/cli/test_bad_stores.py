@@ -269,6 +269,7 @@ NONSENSE: dict[str, list[tuple[tuple[object, ...], str]]] = {
         (("--mode", "per_model", "--assign", "target-0=other"), "no store has the encoders"),
         (("--assume-output-tokens", "nan"), "--assume-output-tokens is nan"),
         (("--assume-output-tokens", -5), "--assume-output-tokens is -5"),
+        (("--device", "cuda:99"), "the device 'cuda:99'"),
     ],
     "layers": [
         (("--dim", 0), "--dim is 0"),
@@ -281,6 +282,7 @@ NONSENSE: dict[str, list[tuple[tuple[object, ...], str]]] = {
         (("--step", 0), "--step is 0"),
         (("--step", "nan"), "--step is nan"),
         (("--step", 2), "--step is 2"),
+        (("--device", "toaster"), "the device 'toaster' is unknown"),
     ],
 }
 

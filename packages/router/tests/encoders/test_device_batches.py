@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
+from prefill_router.accelerator import torch_device
 from prefill_router.activations import Site
 from prefill_router.data import Query
 from prefill_router.encoders import HubEncoder, hub, load_encoder, pretrained
@@ -18,7 +19,6 @@ from prefill_router.encoders.devices import (
     GPU_BATCH_TOKENS,
     MOST_GPU_BATCH_TOKENS,
     batch_tokens_on,
-    device_of,
     devices_of,
     dtype_of,
     send,
@@ -175,10 +175,10 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("two_gpus")
 def test_the_second_gpu_can_be_named_and_the_third_of_two_cannot() -> None:
-    assert device_of("cuda:1") == CUDA
-    assert device_of(None).type == "cuda"
+    assert torch_device("cuda:1") == CUDA
+    assert torch_device(None).type == "cuda"
     with pytest.raises(ConfigError, match=r"'cuda:2' isn't there; the last is cuda:1"):
-        device_of("cuda:2")
+        torch_device("cuda:2")
 
 
 @pytest.mark.usefixtures("two_gpus")
@@ -190,8 +190,8 @@ def test_several_gpus_are_named_or_all_are_taken() -> None:
     for asked in ("cuda:0,cuda:0", "cuda,cuda:1", "cpu,cuda:1"):
         with pytest.raises(ConfigError, match="several different GPUs"):
             devices_of(asked)
-    with pytest.raises(ConfigError, match=r"'cuda:0,cuda:1', but this encoder runs on one"):
-        device_of("cuda:0,cuda:1")
+    with pytest.raises(ConfigError, match=r"'cuda:0,cuda:1', but this work runs on one"):
+        torch_device("cuda:0,cuda:1")
 
 
 def test_without_a_gpu_auto_is_the_processor() -> None:

@@ -26,7 +26,7 @@ from prefill_router.features.neighbours import (
     NeighboursConfig,
     neighbour_statistics,
 )
-from prefill_router.geometry import NeighbourIndex
+from prefill_router.neighbours import NeighbourIndex
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 
 pytestmark = pytest.mark.slow

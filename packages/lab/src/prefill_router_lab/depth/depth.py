@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from prefill_router.activations import Activations, Site
 from prefill_router.data import RoutingDataset, binary, stratified_folds
 from prefill_router.errors import ConfigError
-from prefill_router.geometry import Moments, NeighbourIndex, SiteStates
+from prefill_router.geometry import Moments, SiteStates
 from prefill_router.layers import (
     Grid,
     Selection,
@@ -35,6 +35,7 @@ from prefill_router.layers import (
     select,
     survey,
 )
+from prefill_router.neighbours import NeighbourIndex
 from prefill_router.probes import (
     FOLDS,
     Probes,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from prefill_router.accelerator import compute_on
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, columns, err, out, print_json
 from prefill_router.cli.commands import UsageError, by_name
@@ -57,6 +58,7 @@ def evaluate(
         bool, typer.Option("--linear", help="Normalise costs linearly, instead of by the inverse.")
     ] = False,
     encoder_folder: opt.EncoderFolders = None,
+    device: opt.Device = None,
     overwrite: opt.Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print metrics.json.")] = False,
 ) -> None:
@@ -88,7 +90,8 @@ def evaluate(
     bar, stores = BarProgress(console=err), opt.open_stores(store)
     title, facts = f"{folder.name} on {data.name}", _list_facts(queries, folder, data)
     if router.is_voted:
-        verdict = queries.judge_votes(stores, bar)
+        with compute_on(device):
+            verdict = queries.judge_votes(stores, bar)
         with _noting_no_page(report):
             write_vote_report(verdict, report, title=title, facts=facts, origin=origin)
         if as_json:
@@ -97,7 +100,10 @@ def evaluate(
         show_verdict(verdict)
     else:
         axis: Axis = "linear" if linear else "inverse"
-        result = queries.evaluate(stores, bar, resamples=resamples, seed=seed, step=step, axis=axis)
+        with compute_on(device):
+            result = queries.evaluate(
+                stores, bar, resamples=resamples, seed=seed, step=step, axis=axis
+            )
         with _noting_no_page(report):
             write_report(result, report, title=title, facts=facts, origin=origin)
         if as_json:
@@ -174,6 +180,7 @@ def compare(
     resamples: opt.Resamples = 1000,
     seed: opt.StudySeed = 0,
     encoder_folder: opt.EncoderFolders = None,
+    device: opt.Device = None,
     overwrite: opt.Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print compare.json.")] = False,
     engine: "Engine | None" = None,
@@ -198,9 +205,10 @@ def compare(
     if other is not None:
         options = {"--out": to, "--reference": reference, "--encoder-price": encoder_price}
         _refuse_options({**options, "--split": split_file, "--engine": engine})
-        compared = _compare_routers(
-            opt.path_or_url(config), other, data, store, resamples, seed, encoder_folder
-        )
+        with compute_on(device):
+            compared = _compare_routers(
+                opt.path_or_url(config), other, data, store, resamples, seed, encoder_folder
+            )
         _show_comparison(*compared, (Path(config).name, other.name), as_json=as_json)
         return
     if to is None:
@@ -223,8 +231,9 @@ def compare(
     stores = opt.open_stores(store)
     mark(to, STUDY, plan.to_dict())
     origin.write(to)
-    states = gather(needs, dataset, stores, sources=opt.sources(encoder_folder), progress=bar)
-    result = run_plan(plan, dataset, states, folder=to / ROUTERS, engine=engine, progress=bar)
+    with compute_on(device):
+        states = gather(needs, dataset, stores, sources=opt.sources(encoder_folder), progress=bar)
+        result = run_plan(plan, dataset, states, folder=to / ROUTERS, engine=engine, progress=bar)
     write(result, to, title=f"Routers on {data.name}", facts=_compare_facts(plan, data))
     if as_json:
         print_json(to_dict(result))

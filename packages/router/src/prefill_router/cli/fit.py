@@ -10,6 +10,7 @@ import typer
 from pydantic import Field
 
 from prefill_router import files
+from prefill_router.accelerator import compute_on
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, format_count, out, print_json
 from prefill_router.cli.commands import UsageError, by_name, parse_choice, usage_errors
@@ -125,6 +126,7 @@ def fit(
         typer.Option(help="Tokens of an answer, for targets with prices but without token counts."),
     ] = None,
     encoder_folder: opt.EncoderFolders = None,
+    device: opt.Device = None,
     overwrite: opt.Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
 ) -> None:
@@ -184,10 +186,11 @@ def fit(
         "save": _saver(to, judges=verdict),
         "progress": BarProgress(console=err),
     }
-    if tried is None:
-        fitted = fit_router(dataset, stores, **options)
-    else:
-        fitted, _ = fit_chosen(dataset, stores, effort=tried, **options)
+    with compute_on(device):
+        if tried is None:
+            fitted = fit_router(dataset, stores, **options)
+        else:
+            fitted, _ = fit_chosen(dataset, stores, effort=tried, **options)
     if verdict:
         opt.save_router(fitted.router, to)
     if as_json:

@@ -52,6 +52,13 @@ EncoderFolders = Annotated[
     list[Path] | None,
     typer.Option("--encoder-folder", help="The folder of a local encoder; repeatable."),
 ]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        help="Where encoders run, and large array work: cpu, cuda or cuda:1. By default a GPU, if "
+        "there is one."
+    ),
+]
 RouterFolder = Annotated[
     PathOrUrl, typer.Argument(metavar="ROUTER", help="The router's folder.", parser=path_or_url)
 ]

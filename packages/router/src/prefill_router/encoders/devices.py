@@ -6,13 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from prefill_router.accelerator import AUTO, torch_device
 from prefill_router.encoders.provenance import CPU_BATCH_TOKENS, check_dtype
 from prefill_router.errors import ConfigError
 
 GPU_BATCH_TOKENS = 65_536
 MOST_GPU_BATCH_TOKENS = 131_072
 """More wouldn't be faster, and kernels that count a tensor's numbers in 32 bits would fail."""
-AUTO = "auto"
 GPU_SMALL_BATCH = 2048
 """Tokens of a batch in which padding costs nothing: a GPU's host queues its kernels as long."""
 _SHARE_OF_FREE = 0.5
@@ -34,7 +34,7 @@ def devices_of(names: str | None) -> tuple[torch.device, ...]:
     """
     if names == AUTO and torch.cuda.is_available():
         return tuple(torch.device("cuda", n) for n in range(torch.cuda.device_count()))
-    devices = tuple(map(device_of, (names or "").split(",")))
+    devices = tuple(map(torch_device, (names or "").split(",")))
     several = len(devices) > 1
     if several and (len(set(devices)) < len(devices) or any(d.index is None for d in devices)):
         raise ConfigError(
@@ -65,28 +65,6 @@ def weights_map(devices: tuple[torch.device, ...], names: str | None) -> dict[st
         free[device.index] = int(_SHARE_FOR_WEIGHTS * torch.cuda.mem_get_info(device)[0])
     strategy = "sequential" if names == AUTO else "balanced"
     return {"device_map": strategy, "max_memory": {**free, "cpu": 0}}
-
-
-def device_of(name: str | None) -> torch.device:
-    """The requested device, by default a GPU where there is one.
-
-    Raises:
-        ConfigError: The device is unknown or not available, or there are several.
-    """
-    if name is not None and "," in name:
-        raise ConfigError(
-            f"the device is {name!r}, but this encoder runs on one device; name one of them"
-        )
-    name = None if name == AUTO else name
-    try:
-        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-    except RuntimeError:
-        raise ConfigError(f"the device {name!r} is unknown; try cpu, cuda or cuda:1") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"the device {name!r} isn't available; leave it out, or use cpu")
-    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
-        raise ConfigError(f"the device {name!r} isn't there; the last is cuda:{count - 1}")
-    return device
 
 
 def send(tensor: Tensor, device: torch.device) -> Tensor:

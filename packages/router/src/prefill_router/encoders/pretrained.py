@@ -36,12 +36,12 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.utils import logging as transformers_logging
 from transformers.utils.hub import cached_file, extract_commit_hash
 
+from prefill_router.accelerator import torch_device
 from prefill_router.activations import Provenance
 from prefill_router.encoders.base import TokenizingEncoder
 from prefill_router.encoders.compiling import BlockCompiler, least_tokens
 from prefill_router.encoders.devices import (
     batch_tokens_on,
-    device_of,
     devices_of,
     dtype_name,
     dtype_of,
@@ -430,7 +430,7 @@ def load_gguf_encoder(request: EncoderRequest) -> HubEncoder | TokenizingEncoder
     """
     prepare_loading(request)
     file = Path(request.source)
-    dtype = dtype_of(request.dtype, device_of(request.device))
+    dtype = dtype_of(request.dtype, torch_device(request.device))
     with hub_errors(request):
         revision = file_revision(file)
         folder = _dequantise_once(file, revision, dtype)

@@ -8,6 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
+from prefill_router.accelerator import torch_device
 from prefill_router.activations import Provenance
 from prefill_router.data import Query, prompt_text
 from prefill_router.encoders.base import Encoder, States, VectorEncoder
@@ -95,12 +96,12 @@ def load_sentence_encoder(request: EncoderRequest, *, prompt: str) -> SentenceEn
         ProvenanceError: It isn't the expected encoder.
     """
     transformer = _import_transformer(request.name)
-    from prefill_router.encoders.devices import batch_tokens_on, device_of
+    from prefill_router.encoders.devices import batch_tokens_on
     from prefill_router.encoders.pretrained import commit_of, hub_errors, prepare_loading
 
     check_vector_options(request)
     prepare_loading(request)
-    device = device_of(request.device)
+    device = torch_device(request.device)
     with hub_errors(request):
         commit = commit_of(request, "modules.json", "config.json")
         model = transformer(
@@ -125,11 +126,11 @@ def _import_transformer(name: str) -> Any:
 
 
 def _dtype(request: EncoderRequest) -> dict[str, Any] | None:
-    from prefill_router.encoders.devices import device_of, dtype_of
+    from prefill_router.encoders.devices import dtype_of
 
     if request.dtype is None:
         return None  # the type of the saved model
-    return {"dtype": dtype_of(request.dtype, device_of(request.device))}
+    return {"dtype": dtype_of(request.dtype, torch_device(request.device))}
 
 
 def _prompt(model: Any, name: str, encoder: str) -> str:

@@ -21,10 +21,11 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
+from prefill_router.accelerator import torch_device
 from prefill_router.activations import Provenance
 from prefill_router.data import Query, prompt_text
 from prefill_router.encoders.base import Encoder, States, VectorEncoder
-from prefill_router.encoders.devices import batch_tokens_on, device_of, dtype_name, dtype_of
+from prefill_router.encoders.devices import batch_tokens_on, dtype_name, dtype_of
 from prefill_router.encoders.encoder_names import EncoderRequest, check_vector_options
 from prefill_router.encoders.hub import TokenBatch, pad
 from prefill_router.encoders.parallel import ParallelEncoder, share_weights
@@ -119,7 +120,7 @@ def load_signals_encoder(request: EncoderRequest) -> SignalsEncoder:
     """
     check_vector_options(request)
     prepare_loading(request)
-    device = device_of(request.device)
+    device = torch_device(request.device)
     dtype = dtype_of(request.dtype or "float32", device)
     with hub_errors(request):
         config, tokenizer = config_and_tokenizer(request)

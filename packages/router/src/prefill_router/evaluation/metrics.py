@@ -13,7 +13,7 @@ exactly one of the two answers correctly, choice AUC is the AUC of the differenc
 log-odds; 0.5 is chance.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TypeAlias, final
@@ -22,6 +22,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
+from prefill_router.accelerator import accelerator
 from prefill_router.data import Regime, binary, regimes
 from prefill_router.evaluation.bootstrap import (
     KnownTable,
@@ -114,6 +115,23 @@ class Ranking:
         return divide(won, right.sum(axis=1) * heap[:, -1])
 
 
+def compute_aucs(
+    rankings: Sequence[Ranking], weights: Weights
+) -> Float[NDArray[np.float64], "resample ranking"]:
+    """The AUC of each ranking in each resample, on a GPU where it is worth it."""
+    cells = sum(len(ranking.right) + len(ranking.wrong) for ranking in rankings)
+    device = accelerator(_AUC_WORK * cells * len(weights), least=_LEAST_AUC_WORK)
+    if device is None:
+        return np.stack([ranking.auc(weights) for ranking in rankings], axis=1)
+    from prefill_router.evaluation.accelerated_auc import compute_aucs_on
+
+    return compute_aucs_on(device, rankings, weights)
+
+
+_AUC_WORK = 1e3
+"""What a query of a ranking takes in each resample, in multiplications of a matrix product."""
+_LEAST_AUC_WORK = 2e10
+"""Of the few resamples that are computed at once; there are some hundred times more."""
 BEST = 6
 """The number of most accurate targets that `choice_auc_best` covers."""
 NO_PAIR = "no query was answered correctly by exactly one of two targets"
@@ -156,7 +174,7 @@ class PairRankings:
         if not self.rankings:
             nothing = np.full(len(weights), np.nan)
             return {"choice_auc": nothing, "choice_auc_best": nothing}
-        each = np.stack([ranking.auc(weights) for ranking in self.rankings], axis=1)
+        each = compute_aucs(self.rankings, weights)
         return {"choice_auc": macro_mean(each), "choice_auc_best": macro_mean(each[:, self.best])}
 
     @property
@@ -194,7 +212,7 @@ def rankings(trial: Trial) -> tuple[Ranking, ...]:
 
 def auc_by_target(ranking: tuple[Ranking, ...], weights: Weights) -> PerTarget:
     """ROC-AUC of each target's predicted probabilities; NaN where only one class is measured."""
-    return np.stack([target.auc(weights) for target in ranking], axis=1)
+    return compute_aucs(ranking, weights)
 
 
 def brier_by_target(trial: Trial, weights: Weights) -> PerTarget:

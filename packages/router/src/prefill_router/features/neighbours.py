@@ -24,7 +24,7 @@ from prefill_router.features.single_site import (
     SingleSiteFamily,
     VectorsConfig,
 )
-from prefill_router.geometry import NeighbourIndex, Vectors
+from prefill_router.neighbours import NeighbourIndex, Vectors
 from prefill_router.progress import Progress
 from prefill_router.reduction import standard_scale
 from prefill_router.serialization import Saved

@@ -21,7 +21,7 @@ from pydantic import PositiveFloat, PositiveInt
 
 from prefill_router.data import binary
 from prefill_router.errors import ConfigError
-from prefill_router.geometry import NeighbourIndex
+from prefill_router.neighbours import NeighbourIndex
 from prefill_router.options import Count, Positive
 from prefill_router.predictors.base import (
     Correctness,

@@ -14,14 +14,13 @@ from prefill_router.predictors.networks import (
     NetworkLabels,
     NetworkRows,
     NetworkRun,
-    NetworkTrainer,
     Parameters,
     Schedule,
+    train_seeds,
 )
 from prefill_router.predictors.training import Draws, Holdout
 from prefill_router.predictors.trunk import TrunkConfig
 from prefill_router.progress import Progress
-from prefill_router.training import train_together
 
 Table = Float[NDArray[np.floating], "query target"]
 
@@ -79,9 +78,16 @@ def train(
         weight_decay=config.weight_decay,
         decoupled=False,
     )
-    trainers = []
-    for seed in seeds:
-        draws = Draws(config.seed, seed)
-        trainers.append(NetworkTrainer(rows, parts, trunk, schedule, trunk.initial(draws), draws))
-    train_together(trainers, max_epochs=config.max_epochs, progress=progress)
-    return [trainer.run for trainer in trainers]
+    draws = [Draws(config.seed, seed) for seed in seeds]
+    initial = [trunk.initial(each) for each in draws]
+    return train_seeds(
+        rows,
+        [parts] * len(seeds),
+        trunk,
+        schedule,
+        initial,
+        draws,
+        max_epochs=config.max_epochs,
+        seed=config.seed,
+        progress=progress,
+    )

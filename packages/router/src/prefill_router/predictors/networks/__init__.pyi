@@ -25,6 +25,7 @@ from .training import (
     NetworkRun as NetworkRun,
     NetworkTrainer as NetworkTrainer,
     Schedule as Schedule,
+    train_seeds as train_seeds,
 )
 from .unified import (
     DifficultyNetworks as DifficultyNetworks,

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float, Float64, Int
 from numpy.typing import NDArray
 
+from prefill_router.accelerator import accelerator
 from prefill_router.errors import FitError
 from prefill_router.predictors.base import (
     Examples,
@@ -16,7 +17,7 @@ from prefill_router.predictors.base import (
     left_out_note,
     usable_rows,
 )
-from prefill_router.predictors.networks.architectures import Architecture
+from prefill_router.predictors.networks.architectures import Architecture, Heads
 from prefill_router.predictors.networks.ensemble import NetworkConfig
 from prefill_router.predictors.networks.layers import Mask, ParameterBuffer, Pass, Workspace
 from prefill_router.predictors.networks.losses import (
@@ -256,16 +257,84 @@ def train(
         seed: The seed of all random numbers.
         progress: Shows the number of epochs done.
     """
-    schedule = Schedule.of(config, rows.features.shape[1])
-    trainers = []
+    parts, initial, draws = [], [], []
     for index in range(config.seeds):
         first, then, split = np.random.SeedSequence([seed, index]).generate_state(3).tolist()
-        parts = hold_out(rows.features, share=config.validation, seed=split)
-        initial = architecture.initial(Draws(first, 0))
-        trainers.append(
-            NetworkTrainer(rows, parts, architecture, schedule, initial, Draws(then, 0))
+        parts.append(hold_out(rows.features, share=config.validation, seed=split))
+        initial.append(architecture.initial(Draws(first, 0)))
+        draws.append(Draws(then, 0))
+    return train_seeds(
+        rows,
+        parts,
+        architecture,
+        Schedule.of(config, rows.features.shape[1]),
+        initial,
+        draws,
+        max_epochs=config.max_epochs,
+        seed=seed,
+        progress=progress,
+    )
+
+
+_EPOCHS = 20
+"""About as many as a seed takes, to estimate its work."""
+_LEAST_WORK = 2e12
+"""Multiplications from which on a GPU trains: half a minute of a processor.
+
+It is fixed, since dropout is drawn otherwise there: the same fit gives the same router again.
+"""
+
+
+def train_seeds(
+    rows: NetworkRows,
+    parts: Sequence[Holdout],
+    architecture: Architecture,
+    schedule: Schedule,
+    initial: Sequence[Arrays],
+    draws: Sequence[Draws],
+    *,
+    max_epochs: int,
+    seed: int,
+    progress: Progress,
+) -> list[NetworkRun]:
+    """Train the networks of several seeds; none depends on the others.
+
+    Each trains on a core, or all of them on a GPU (`accelerator`), if they consist of heads.
+
+    Args:
+        rows: All rows.
+        parts: The rows that each seed fits on and holds out.
+        architecture: The networks.
+        schedule: How they are trained.
+        initial: Each seed's initial parameters.
+        draws: Each seed's random numbers of the order of rows and of dropout.
+        max_epochs: The greatest number of epochs.
+        seed: The seed of dropout on a GPU.
+        progress: Shows the number of epochs done.
+    """
+    numbers = sum(array.size for each in initial for array in each.values())
+    device = accelerator(3.0 * len(rows.features) * numbers * _EPOCHS, least=_LEAST_WORK)
+    if device is not None and isinstance(architecture, Heads):
+        from prefill_router.predictors.networks.accelerated_training import train_on_device
+
+        return train_on_device(
+            rows,
+            parts,
+            architecture,
+            schedule,
+            initial,
+            draws,
+            max_epochs=max_epochs,
+            seed=seed,
+            device=device,
+            progress=progress,
         )
-    train_together(trainers, max_epochs=config.max_epochs, progress=progress)
+    each = zip(parts, initial, draws, strict=True)
+    trainers = [
+        NetworkTrainer(rows, part, architecture, schedule, start, random)
+        for part, start, random in each
+    ]
+    train_together(trainers, max_epochs=max_epochs, progress=progress)
     for trainer in trainers:
         trainer.settle()
     return [trainer.run for trainer in trainers]

@@ -1,0 +1,1 @@
+from .neighbours import NeighbourIndex as NeighbourIndex, Vectors as Vectors
