@@ -15,7 +15,7 @@ from prefill_router.encoders.encoder_names import (
     find_trusted_endpoint,
 )
 from prefill_router.errors import ConfigError
-from prefill_router.lazy_imports import find_module, optional_imports
+from prefill_router.lazy_imports import find_module, optional_imports, without_collection
 from prefill_router.plugins import find_plugins, load_plugin, suggest_distribution
 from prefill_router.progress import Progress
 
@@ -182,6 +182,7 @@ def _locate_files(
     return replace(request, name=full_name, source=source, is_local=is_local)
 
 
+@without_collection()  # it imports torch and transformers
 def _load(name_or_path: str | Path, request: EncoderRequest) -> Encoder:
     name = EncoderName.parse(str(name_or_path))
     request = _locate_files(name, name_or_path, request)
