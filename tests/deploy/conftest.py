@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from packages.gateway.tests.server_process import gateway_thread, make_gateway
+from packages.gateway.tests.server_process import gateway_thread, write_gateway_files
 from packages.gateway.tests.telemetry.receipts import OUTCOME, RECEIPT, attempt, receipt, rendered
 from prefill_router_gateway.forecast import Drift
 from prefill_router_gateway.settings import SavingsSettings
@@ -27,8 +27,8 @@ def promtool() -> str:
 @pytest.fixture(scope="session")
 def series(tmp_path_factory: pytest.TempPathFactory) -> Series:
     """All that /metrics can show: of a running gateway, and of requests that went every way."""
-    made = make_gateway(tmp_path_factory.mktemp("gateway"), "http://127.0.0.1:1/v1")
-    with gateway_thread(made.places()) as running, running.client() as client:
+    made = write_gateway_files(tmp_path_factory.mktemp("gateway"), "http://127.0.0.1:1/v1")
+    with gateway_thread(made.paths()) as running, running.client() as client:
         texts = [client.get("/metrics").text]
     readings = GaugeReadings(
         budgets=[BudgetLeft(key="", per="day", dollars=10, left=2.5)],

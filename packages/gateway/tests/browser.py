@@ -17,12 +17,12 @@ ARGUMENTS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
 )
 PATIENCE_MS = 60_000
-"""A limit, for machines far slower than this one; nothing waits as long as this where it works."""
+"""A limit for machines far slower than this one; nothing that works waits as long."""
 
 
 @contextmanager
-def served(app: Any) -> Iterator[str]:
-    """The address at which an application is served, in a thread of this process."""
+def serve_app(app: Any) -> Iterator[str]:
+    """Serve an application in a thread of this process; yields its address."""
     config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", lifespan="off")
     server = uvicorn.Server(config)
     sockets = [config.bind_socket()]
@@ -55,38 +55,38 @@ def chromium(folder: Path) -> Iterator[Any]:
 
 @final
 class Watch:
-    """What a page complains about, and whom it calls."""
+    """The errors and warnings of a page, and the addresses that it requests."""
 
     def __init__(self, page: Any) -> None:
         self.complaints: list[str] = []
         self.urls: list[str] = []
-        page.on("console", lambda said: self._hear(said.type, said.text))
+        page.on("console", lambda message: self._record(message.type, message.text))
         page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
         page.on("request", lambda request: self.urls.append(request.url))
 
-    def _hear(self, kind: str, text: str) -> None:
+    def _record(self, kind: str, text: str) -> None:
         if kind in ("error", "warning"):
             self.complaints.append(f"{kind}: {text}")
 
-    def elsewhere(self, base: str) -> list[str]:
-        """Calls of anybody but the server."""
+    def foreign_urls(self, base: str) -> list[str]:
+        """The addresses that belong to others than the server."""
         return [url for url in self.urls if not url.startswith((base, "data:"))]
 
 
-def until(page: Any, condition: str, arg: Any = None) -> None:
+def wait_until(page: Any, condition: str, arg: Any = None) -> None:
     """Wait for a condition in JavaScript; Playwright's own wait would need the page's `eval`."""
     for _ in range(PATIENCE_MS // 25):
         if page.evaluate(condition, arg):
             return
         page.wait_for_timeout(25)
-    raise AssertionError(f"it never came true that {condition}")
+    raise AssertionError(f"the condition never held: {condition}")
 
 
 SHIFTS = """window.shifted = 0;
-new PerformanceObserver((seen) => {
-  for (const shift of seen.getEntries()) if (!shift.hadRecentInput) window.shifted += shift.value;
+new PerformanceObserver((list) => {
+  for (const shift of list.getEntries()) if (!shift.hadRecentInput) window.shifted += shift.value;
 }).observe({ type: 'layout-shift', buffered: true });"""
-"""Run before a page's own scripts, it sums up how far what is seen moves by itself."""
+"""Runs before a page's own scripts; `window.shifted` is the sum of its layout shifts."""
 
 
 CONTROLS = frozenset(
@@ -106,9 +106,9 @@ def accessible_nodes(page: Any) -> list[tuple[str, str]]:
     ]
 
 
-def contrast(one: Sequence[float], other: Sequence[float]) -> float:
+def contrast(first: Sequence[float], second: Sequence[float]) -> float:
     """The contrast ratio of two sRGB colours, 0 to 255 (WCAG 2.2)."""
-    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
+    light, dark = sorted((_luminance(first), _luminance(second)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
 
 
@@ -119,7 +119,7 @@ def _luminance(colour: Sequence[float]) -> float:
 
 
 _TEXTS = """() => {
-  const found = [];
+  const texts = [];
   for (const node of document.querySelectorAll('body *')) {
     const own = [...node.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
     const box = node.getBoundingClientRect();
@@ -133,21 +133,21 @@ _TEXTS = """() => {
       behind = behind.parentElement;
     }
     const svg = node instanceof SVGElement;
-    found.push([node.textContent.trim().slice(0, 40), svg ? style.fill : style.color, back]);
+    texts.push([node.textContent.trim().slice(0, 40), svg ? style.fill : style.color, back]);
   }
-  return found;
+  return texts;
 }"""
 
 
 def text_contrasts(page: Any) -> list[tuple[str, float]]:
-    """The contrast of every text that is shown with what is behind it."""
+    """The contrast of every visible text with its background."""
     return [
         (text, contrast(_colour(ink), _colour(back))) for text, ink, back in page.evaluate(_TEXTS)
     ]
 
 
 def _colour(css: str) -> list[float]:
-    found = re.fullmatch(r"rgba?\(([\d., ]+)\)", css)
-    if found is None:
-        raise ValueError(f"{css!r} is no colour that this reads")
-    return [float(part) for part in found[1].split(",")][:3]
+    match = re.fullmatch(r"rgba?\(([\d., ]+)\)", css)
+    if match is None:
+        raise ValueError(f"{css!r} is no colour: write rgb(r, g, b) or rgba(r, g, b, a)")
+    return [float(part) for part in match[1].split(",")][:3]

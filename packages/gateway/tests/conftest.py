@@ -1,6 +1,6 @@
 """Fixtures of tests that ask a whole gateway, by themselves or in a browser.
 
-Each module that asks one says by `made` what it stands before.
+A module that asks a gateway has a fixture `world`: the targets and files of that gateway.
 """
 
 from collections.abc import Iterator
@@ -12,33 +12,33 @@ if TYPE_CHECKING:
     import openai
 
     from packages.gateway.tests.receipts.postgres_server import PostgresServer
-    from packages.gateway.tests.sdk_clients import Sent
-    from packages.gateway.tests.world import Served, World
+    from packages.gateway.tests.sdk_clients import RequestRecorder
+    from packages.gateway.tests.world import LocalGateway, World
 
 
 @pytest.fixture(scope="module")
-def gateway(made: "World") -> "Iterator[Served]":
+def gateway(world: "World") -> "Iterator[LocalGateway]":
     """A gateway in a thread, before the module's targets."""
-    from packages.gateway.tests.world import served
+    from packages.gateway.tests.world import serve_world
 
-    with served(made) as gateway:
+    with serve_world(world) as gateway:
         yield gateway
 
 
 @pytest.fixture
-def sent() -> "Sent":
-    """What a client's SDK itself has sent."""
-    from packages.gateway.tests.sdk_clients import Sent
+def recorder() -> "RequestRecorder":
+    """The requests that a client's SDK has sent."""
+    from packages.gateway.tests.sdk_clients import RequestRecorder
 
-    return Sent()
+    return RequestRecorder()
 
 
 @pytest.fixture
-def client(gateway: "Served", sent: "Sent") -> "Iterator[openai.OpenAI]":
+def client(gateway: "LocalGateway", recorder: "RequestRecorder") -> "Iterator[openai.OpenAI]":
     """The openai SDK, before the gateway."""
     from packages.gateway.tests.sdk_clients import openai_client
 
-    with openai_client(gateway.url, sent) as client:
+    with openai_client(gateway.url, recorder) as client:
         yield client
 
 
@@ -50,8 +50,8 @@ def postgres_running() -> "Iterator[PostgresServer]":
     if absent():
         pytest.skip(absent())
     pytest.importorskip("psycopg")
-    with postgres_server() as running:
-        yield running
+    with postgres_server() as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -66,5 +66,5 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A headless Chromium."""
     from packages.gateway.tests.browser import chromium
 
-    with chromium(tmp_path_factory.mktemp("browser")) as opened:
-        yield opened
+    with chromium(tmp_path_factory.mktemp("browser")) as browser:
+        yield browser

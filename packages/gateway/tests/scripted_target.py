@@ -1,4 +1,4 @@
-"""A target on loopback that sends what it is told to, and an application that forwards to it."""
+"""A target on loopback that sends a script, and an application that forwards to it."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ QUICK = FailureSettings(backoff_seconds=0.0)
 CHAT = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
 
 
-def framed(
+def body_reply(
     body: bytes, *, status: int = 200, kind: str = "application/json", headers: str = ""
 ) -> Script:
     """A reply in one piece."""
@@ -34,23 +34,23 @@ def framed(
     return [f"{head}{headers}\r\n".encode() + body]
 
 
-def whole(value: object, *, status: int = 200, headers: str = "") -> Script:
+def json_reply(value: object, *, status: int = 200, headers: str = "") -> Script:
     """A JSON reply."""
-    return framed(json.dumps(value).encode(), status=status, headers=headers)
+    return body_reply(json.dumps(value).encode(), status=status, headers=headers)
 
 
-def chunked(pieces: Iterable[bytes | None], *, headers: str = "", end: bool = True) -> Script:
+def chunked_reply(pieces: Iterable[bytes | None], *, headers: str = "", end: bool = True) -> Script:
     """A stream of events, each piece in a chunk of its own."""
     head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
-    sent: list[bytes | None] = [f"{head}transfer-encoding: chunked\r\n{headers}\r\n".encode()]
-    sent += [p if p is None else b"%x\r\n%b\r\n" % (len(p), p) for p in pieces]
-    return [*sent, b"0\r\n\r\n"] if end else sent
+    script: list[bytes | None] = [f"{head}transfer-encoding: chunked\r\n{headers}\r\n".encode()]
+    script += [p if p is None else b"%x\r\n%b\r\n" % (len(p), p) for p in pieces]
+    return [*script, b"0\r\n\r\n"] if end else script
 
 
 class Fake:
-    """Gives each request the next script, and the last one over and over.
+    """Gives each request the next script, and the last script over and over.
 
-    With `closes`, each connection is closed behind its first reply, whatever that was.
+    With `closes`, each connection is closed after its first reply, whatever that was.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class Fake:
     ) -> None:
         self._context = context
         self._scripts, self._closes = list(scripts), closes
-        self._all: list[asyncio.StreamWriter] = []
+        self._writers: list[asyncio.StreamWriter] = []
         self.requests: list[tuple[str, dict[str, str], bytes]] = []
         self.connections = 0
         self.pause_seconds = 0.5
-        self.asked = asyncio.Event()
-        self.left = asyncio.Event()
+        self.request_arrived = asyncio.Event()
+        self.client_left = asyncio.Event()
 
     async def __aenter__(self) -> "Fake":
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._context)
@@ -73,18 +73,18 @@ class Fake:
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
-        for writer in self._all:
+        for writer in self._writers:
             writer.close()
         await asyncio.sleep(0)
 
     def close_idle(self) -> None:
-        """Close every connection there is."""
-        while self._all:
-            self._all.pop().close()
+        """Close every connection."""
+        while self._writers:
+            self._writers.pop().close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        self._all.append(writer)
+        self._writers.append(writer)
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 await self._answer(head, reader, writer)
@@ -101,12 +101,12 @@ class Fake:
         headers = {name.lower(): value for name, value in pairs}
         body = await reader.readexactly(int(headers["content-length"]))
         self.requests.append((first.split()[1], headers, body))
-        self.asked.set()
+        self.request_arrived.set()
         script = self._scripts.pop(0) if len(self._scripts) > 1 else self._scripts[0]
         for piece in script:
             if piece is HANG:
                 await reader.read(1)
-                self.left.set()
+                self.client_left.set()
                 raise ConnectionError
             writer.write(piece)
             await writer.drain()
@@ -116,15 +116,15 @@ class Fake:
 
 
 def _is_ended(script: Script) -> bool:
-    """Whether it says where it ends, so that another request may follow."""
-    sent = b"".join(piece or b"" for piece in script)
-    head, _, body = sent.partition(b"\r\n\r\n")
-    found = re.search(rb"content-length: (\d+)", head)
-    return sent.endswith(b"0\r\n\r\n") if found is None else len(body) >= int(found[1])
+    """Whether the reply says where it ends, so that another request may follow."""
+    reply = b"".join(piece or b"" for piece in script)
+    head, _, body = reply.partition(b"\r\n\r\n")
+    match = re.search(rb"content-length: (\d+)", head)
+    return reply.endswith(b"0\r\n\r\n") if match is None else len(body) >= int(match[1])
 
 
 class Gateway:
-    """An application that forwards each request to the same targets, and what came of it."""
+    """An application that forwards each request to the same targets, and keeps the outcomes."""
 
     def __init__(
         self,
@@ -176,13 +176,13 @@ class Gateway:
 
     @property
     def outcome(self) -> RequestOutcome:
-        """The only one."""
+        """The only outcome."""
         (outcome,) = self.outcomes
         return outcome
 
     @property
     def ends(self) -> list[tuple[str, str]]:
-        """Of the attempts of the only outcome."""
+        """Target and end of each attempt of the only outcome."""
         return [(attempt.target, attempt.end) for attempt in self.outcome.attempts]
 
 
@@ -197,11 +197,11 @@ class BodyByTarget:
         return self._make(name)
 
     def release(self) -> None:
-        """Nothing is held."""
+        """Do nothing: it holds no body."""
 
 
 def own_headers(target: str | None, attempts: tuple[TargetAttempt, ...]) -> list[Header]:
-    """What the gateway would add."""
+    """The headers that the gateway would add."""
     return [(b"x-own", f"{target} {len(attempts)}".encode())]
 
 
@@ -249,8 +249,8 @@ async def gateway(
         await forwarder.close()
 
 
-class Asked:
-    """A client without a network: sends a body, and keeps what comes."""
+class ScriptedClient:
+    """A client without a network: sends a body, and keeps the reply."""
 
     def __init__(self, body: bytes = CHAT) -> None:
         self._body: bytes | None = body
@@ -258,16 +258,16 @@ class Asked:
         self.status = 0
         self.headers: dict[str, str] = {}
         self.pieces: list[bytes] = []
-        self.got = asyncio.Event()
+        self.body_arrived = asyncio.Event()
         self.is_over = False
 
     @property
     def body(self) -> bytes:
-        """All that came."""
+        """The whole body of the reply."""
         return b"".join(self.pieces)
 
     def leave(self) -> None:
-        """Be gone."""
+        """Disconnect."""
         self._leaving.set()
 
     async def receive(self) -> dict[str, Any]:
@@ -289,16 +289,16 @@ class Asked:
         self.pieces.append(message["body"])
         self.is_over = not message["more_body"]
         if message["body"]:
-            self.got.set()
+            self.body_arrived.set()
 
-    async def ask(self, app: Gateway) -> "Asked":
-        """Ask, and wait for the end."""
+    async def ask(self, app: Gateway) -> "ScriptedClient":
+        """Ask, and wait for the end of the reply."""
         await app({"type": "http"}, self.receive, self.send)
         return self
 
 
 @asynccontextmanager
-async def listening(app: Any) -> AsyncIterator[str]:
+async def serve_app(app: Any) -> AsyncIterator[str]:
     """Uvicorn on a free port; its address."""
     config = uvicorn.Config(app, port=0, log_config=None, lifespan="off", ws="none")
     server = uvicorn.Server(config)
@@ -319,8 +319,8 @@ def event(value: object) -> bytes:
 
 def delta(text: str | None = None, *, finish: str | None = None, **more: Any) -> bytes:
     """An event of a chat."""
-    held = {**({} if text is None else {"content": text}), **more}
-    choice = {"index": 0, "delta": held, "finish_reason": finish}
+    fields = {**({} if text is None else {"content": text}), **more}
+    choice = {"index": 0, "delta": fields, "finish_reason": finish}
     return event({"id": "c-1", "object": "chat.completion.chunk", "choices": [choice]})
 
 
@@ -339,21 +339,21 @@ ANSWER = {
 }
 
 
-GOOD_WHOLE = whole(ANSWER)
+GOOD_REPLY = json_reply(ANSWER)
 ERROR = {"error": {"message": "secret words", "type": "server_error", "code": None}}
 
 
-def asked(
-    *fakes: list[Script], body: bytes = CHAT, **given: Any
-) -> tuple[Asked, Gateway, list[int]]:
-    """Ask targets with these scripts; also how often each was asked."""
+def ask_targets(
+    *fakes: list[Script], body: bytes = CHAT, **options: Any
+) -> tuple[ScriptedClient, Gateway, list[int]]:
+    """Ask targets with these scripts; also returns how many requests each got."""
 
-    async def ask() -> tuple[Asked, Gateway, list[int]]:
-        started = [await Fake(*scripts).__aenter__() for scripts in fakes]
-        async with gateway(*started, **given) as app:
-            client = await Asked(body).ask(app)
-        for fake in started:
+    async def ask() -> tuple[ScriptedClient, Gateway, list[int]]:
+        targets = [await Fake(*scripts).__aenter__() for scripts in fakes]
+        async with gateway(*targets, **options) as app:
+            client = await ScriptedClient(body).ask(app)
+        for fake in targets:
             await fake.__aexit__()
-        return client, app, [len(fake.requests) for fake in started]
+        return client, app, [len(fake.requests) for fake in targets]
 
     return asyncio.run(ask())

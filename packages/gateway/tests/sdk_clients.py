@@ -1,4 +1,4 @@
-"""The SDKs, each told where a gateway is, and what they sent."""
+"""The SDKs, before a gateway, and the requests that they send."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ import openai
 from packages.gateway.tests.world import PATIENCE
 
 
-class Sent:
-    """What an SDK sent."""
+class RequestRecorder:
+    """Keeps the bodies that an SDK sends; a hook of its HTTP client."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -24,15 +24,15 @@ class Sent:
         return body
 
 
-def openai_client(url: str, sent: Sent, **options: Any) -> openai.OpenAI:
+def openai_client(url: str, recorder: RequestRecorder, **options: Any) -> openai.OpenAI:
     """The openai SDK, which tries once."""
-    carrier = openai.DefaultHttpxClient(event_hooks={"request": [sent]}, trust_env=False)
-    told = {"api_key": "not-the-targets", "max_retries": 0, "timeout": PATIENCE, **options}
-    return openai.OpenAI(base_url=f"{url}/v1", http_client=carrier, **told)
+    carrier = openai.DefaultHttpxClient(event_hooks={"request": [recorder]}, trust_env=False)
+    arguments = {"api_key": "not-the-targets", "max_retries": 0, "timeout": PATIENCE, **options}
+    return openai.OpenAI(base_url=f"{url}/v1", http_client=carrier, **arguments)
 
 
-def anthropic_client(url: str, sent: Sent, **options: Any) -> anthropic.Anthropic:
+def anthropic_client(url: str, recorder: RequestRecorder, **options: Any) -> anthropic.Anthropic:
     """The anthropic SDK, which tries once."""
-    carrier = anthropic.DefaultHttpxClient(event_hooks={"request": [sent]}, trust_env=False)
-    told = {"api_key": "not-the-targets", "max_retries": 0, "timeout": PATIENCE, **options}
-    return anthropic.Anthropic(base_url=url, http_client=carrier, **told)
+    carrier = anthropic.DefaultHttpxClient(event_hooks={"request": [recorder]}, trust_env=False)
+    arguments = {"api_key": "not-the-targets", "max_retries": 0, "timeout": PATIENCE, **options}
+    return anthropic.Anthropic(base_url=url, http_client=carrier, **arguments)

@@ -38,7 +38,7 @@ QUIET = {"logs": {"level": "warning"}}
 
 
 @dataclass(frozen=True)
-class Made:
+class GatewayFiles:
     """The files that a gateway is made of."""
 
     folder: Path
@@ -62,12 +62,12 @@ class Made:
         connection = sqlite3.connect(self.database)
         try:
             connection.row_factory = sqlite3.Row
-            found = connection.execute(f"select {columns} from receipts order by at, id").fetchall()
+            rows = connection.execute(f"select {columns} from receipts order by at, id").fetchall()
         finally:
             connection.close()
-        return [dict(row) for row in found]
+        return [dict(row) for row in rows]
 
-    def places(self, **options: Any) -> GatewayPaths:
+    def paths(self, **options: Any) -> GatewayPaths:
         overrides = {"listen": {"port": 0}, "receipts": {"url": self.url}}
         return GatewayPaths(
             router=self.router, pool=self.pool, config=self.config, overrides=overrides, **options
@@ -83,42 +83,42 @@ def complexity_router(queries: int = 200, pool: Pool | None = None) -> Router:
     return fit_router(data, config=FitConfig(test=0.15, recipe=recipe, resamples=20)).router
 
 
-def make_gateway(
+def write_gateway_files(
     folder: Path,
     urls: Sequence[str] | str,
     *,
     settings: Mapping[str, Any] = QUIET,
     key_env: str | None = None,
-    **what: Any,
-) -> Made:
+    **fields: Any,
+) -> GatewayFiles:
     """Write the files of a gateway before three targets, and its router.
 
     Args:
         folder: Where.
-        urls: The targets' addresses, with /v1; or the one of all.
+        urls: The targets' addresses, with /v1; or the address of all.
         settings: The gateway's.
         key_env: The variable of the targets' key.
-        what: Further fields of every target, such as `serves`.
+        fields: Further fields of every target, such as `serves`.
     """
     router = complexity_router()
     router.save(folder / "router")
-    each = [urls] * len(TARGETS) if isinstance(urls, str) else list(urls)
+    addresses = [urls] * len(TARGETS) if isinstance(urls, str) else list(urls)
     providers = tuple(
         Provider(name=f"provider-{n}", base_url=url, api_key_env=key_env)
-        for n, url in enumerate(each)
+        for n, url in enumerate(addresses)
     )
     targets = tuple(
-        replace(target, provider=provider.name, **what)
+        replace(target, provider=provider.name, **fields)
         for target, provider in zip(router.pool, providers, strict=True)
     )
-    made = Made(folder, folder / "router", folder / "pool.yaml", folder / "gateway.yaml")
-    write_pool(Pool(targets, router.pool.prices_date, providers), made.pool)
-    made.configure(settings)
-    return made
+    files = GatewayFiles(folder, folder / "router", folder / "pool.yaml", folder / "gateway.yaml")
+    write_pool(Pool(targets, router.pool.prices_date, providers), files.pool)
+    files.configure(settings)
+    return files
 
 
 @dataclass
-class Process:
+class GatewayProcess:
     """A gateway in a process of its own."""
 
     run: "subprocess.Popen[str]"
@@ -140,25 +140,32 @@ class Process:
 
 @contextmanager
 def gateway_process(
-    made: Made,
+    files: GatewayFiles,
     *options: str,
     environment: Mapping[str, str] | None = None,
     port: int = 0,
-) -> Iterator[Process]:
+) -> Iterator[GatewayProcess]:
     """`prefill-router serve`, until the block ends; what it logs goes to a file."""
-    log = made.folder / "gateway.log"
-    line = [COMMAND, "serve", made.router, "--pool", made.pool, "--config", made.config]
-    line += ["--port", str(port), "--receipts", made.url, *options]
-    known = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **(environment or {})}
+    log = files.folder / "gateway.log"
+    line = [COMMAND, "serve", files.router, "--pool", files.pool, "--config", files.config]
+    line += ["--port", str(port), "--receipts", files.url, *options]
+    variables = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+        **(environment or {}),
+    }
     with (
-        log.open("a") as told,
-        subprocess.Popen(line, stdout=subprocess.PIPE, stderr=told, text=True, env=known) as run,
+        log.open("a") as output,
+        subprocess.Popen(
+            line, stdout=subprocess.PIPE, stderr=output, text=True, env=variables
+        ) as run,
     ):
         try:
-            said = run.stdout.readline() if run.stdout else ""
-            if not said.startswith("serving at "):
+            greeting = run.stdout.readline() if run.stdout else ""
+            if not greeting.startswith("serving at "):
                 raise RuntimeError(f"the gateway didn't start: {log.read_text()[-2000:]}")
-            yield Process(run, int(said.rsplit(":", 1)[1]), log)
+            yield GatewayProcess(run, int(greeting.rsplit(":", 1)[1]), log)
         finally:
             run.terminate()
             try:
@@ -168,7 +175,7 @@ def gateway_process(
 
 
 @dataclass
-class Running:
+class GatewayThread:
     """A gateway in a thread of this process."""
 
     gateway: Gateway
@@ -185,22 +192,22 @@ class Running:
 
 @contextmanager
 def gateway_thread(
-    places: GatewayPaths, *, environment: Mapping[str, str] | None = None
-) -> Iterator[Running]:
+    paths: GatewayPaths, *, environment: Mapping[str, str] | None = None
+) -> Iterator[GatewayThread]:
     """The same within this process, so that tests can look into it."""
-    loaded = load(places, environment=environment)
-    place = listening(loaded.settings.listen)
+    loaded = load(paths, environment=environment)
+    socket = listening(loaded.settings.listen)
     ready, ended = threading.Event(), threading.Event()
-    found: list[tuple[Gateway, asyncio.AbstractEventLoop, uvicorn.Server]] = []
-    failed: list[BaseException] = []
+    parts: list[tuple[Gateway, asyncio.AbstractEventLoop, uvicorn.Server]] = []
+    errors: list[BaseException] = []
 
     async def serve() -> None:
-        gateway = Gateway(places, loaded, environment=environment)
+        gateway = Gateway(paths, loaded, environment=environment)
         try:
             await gateway.start()
             server = uvicorn.Server(server_config(guarded_app(gateway, loaded), loaded.settings))
-            found.append((gateway, asyncio.get_running_loop(), server))
-            serving = asyncio.create_task(server.serve(sockets=[place]))
+            parts.append((gateway, asyncio.get_running_loop(), server))
+            serving = asyncio.create_task(server.serve(sockets=[socket]))
             while not (server.started or serving.done()):
                 await asyncio.sleep(0.01)
             ready.set()
@@ -211,8 +218,8 @@ def gateway_thread(
     def run() -> None:
         try:
             asyncio.run(serve())
-        except BaseException as error:  # told where the block begins or ends
-            failed.append(error)
+        except BaseException as error:  # raised where the block begins or ends
+            errors.append(error)
         finally:
             ended.set()
             ready.set()
@@ -221,13 +228,13 @@ def gateway_thread(
     thread.start()
     ready.wait()
     try:
-        if not failed:
-            gateway, loop, _ = found[0]
-            yield Running(gateway, place.getsockname()[1], loop)
+        if not errors:
+            gateway, loop, _ = parts[0]
+            yield GatewayThread(gateway, socket.getsockname()[1], loop)
     finally:
-        if found:
-            found[0][2].should_exit = True
+        if parts:
+            parts[0][2].should_exit = True
         thread.join()
-        place.close()
-    if failed:
-        raise failed[0]
+        socket.close()
+    if errors:
+        raise errors[0]

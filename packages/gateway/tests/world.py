@@ -1,4 +1,4 @@
-"""What clients' tests share: targets that a test speaks for, gateways before them, and requests."""
+"""What clients' tests share: targets with scripts, gateways before them, and requests."""
 
 import asyncio
 import atexit
@@ -19,20 +19,20 @@ from typing import Any, TypeVar
 
 import yaml
 
-from packages.gateway.tests.scripted_target import ANSWER, whole
+from packages.gateway.tests.scripted_target import ANSWER, json_reply
 from packages.gateway.tests.server_process import (
     TARGETS,
-    Made,
-    Running,
+    GatewayFiles,
+    GatewayThread,
     complexity_router,
     gateway_thread,
 )
 from prefill_router_gateway import Receipt
 
-CHEAP, MIDDLE, DEAR = TARGETS
+CHEAP, MIDDLE, EXPENSIVE = TARGETS
 CHATS = "/v1/chat/completions"
 PATIENCE = 120.0
-"""Seconds after which what never comes is given up."""
+"""Seconds after which a test stops waiting."""
 HEADER = "x-prefill-router-"
 PRICES = {
     name: {"input_price": price, "output_price": 4 * price}
@@ -51,8 +51,8 @@ def router_folder(queries: int = 200) -> Path:
 
 
 @dataclass
-class Got:
-    """A request as a target got it."""
+class TargetRequest:
+    """A request that a target received."""
 
     path: str
     headers: dict[str, str]
@@ -65,18 +65,18 @@ class Got:
 
 
 class FakeTarget:
-    """A target on a port of its own: gives each request the next script, or else the usual one.
+    """A target on a port of its own: gives each request the next script, or else the usual script.
 
     A script is pieces of bytes. `None` among them: no more comes until the client leaves; an event:
     what follows comes once it is set.
     """
 
     def __init__(self, usual: Sequence[Any] | None = None) -> None:
-        self.usual: Sequence[Any] = usual or whole(ANSWER)
+        self.usual: Sequence[Any] = usual or json_reply(ANSWER)
         self.next: deque[Sequence[Any]] = deque()
-        self.requests: list[Got] = []
-        self.asked = threading.Semaphore(0)
-        self.left = threading.Semaphore(0)
+        self.requests: list[TargetRequest] = []
+        self.request_arrived = threading.Semaphore(0)
+        self.client_left = threading.Semaphore(0)
         target = self
 
         class Handler(socketserver.StreamRequestHandler):
@@ -94,22 +94,22 @@ class FakeTarget:
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def then(self, *scripts: Sequence[Any]) -> "FakeTarget":
-        """The next requests get these, one each."""
+        """Give each of the next requests one of these scripts."""
         self.next.extend(scripts)
         return self
 
     def forget(self) -> None:
-        """Be as new."""
+        """Remove all requests and scripts."""
         self.requests.clear()
         self.next.clear()
-        while self.asked.acquire(blocking=False):
+        while self.request_arrived.acquire(blocking=False):
             pass
 
     @property
-    def got(self) -> Got:
+    def request(self) -> TargetRequest:
         """The only request."""
-        (got,) = self.requests
-        return got
+        (request,) = self.requests
+        return request
 
     def close(self) -> None:
         self._server.shutdown()
@@ -125,14 +125,14 @@ class FakeTarget:
             headers[name.lower()] = value
         body = client.rfile.read(int(headers.get("content-length", "0")))
         script = self.next.popleft() if self.next else self.usual
-        self.requests.append(Got(first[1], headers, body, first[0]))
-        self.asked.release()
+        self.requests.append(TargetRequest(first[1], headers, body, first[0]))
+        self.request_arrived.release()
         for piece in script:
             if isinstance(piece, threading.Event):
                 piece.wait(PATIENCE)
             elif piece is None:
                 client.rfile.read(1)
-                self.left.release()
+                self.client_left.release()
                 return False
             else:
                 client.wfile.write(piece)
@@ -144,7 +144,7 @@ class FakeTarget:
 class World:
     """Targets, and the files of a gateway before them."""
 
-    made: Made
+    files: GatewayFiles
     targets: dict[str, FakeTarget]
     keys: Path | None = None
     environment: dict[str, str] = field(default_factory=dict)
@@ -156,19 +156,19 @@ class World:
         for target in self.targets.values():
             target.forget()
 
-    def asked(self) -> list[str]:
-        """The targets that got requests, each as often as it did."""
+    def requested_targets(self) -> list[str]:
+        """The name of the target of each request, in the order of the pool."""
         return [name for name, target in self.targets.items() for _ in target.requests]
 
     def write_pool(self, rows: Mapping[str, Mapping[str, Any]], **more: Any) -> None:
-        self.made.pool.write_text(pool_text(rows, self.targets, **more))
+        self.files.pool.write_text(pool_text(rows, self.targets, **more))
 
 
 def pool_text(
     rows: Mapping[str, Mapping[str, Any]], targets: Mapping[str, FakeTarget], **more: Any
 ) -> str:
     """A pool file: every row's target, at its own address."""
-    named = [
+    entries = [
         {
             "name": name,
             **({} if {"provider", "base_url"} & set(row) else {"base_url": targets[name].url}),
@@ -176,11 +176,11 @@ def pool_text(
         }
         for name, row in rows.items()
     ]
-    return yaml.safe_dump({**more, "targets": named}, sort_keys=False)
+    return yaml.safe_dump({**more, "targets": entries}, sort_keys=False)
 
 
 @contextmanager
-def world(
+def make_world(
     folder: Path,
     rows: Mapping[str, Mapping[str, Any]] = PRICES,
     *,
@@ -194,10 +194,10 @@ def world(
     Args:
         folder: Where the files go.
         rows: What the pool file says of each target, by name.
-        settings: Of the gateway; forecasts are waited for, unless they say otherwise.
+        settings: Of the gateway; it waits for forecasts, unless they say otherwise.
         keys: Rows of the file of keys.
         dialects: Of the targets that have a provider, whose name is theirs.
-        router: The router's folder; None for the usual one.
+        router: The router's folder; None for that of `router_folder`.
     """
     targets = {name: FakeTarget() for name in rows}
     providers = [
@@ -206,15 +206,17 @@ def world(
     ]
     rows = {n: {**r, "provider": n} if n in (dialects or {}) else r for n, r in rows.items()}
     more = {"providers": providers} if providers else {}
-    made = Made(folder, router or router_folder(), folder / "pool.yaml", folder / "gateway.yaml")
-    made.pool.write_text(pool_text(rows, targets, **more))
+    files = GatewayFiles(
+        folder, router or router_folder(), folder / "pool.yaml", folder / "gateway.yaml"
+    )
+    files.pool.write_text(pool_text(rows, targets, **more))
     routing = {"deadline_seconds": PATIENCE, **(settings or {}).get("routing", {})}
-    made.configure({"logs": {"level": "warning"}, **(settings or {}), "routing": routing})
+    files.configure({"logs": {"level": "warning"}, **(settings or {}), "routing": routing})
     key_file = None if keys is None else folder / "keys.yaml"
     if key_file is not None:
         key_file.write_text(yaml.safe_dump({"keys": [dict(key) for key in keys or ()]}))
     try:
-        yield World(made, targets, key_file, {"LAB_KEY": "sk-lab"})
+        yield World(files, targets, key_file, {"LAB_KEY": "sk-lab"})
     finally:
         for target in targets.values():
             target.close()
@@ -222,7 +224,7 @@ def world(
 
 @dataclass
 class Reply:
-    """What came back."""
+    """A reply of the gateway."""
 
     status: int
     headers: dict[str, str]
@@ -236,7 +238,7 @@ class Reply:
     def error(self) -> Any:
         return self.json["error"]
 
-    def own(self, name: str) -> str | None:
+    def own_header(self, name: str) -> str | None:
         """One of the gateway's own headers."""
         return self.headers.get(HEADER + name)
 
@@ -249,8 +251,8 @@ def ask(
 ) -> Reply:
     """One request: POST where there is a body, else GET."""
     data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
-    given = {"content-type": "application/json", **(headers or {})}
-    request = urllib.request.Request(url + path, data=data, headers=given)
+    fields = {"content-type": "application/json", **(headers or {})}
+    request = urllib.request.Request(url + path, data=data, headers=fields)
     try:
         with urllib.request.urlopen(request, timeout=PATIENCE) as reply:
             return Reply(reply.status, _lower(reply.headers), reply.read())
@@ -272,39 +274,39 @@ def user(content: Any) -> dict[str, Any]:
     return {"role": "user", "content": content}
 
 
-class Served:
+class LocalGateway:
     """A gateway in a thread, before the targets of a world."""
 
-    def __init__(self, run: Running) -> None:
+    def __init__(self, run: GatewayThread) -> None:
         self.url, self.gateway = run.url, run.gateway
         self._loop = run.loop
 
-    def wait_for(self, what: Coroutine[Any, Any, T]) -> T:
-        """Await something in the gateway's loop."""
-        return asyncio.run_coroutine_threadsafe(what, self._loop).result(PATIENCE)
+    def wait_for(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Await a coroutine in the gateway's loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE)
 
-    def gateway_soon(self, what: Callable[[], Any]) -> None:
-        """Call something in the gateway's thread."""
-        self._loop.call_soon_threadsafe(what)
+    def call_in_gateway(self, function: Callable[[], Any]) -> None:
+        """Call a function in the gateway's thread."""
+        self._loop.call_soon_threadsafe(function)
 
-    def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until something holds in the gateway's thread."""
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition holds in the gateway's thread."""
 
-        async def go() -> None:
-            while not holds():
+        async def wait() -> None:
+            while not condition():
                 await asyncio.sleep(0.01)
 
-        self.wait_for(go())
+        self.wait_for(wait())
 
     def ask(self, path: str = CHATS, body: Any = None, **headers: str) -> Reply:
         """One request; headers are the gateway's own, but for the session's and the key's."""
-        given = {n: v for n, v in headers.items() if n in ("authorization", "x-session-id")}
-        own = {HEADER + n.replace("_", "-"): v for n, v in headers.items() if n not in given}
-        return ask(self.url, path, body, {**given, **own})
+        fields = {n: v for n, v in headers.items() if n in ("authorization", "x-session-id")}
+        own = {HEADER + n.replace("_", "-"): v for n, v in headers.items() if n not in fields}
+        return ask(self.url, path, body, {**fields, **own})
 
     @property
     def receipts(self) -> list[Receipt]:
-        """Those of the requests that ended, the latest last."""
+        """The receipts of the requests that ended, the latest last."""
 
         async def read() -> list[Receipt]:
             return self.gateway.recent.all()
@@ -313,8 +315,8 @@ class Served:
 
 
 @contextmanager
-def served(made: World) -> Iterator[Served]:
-    """A gateway in a thread, with all its parts but the command line."""
-    places = made.made.places(keys=made.keys, threads=1)
-    with gateway_thread(places, environment=made.environment) as run:
-        yield Served(run)
+def serve_world(world: World) -> Iterator[LocalGateway]:
+    """Start a gateway in a thread, with all its parts but the command line."""
+    paths = world.files.paths(keys=world.keys, threads=1)
+    with gateway_thread(paths, environment=world.environment) as run:
+        yield LocalGateway(run)

@@ -12,17 +12,17 @@ import pytest
 
 from packages.gateway.tests.api.bodies import called, completion
 from packages.gateway.tests.api.test_sampling import kept
-from packages.gateway.tests.scripted_target import whole
+from packages.gateway.tests.scripted_target import json_reply
 from packages.gateway.tests.world import (
     CHEAP,
     PRICES,
+    LocalGateway,
     Reply,
-    Served,
     World,
     ask,
     chat,
+    make_world,
     user,
-    world,
 )
 from prefill_router.data import Prompt
 from prefill_router_gateway.forecast import Forecaster
@@ -61,25 +61,25 @@ ASK = "Why does the checkout fail on Mondays, and only there?"
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("agent_learning")
-    with world(folder, ROWS, settings=SETTINGS, keys=KEYS) as made:
-        yield made
+    with make_world(folder, ROWS, settings=SETTINGS, keys=KEYS) as world:
+        yield world
 
 
 @pytest.fixture(autouse=True)
-def _answers(made: World) -> None:
-    made.forget()
+def _answers(world: World) -> None:
+    world.forget()
     for name in PRICES:
-        made[name].then(*[whole(completion("done"))] * 60)
+        world[name].then(*[json_reply(completion("done"))] * 60)
 
 
-def answers(made: World, *scripts: Any) -> None:
+def answers(world: World, *scripts: Any) -> None:
     for name in PRICES:
-        made[name].next.extendleft(reversed(scripts))
+        world[name].next.extendleft(reversed(scripts))
 
 
-def send(gateway: Served, session: str, turns: list[Any], **headers: str) -> Reply:
+def send(gateway: LocalGateway, session: str, turns: list[Any], **headers: str) -> Reply:
     body = {"model": "auto", "max_tokens": 9, "messages": turns, "tools": [TOOL]}
     own = {**CLAUDE, "x-claude-code-session-id": session, **headers}
     reply = ask(gateway.url, "/v1/messages", body, own)
@@ -87,9 +87,9 @@ def send(gateway: Served, session: str, turns: list[Any], **headers: str) -> Rep
     return reply
 
 
-def run_turn(gateway: Served, made: World, session: str, text: str) -> list[Reply]:
+def run_turn(gateway: LocalGateway, world: World, session: str, text: str) -> list[Reply]:
     """A turn of two requests: one that is answered by a call of a tool, and its result."""
-    answers(made, whole(called()))
+    answers(world, json_reply(called()))
     first = send(gateway, session, [user(text)])
     call = {"type": "tool_use", "id": "t", "name": "Bash", "input": {}}
     result = {"type": "tool_result", "tool_use_id": "t", "content": "12 passed"}
@@ -97,11 +97,11 @@ def run_turn(gateway: Served, made: World, session: str, text: str) -> list[Repl
     return [first, send(gateway, session, turns)]
 
 
-def score(gateway: Served, key: str = "ann", **body: Any) -> Reply:
+def score(gateway: LocalGateway, key: str = "ann", **body: Any) -> Reply:
     return gateway.ask("/v1/feedback", body, authorization=f"Bearer pr-{key}")
 
 
-def learned(gateway: Served, **given: Any) -> DatasetExport:
+def learned(gateway: LocalGateway, **given: Any) -> DatasetExport:
     url = gateway.gateway.receipts_url
     return export(scored_receipts(url), turns=turns_by_request(url), **given)
 
@@ -114,21 +114,21 @@ def labels_of(found: DatasetExport, prompt: str) -> dict[str, float]:
 
 
 def test_a_commit_is_credited_to_each_turn_of_its_conversation(
-    made: World, gateway: Served
+    world: World, gateway: LocalGateway
 ) -> None:
-    one, _ = run_turn(gateway, made, "c1", f"{ASK} First.")
-    two, _ = run_turn(gateway, made, "c1", f"{ASK} Second.")
+    one, _ = run_turn(gateway, world, "c1", f"{ASK} First.")
+    two, _ = run_turn(gateway, world, "c1", f"{ASK} Second.")
     title = {"system": "You are coming up with a succinct title for a coding session."}
     body = {"model": "auto", "max_tokens": 9, "messages": [user(ASK)], **title}
     aside = ask(gateway.url, "/v1/messages", body, {**CLAUDE, "x-claude-code-session-id": "c1"})
     assert aside.status == 200
     reply = score(gateway, conversation="c1", score=1, source="commit")
     assert reply.status == 200
-    ids = [one.own("decision-id"), two.own("decision-id")]
+    ids = [one.own_header("decision-id"), two.own_header("decision-id")]
     assert reply.json == {"turns": ids, "kept": True}
     found = learned(gateway)
     for answer, text in ((one, "First."), (two, "Second.")):
-        assert labels_of(found, f"{ASK} {text}") == {answer.own("target"): 1}
+        assert labels_of(found, f"{ASK} {text}") == {answer.own_header("target"): 1}
     assert ASK not in [query.prompt for query in found.dataset.queries]
     conversations = {
         query.conversation for query in found.dataset.queries if ASK in str(query.prompt)
@@ -136,32 +136,32 @@ def test_a_commit_is_credited_to_each_turn_of_its_conversation(
     assert len(conversations) == 1
 
 
-def test_a_thumb_is_of_one_turn(made: World, gateway: Served) -> None:
-    one, step = run_turn(gateway, made, "c2", f"{ASK} Third.")
-    two, _ = run_turn(gateway, made, "c2", f"{ASK} Fourth.")
+def test_a_thumb_is_of_one_turn(world: World, gateway: LocalGateway) -> None:
+    one, step = run_turn(gateway, world, "c2", f"{ASK} Third.")
+    two, _ = run_turn(gateway, world, "c2", f"{ASK} Fourth.")
     last = score(gateway, conversation="c2", turn="last", score=0)
-    assert last.json["turns"] == [two.own("decision-id")]
-    assert score(gateway, id=step.own("decision-id"), score=1).json["kept"]
+    assert last.json["turns"] == [two.own_header("decision-id")]
+    assert score(gateway, id=step.own_header("decision-id"), score=1).json["kept"]
     found = learned(gateway)
-    assert labels_of(found, f"{ASK} Third.") == {one.own("target"): 1}
-    assert labels_of(found, f"{ASK} Fourth.") == {two.own("target"): 0}
+    assert labels_of(found, f"{ASK} Third.") == {one.own_header("target"): 1}
+    assert labels_of(found, f"{ASK} Fourth.") == {two.own_header("target"): 0}
 
 
 def test_a_request_that_names_its_target_belongs_to_its_turn_and_moves_nothing(
-    made: World, gateway: Served
+    world: World, gateway: LocalGateway
 ) -> None:
-    first, step = run_turn(gateway, made, "c7", f"{ASK} Seventh.")
-    other = next(name for name in PRICES if name != first.own("target"))
+    first, step = run_turn(gateway, world, "c7", f"{ASK} Seventh.")
+    other = next(name for name in PRICES if name != first.own_header("target"))
     body = {"model": other, "max_tokens": 9, "messages": [user("Look around.")], "tools": [TOOL]}
     own = {**CLAUDE, "x-claude-code-session-id": "c7", "x-claude-code-agent-id": "a1"}
-    assert ask(gateway.url, "/v1/messages", body, own).own("reason") == "named"
+    assert ask(gateway.url, "/v1/messages", body, own).own_header("reason") == "named"
     *_, routed, helper = gateway.receipts
     assert helper.choice.session not in (None, routed.choice.session)
     assert helper.details["agent"]["parent"] == routed.choice.session
     assert gateway.gateway.sessions.last_state(helper.choice.session) is None
-    assert score(gateway, id=step.own("decision-id"), score=1).json["kept"]
+    assert score(gateway, id=step.own_header("decision-id"), score=1).json["kept"]
     url = gateway.gateway.receipts_url
-    turn = turns_by_request(url)[str(step.own("decision-id"))]
+    turn = turns_by_request(url)[str(step.own_header("decision-id"))]
     assert (turn.target, turn.why) == (None, "turns that several targets answered")
     calls = {one.session for one in sessions_since(url, 0.0)}
     assert routed.choice.session in calls
@@ -169,9 +169,9 @@ def test_a_request_that_names_its_target_belongs_to_its_turn_and_moves_nothing(
 
 
 def test_conversations_are_scored_by_their_own_key_and_by_admins(
-    made: World, gateway: Served
+    world: World, gateway: LocalGateway
 ) -> None:
-    run_turn(gateway, made, "c3", f"{ASK} Fifth.")
+    run_turn(gateway, world, "c3", f"{ASK} Fifth.")
     name = gateway.receipts[-1].choice.session
     for wrong in ({"conversation": "c3"}, {"conversation": name}):
         reply = score(gateway, "bob", score=1, **wrong)
@@ -182,7 +182,7 @@ def test_conversations_are_scored_by_their_own_key_and_by_admins(
         assert score(gateway, score=1, **odd).status == 400
 
 
-def test_a_header_names_a_conversation_of_any_client(gateway: Served) -> None:
+def test_a_header_names_a_conversation_of_any_client(gateway: LocalGateway) -> None:
     headers = {"authorization": "Bearer pr-ann", "x-session-id": "h1"}
     for text in ("What is a monad?", "And a functor?"):
         assert ask(gateway.url, body=chat(text=text), headers=headers).status == 200
@@ -192,9 +192,9 @@ def test_a_header_names_a_conversation_of_any_client(gateway: Served) -> None:
     assert len({c for prompt, c in rows.items() if "monad" in prompt or "functor" in prompt}) == 1
 
 
-def test_a_turn_is_kept_by_its_ask_and_its_last_answer(made: World, gateway: Served) -> None:
+def test_a_turn_is_kept_by_its_ask_and_its_last_answer(world: World, gateway: LocalGateway) -> None:
     reminder = "<system-reminder>\nKeep functions short.\n</system-reminder>"
-    first, last = run_turn(gateway, made, "c4", f"{reminder}\n{ASK} Sixth.")
+    first, last = run_turn(gateway, world, "c4", f"{reminder}\n{ASK} Sixth.")
     assert kept(gateway, first) is None
     found = kept(gateway, last)
     assert found is not None
@@ -205,7 +205,7 @@ def test_a_turn_is_kept_by_its_ask_and_its_last_answer(made: World, gateway: Ser
 
 @pytest.mark.skipif(not SAMPLES, reason=f"the samples are not at {FOLDER}")
 def test_what_is_learned_is_what_the_forecaster_encoded(
-    gateway: Served, monkeypatch: pytest.MonkeyPatch
+    gateway: LocalGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoded: list[Prompt] = []
     forecast = Forecaster.forecast
@@ -228,7 +228,7 @@ def test_what_is_learned_is_what_the_forecaster_encoded(
         before = len(encoded)
         reply = send_sample(gateway, value, number)
         if reply is not None and len(encoded) > before:
-            name = str(reply.own("decision-id"))
+            name = str(reply.own_header("decision-id"))
             assert score(gateway, id=name, score=1).status == 200
             kept(gateway, reply)
             prompts[name] = plain_prompt(encoded[-1])
@@ -252,7 +252,7 @@ def test_what_is_learned_is_what_the_forecaster_encoded(
             assert plain_prompt(query.prompt) == prompts[query.id]
 
 
-def send_sample(gateway: Served, value: Mapping[str, Any], number: int) -> Reply | None:
+def send_sample(gateway: LocalGateway, value: Mapping[str, Any], number: int) -> Reply | None:
     """The reply to a recorded request, in a conversation of its own; None where it is refused."""
     body = {**value["body"], "stream": False, "model": "auto"}
     named = {"x-session-id": f"sample-{number}", "authorization": "Bearer pr-ann"}
@@ -271,11 +271,11 @@ def drawn(name: str) -> tuple[SideQuestions, AnswerLabel]:
     return SideQuestions(id=name, at=1.0, propensity=chances, drawn=[*chances]), label
 
 
-def test_a_plain_client_with_tools_has_turns_too(made: World, gateway: Served) -> None:
+def test_a_plain_client_with_tools_has_turns_too(world: World, gateway: LocalGateway) -> None:
     tool = {"type": "function", "function": {"name": "weather", "parameters": {}}}
     headers = {"authorization": "Bearer pr-ann", "x-session-id": "h2"}
     turns = [user("Is it warm in Zürich?")]
-    answers(made, whole(called("call_h2")))
+    answers(world, json_reply(called("call_h2")))
     asked = {"model": "auto", "messages": turns, "tools": [tool]}
     first = ask(gateway.url, body=asked, headers=headers)
     call = {"id": "call_h2", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
@@ -286,5 +286,7 @@ def test_a_plain_client_with_tools_has_turns_too(made: World, gateway: Served) -
     found = kept(gateway, last)
     assert found is not None
     assert (found.is_turn, found.prompt) == (True, "Is it warm in Zürich?")
-    assert score(gateway, conversation="h2", score=1).json["turns"] == [first.own("decision-id")]
-    assert labels_of(learned(gateway), "Is it warm in Zürich?") == {first.own("target"): 1}
+    assert score(gateway, conversation="h2", score=1).json["turns"] == [
+        first.own_header("decision-id")
+    ]
+    assert labels_of(learned(gateway), "Is it warm in Zürich?") == {first.own_header("target"): 1}

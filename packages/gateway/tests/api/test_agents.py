@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 
 from packages.gateway.tests.api.bodies import completion
-from packages.gateway.tests.scripted_target import pool_of, whole
+from packages.gateway.tests.scripted_target import json_reply, pool_of
 from packages.gateway.tests.world import (
     CHEAP,
     HEADER,
     MIDDLE,
     PRICES,
-    Served,
+    LocalGateway,
     World,
     ask,
     chat,
+    make_world,
     user,
-    world,
 )
 from prefill_router_gateway.api.routed_calls import read_incoming
 from prefill_router_gateway.receipts import explain
@@ -54,14 +54,14 @@ CLAUDE = {"user-agent": "claude-cli/2.1.332", "x-claude-code-session-id": "s1"}
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("agents")
-    with world(folder, ROWS, settings=SETTINGS) as made:
-        yield made
+    with make_world(folder, ROWS, settings=SETTINGS) as world:
+        yield world
 
 
 def send(
-    gateway: Served, path: str, body: Mapping[str, Any], headers: Mapping[str, str]
+    gateway: LocalGateway, path: str, body: Mapping[str, Any], headers: Mapping[str, str]
 ) -> Receipt:
     """The receipt of a request that is answered."""
     reply = ask(gateway.url, path, {**body, "stream": False}, headers)
@@ -70,15 +70,15 @@ def send(
 
 
 @pytest.fixture(autouse=True)
-def _answers(made: World) -> None:
-    made.forget()
+def _answers(world: World) -> None:
+    world.forget()
     for name in PRICES:
-        made[name].then(*[whole(completion("done"))] * 40)
+        world[name].then(*[json_reply(completion("done"))] * 40)
 
 
 @pytest.mark.skipif(not SAMPLES, reason=f"the samples are not at {FOLDER}")
 def test_what_agents_send_is_scored_by_its_ask_and_kept_by_its_conversation(
-    gateway: Served,
+    gateway: LocalGateway,
 ) -> None:
     sessions: dict[str, set[str | None]] = {}
     for file in SAMPLES:
@@ -95,7 +95,7 @@ def test_what_agents_send_is_scored_by_its_ask_and_kept_by_its_conversation(
     assert len(set.union(*sessions.values())) == len(sessions)
 
 
-def test_a_receipt_says_who_asked_and_what_for(gateway: Served) -> None:
+def test_a_receipt_says_who_asked_and_what_for(gateway: LocalGateway) -> None:
     body = {"model": "auto", "max_tokens": 9, "messages": [user(f"{REMINDER}\n{ASK}")]}
     own = {
         "x-claude-code-agent-id": "a7",
@@ -121,14 +121,14 @@ def test_a_receipt_says_who_asked_and_what_for(gateway: Served) -> None:
     assert "asked by claude-code: a subagent's task" in explain(sub).sentences()
 
 
-def test_other_clients_are_read_as_before(gateway: Served) -> None:
+def test_other_clients_are_read_as_before(gateway: LocalGateway) -> None:
     receipt = send(gateway, "/v1/chat/completions", chat(text=f"{REMINDER}\n{ASK}"), {})
     assert receipt.prompt == f"{REMINDER}\n{ASK}"
     assert "agent" not in receipt.details
     assert receipt.choice.opening
 
 
-def test_the_output_of_tools_that_fail_is_counted(gateway: Served) -> None:
+def test_the_output_of_tools_that_fail_is_counted(gateway: LocalGateway) -> None:
     call = {"type": "tool_use", "id": "t", "name": "Bash", "input": {}}
     failed = {"type": "tool_result", "tool_use_id": "t", "content": "Exit code 1"}
     turns = [user(ASK), {"role": "assistant", "content": [call]}, user([failed])]
@@ -142,7 +142,7 @@ def test_the_output_of_tools_that_fail_is_counted(gateway: Served) -> None:
     assert "results of tools that failed in a row before it: 1" in explain(receipt).sentences()
 
 
-def test_a_receipt_says_what_a_cache_saves(gateway: Served) -> None:
+def test_a_receipt_says_what_a_cache_saves(gateway: LocalGateway) -> None:
     receipt = send(gateway, "/v1/chat/completions", chat(text=ASK), {})
     _, saved, seconds = receipt.details["cache"][CHEAP]
     assert (saved, seconds) == (pytest.approx((0.125 - 0.01) / 1e6), 300.0)
@@ -165,7 +165,7 @@ def test_a_request_says_for_how_long_it_is_cached(ttl: dict[str, str], mark: str
     assert incoming.question.cache_mark == mark
 
 
-def test_a_task_whose_tools_fail_goes_to_a_stronger_target_once(gateway: Served) -> None:
+def test_a_task_whose_tools_fail_goes_to_a_stronger_target_once(gateway: LocalGateway) -> None:
     own = {**CLAUDE, "x-claude-code-session-id": "s9"}
     tool = {"name": "Bash", "input_schema": {"type": "object"}}
     turns: list[dict[str, Any]] = [user(ASK)]
@@ -194,17 +194,17 @@ def test_a_task_whose_tools_fail_goes_to_a_stronger_target_once(gateway: Served)
 
 
 def test_a_target_that_cannot_read_anothers_state_passes_the_request_on(
-    made: World, gateway: Served
+    world: World, gateway: LocalGateway
 ) -> None:
     thought = {"type": "thinking", "thinking": "", "signature": "c2ln"}
     said = {"type": "text", "text": "It is the tax rule."}
     turns = [user(ASK), {"role": "assistant", "content": [thought, said]}, user("And on Sundays?")]
     body = {"model": "auto", "max_tokens": 9, "messages": turns}
     told = {"message": "messages.1.content.0: Invalid `signature` in `thinking` block"}
-    refusal = whole({"type": "error", "error": told}, status=400)
+    refusal = json_reply({"type": "error", "error": told}, status=400)
     first = send(gateway, "/v1/messages", body, {**CLAUDE, "x-claude-code-session-id": "s7"})
-    made[first.choice.target].forget()
-    made[first.choice.target].then(refusal)
+    world[first.choice.target].forget()
+    world[first.choice.target].then(refusal)
     other = {**CLAUDE, "x-claude-code-session-id": "s8"}  # whose target isn't known
     receipt = send(gateway, "/v1/messages", body, other)
     assert [a.end for a in receipt.outcome.attempts] == ["unsupported", "answered"]
@@ -212,7 +212,7 @@ def test_a_target_that_cannot_read_anothers_state_passes_the_request_on(
     assert (again.choice.reason, again.choice.target) == ("state", receipt.outcome.target)
 
 
-def test_each_kind_of_requests_is_routed_by_its_own_settings(gateway: Served) -> None:
+def test_each_kind_of_requests_is_routed_by_its_own_settings(gateway: LocalGateway) -> None:
     title = "You are coming up with a succinct title for a coding session."
     body = {"model": "auto", "max_tokens": 9, "messages": [user(ASK)]}
     main = send(gateway, "/v1/messages", body, CLAUDE)

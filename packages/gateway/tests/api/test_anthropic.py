@@ -20,18 +20,18 @@ from packages.gateway.tests.api.bodies import (
     message,
     more,
 )
-from packages.gateway.tests.scripted_target import DONE, ERROR, chunked, event, whole
-from packages.gateway.tests.sdk_clients import Sent, anthropic_client
+from packages.gateway.tests.scripted_target import DONE, ERROR, chunked_reply, event, json_reply
+from packages.gateway.tests.sdk_clients import RequestRecorder, anthropic_client
 from packages.gateway.tests.world import (
     CHEAP,
-    DEAR,
+    EXPENSIVE,
     HEADER,
     MIDDLE,
     PRICES,
-    Served,
+    LocalGateway,
     World,
+    make_world,
     user,
-    world,
 )
 from prefill_router_gateway.receipts import explain
 
@@ -44,35 +44,39 @@ FAST = {
     "streams": {"keep_alive_seconds": 0.05},
     "agents": {"marks": {"ours": {"volatile": ["x-ours:"]}}},
 }
-DIALECTS = {CHEAP: "openai", MIDDLE: "deepseek", DEAR: "anthropic"}
+DIALECTS = {CHEAP: "openai", MIDDLE: "deepseek", EXPENSIVE: "anthropic"}
 SAY: list[Any] = [user("What is six times seven?")]
 TOOL: Any = {"name": "weather", "input_schema": {"type": "object"}}
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("anthropic")
-    with world(folder, ROWS, dialects=DIALECTS, settings=FAST) as made:
-        yield made
+    with make_world(folder, ROWS, dialects=DIALECTS, settings=FAST) as world:
+        yield world
 
 
 @pytest.fixture(autouse=True)
-def _fresh(made: World) -> None:
-    made.forget()
+def _fresh(world: World) -> None:
+    world.forget()
 
 
 @pytest.fixture
-def claude(gateway: Served, sent: Sent) -> Iterator[anthropic.Anthropic]:
+def claude(gateway: LocalGateway, recorder: RequestRecorder) -> Iterator[anthropic.Anthropic]:
     own = {HEADER + "lam": "0"}
-    with anthropic_client(gateway.url, sent, default_headers=own) as client:
+    with anthropic_client(gateway.url, recorder, default_headers=own) as client:
         yield client
 
 
-def test_a_request_of_claude_code(made: World, gateway: Served) -> None:
-    made[CHEAP].then(chunked([*SAID, COUNTS, DONE]))
+def test_a_request_of_claude_code(world: World, gateway: LocalGateway) -> None:
+    world[CHEAP].then(chunked_reply([*SAID, COUNTS, DONE]))
     reply = gateway.ask("/v1/messages?beta=true", CLAUDE_CODE, lam="0")
-    assert (reply.status, reply.own("target"), reply.own("translated")) == (200, CHEAP, "chat")
-    got = made[CHEAP].got
+    assert (reply.status, reply.own_header("target"), reply.own_header("translated")) == (
+        200,
+        CHEAP,
+        "chat",
+    )
+    got = world[CHEAP].request
     assert got.path == "/v1/chat/completions"
     assert not [name for name in got.headers if name.startswith("anthropic")]
     assert got.json == {
@@ -122,12 +126,12 @@ def test_a_request_of_claude_code(made: World, gateway: Served) -> None:
     assert receipt.choice.session is not None
 
 
-def test_a_whole_answer(made: World, gateway: Served, claude: anthropic.Anthropic) -> None:
-    made[MIDDLE].then(whole(completion()))
+def test_a_whole_answer(world: World, gateway: LocalGateway, claude: anthropic.Anthropic) -> None:
+    world[MIDDLE].then(json_reply(completion()))
     raw = claude.messages.with_raw_response.create(
         model=MIDDLE, max_tokens=9, messages=SAY, extra_headers={"anthropic-beta": "x"}
     )
-    assert made[MIDDLE].got.json == {"model": MIDDLE, "max_tokens": 9, "messages": SAY}
+    assert world[MIDDLE].request.json == {"model": MIDDLE, "max_tokens": 9, "messages": SAY}
     assert raw.http_response.json() == {
         "id": "chatcmpl-1",
         "type": "message",
@@ -149,9 +153,9 @@ def test_a_whole_answer(made: World, gateway: Served, claude: anthropic.Anthropi
 
 
 def test_a_tool_is_called_and_its_result_goes_back(
-    made: World, gateway: Served, claude: anthropic.Anthropic
+    world: World, gateway: LocalGateway, claude: anthropic.Anthropic
 ) -> None:
-    made[CHEAP].then(whole(called()), whole(completion()))
+    world[CHEAP].then(json_reply(called()), json_reply(completion()))
     answer = claude.messages.create(model="auto", max_tokens=9, messages=SAY, tools=[TOOL])
     (block,) = answer.content
     assert (answer.stop_reason, block.type) == ("tool_use", "tool_use")
@@ -166,7 +170,7 @@ def test_a_tool_is_called_and_its_result_goes_back(
         tools=[TOOL],
         extra_headers={HEADER + "lam": "1"},
     )
-    assert made.asked() == [CHEAP, CHEAP]
+    assert world.requested_targets() == [CHEAP, CHEAP]
     assert gateway.receipts[-1].choice.reason == "tool_loop"
 
 
@@ -180,44 +184,44 @@ def test_a_tool_is_called_and_its_result_goes_back(
         ("tomorrow", "end_turn"),
     ],
 )
-def test_stop_reasons(made: World, claude: anthropic.Anthropic, finish: str, stop: str) -> None:
+def test_stop_reasons(world: World, claude: anthropic.Anthropic, finish: str, stop: str) -> None:
     events = [chunk(delta={"content": "4"}), chunk(finish_reason=finish), DONE]
-    made[CHEAP].then(whole(completion(finish=finish)), chunked(events))
+    world[CHEAP].then(json_reply(completion(finish=finish)), chunked_reply(events))
     assert claude.messages.create(model="auto", max_tokens=9, messages=SAY).stop_reason == stop
     with claude.messages.stream(model="auto", max_tokens=9, messages=SAY) as stream:
         assert stream.get_final_message().stop_reason == stop
 
 
 def test_a_call_that_the_limit_cut_off_ends_with_max_tokens(
-    made: World, claude: anthropic.Anthropic
+    world: World, claude: anthropic.Anthropic
 ) -> None:
     whole_and_cut = [begun("a", '{"place": "Bern"}'), begun("b", '{"place', 1)]
     answer = completion("Let me see.", finish="length", tool_calls=whole_and_cut)
-    made[CHEAP].then(whole(answer), chunked(calls(*whole_and_cut, finish="length")))
+    world[CHEAP].then(json_reply(answer), chunked_reply(calls(*whole_and_cut, finish="length")))
     first = claude.messages.create(model="auto", max_tokens=9, messages=SAY, tools=[TOOL])
     assert [block.type for block in first.content] == ["text", "tool_use"]
     assert first.content[1].model_dump()["input"] == {"place": "Bern"}
     with claude.messages.stream(model="auto", max_tokens=9, messages=SAY, tools=[TOOL]) as stream:
         second = stream.get_final_message()
     assert first.stop_reason == second.stop_reason == "max_tokens"
-    assert made.asked() == [CHEAP, CHEAP]
+    assert world.requested_targets() == [CHEAP, CHEAP]
 
 
-def test_a_refusal_is_text(made: World, claude: anthropic.Anthropic) -> None:
-    made[CHEAP].then(whole(completion(None, refusal="I can't.")))
+def test_a_refusal_is_text(world: World, claude: anthropic.Anthropic) -> None:
+    world[CHEAP].then(json_reply(completion(None, refusal="I can't.")))
     answer = claude.messages.create(model="auto", max_tokens=9, messages=SAY)
     assert answer.stop_reason == "refusal"
     assert [block.model_dump()["text"] for block in answer.content] == ["I can't."]
 
 
 def test_too_long_a_prompt_is_refused_in_the_words_that_clients_look_for(
-    made: World, claude: anthropic.Anthropic
+    world: World, claude: anthropic.Anthropic
 ) -> None:
     said = "This model's maximum context length is 8192 tokens"
     error = {"message": said, "code": "context_length_exceeded"}
     for name in (CHEAP, MIDDLE):
-        made[name].then(*[whole({"error": error}, status=400)] * 2)
-    exclude = {HEADER + "exclude": DEAR}
+        world[name].then(*[json_reply({"error": error}, status=400)] * 2)
+    exclude = {HEADER + "exclude": EXPENSIVE}
     with pytest.raises(anthropic.BadRequestError, match=f"prompt is too long: {said}"):
         claude.messages.create(model="auto", max_tokens=9, messages=SAY, extra_headers=exclude)
 
@@ -245,9 +249,9 @@ TWO = [{"place": "Bern"}, {"place": "Zürich"}]
     ],
 )
 def test_a_stream_of_tool_calls(
-    made: World, claude: anthropic.Anthropic, deltas: list[Any]
+    world: World, claude: anthropic.Anthropic, deltas: list[Any]
 ) -> None:
-    made[CHEAP].then(chunked([*SAID[:3], *calls(*deltas)]))
+    world[CHEAP].then(chunked_reply([*SAID[:3], *calls(*deltas)]))
     with claude.messages.stream(model="auto", max_tokens=9, messages=SAY, tools=[TOOL]) as stream:
         answer = stream.get_final_message()
     found = [block for block in answer.content if block.type == "tool_use"]
@@ -258,8 +262,8 @@ def test_a_stream_of_tool_calls(
     assert (answer.usage.input_tokens, answer.usage.cache_read_input_tokens) == (7, 2)
 
 
-def test_a_tool_without_arguments(made: World, claude: anthropic.Anthropic) -> None:
-    made[CHEAP].then(chunked(calls(begun("a"))))
+def test_a_tool_without_arguments(world: World, claude: anthropic.Anthropic) -> None:
+    world[CHEAP].then(chunked_reply(calls(begun("a"))))
     with claude.messages.stream(model="auto", max_tokens=9, messages=SAY, tools=[TOOL]) as stream:
         (block,) = stream.get_final_message().content
     assert block.type == "tool_use"
@@ -277,9 +281,9 @@ def test_a_tool_without_arguments(made: World, claude: anthropic.Anthropic) -> N
     ],
 )
 def test_broken_calls_in_a_stream_end_it_with_an_error(
-    made: World, gateway: Served, deltas: list[Any], why: str
+    world: World, gateway: LocalGateway, deltas: list[Any], why: str
 ) -> None:
-    made[CHEAP].then(chunked(calls(*deltas)))
+    world[CHEAP].then(chunked_reply(calls(*deltas)))
     body = {"model": CHEAP, "max_tokens": 9, "messages": SAY, "tools": [TOOL], "stream": True}
     reply = gateway.ask("/v1/messages", body)
     last = reply.body.decode().strip().split("\n\n")[-1]
@@ -300,17 +304,17 @@ def test_broken_calls_in_a_stream_end_it_with_an_error(
     ],
 )
 def test_answers_that_cannot_be_read_are_failures_of_the_target(
-    made: World, gateway: Served, claude: anthropic.Anthropic, broken: Any
+    world: World, gateway: LocalGateway, claude: anthropic.Anthropic, broken: Any
 ) -> None:
-    made[CHEAP].then(whole(broken))
+    world[CHEAP].then(json_reply(broken))
     answer = claude.messages.with_raw_response.create(model="auto", max_tokens=9, messages=SAY)
     assert answer.headers[HEADER + "target"] == MIDDLE
     assert gateway.receipts[-1].outcome.attempts[0].end == "malformed"
 
 
-def test_errors(made: World, gateway: Served, claude: anthropic.Anthropic) -> None:
+def test_errors(world: World, gateway: LocalGateway, claude: anthropic.Anthropic) -> None:
     told = {"message": "stop is no list", "type": "invalid_request_error", "param": None}
-    made[CHEAP].then(whole({"error": told}, status=400, headers="x-request-id: theirs\r\n"))
+    world[CHEAP].then(json_reply({"error": told}, status=400, headers="x-request-id: theirs\r\n"))
     with pytest.raises(anthropic.BadRequestError, match="stop is no list") as caught:
         claude.messages.create(model="auto", max_tokens=9, messages=SAY)
     assert caught.value.body == {
@@ -318,17 +322,17 @@ def test_errors(made: World, gateway: Served, claude: anthropic.Anthropic) -> No
         "error": {"type": "invalid_request_error", "message": "stop is no list"},
     }
     assert caught.value.response.headers["x-request-id"] == "theirs"
-    made[CHEAP].then(whole(ERROR, status=500))
+    world[CHEAP].then(json_reply(ERROR, status=500))
     with pytest.raises(anthropic.APIStatusError, match="no target answered"):
         claude.messages.create(model=CHEAP, max_tokens=9, messages=SAY)
     failing = {"error": {"message": "out of memory", "code": 500}}
-    made[CHEAP].then(chunked([*SAID[:4], event(failing)]))
+    world[CHEAP].then(chunked_reply([*SAID[:4], event(failing)]))
     with (
         pytest.raises(anthropic.APIStatusError, match="out of memory"),
         claude.messages.stream(model=CHEAP, max_tokens=9, messages=SAY) as stream,
     ):
         stream.until_done()
-    made[CHEAP].then(chunked(SAID[:4], end=False))
+    world[CHEAP].then(chunked_reply(SAID[:4], end=False))
     with (
         pytest.raises(anthropic.APIStatusError, match="the answer ends here, unfinished"),
         claude.messages.stream(model=CHEAP, max_tokens=9, messages=SAY) as stream,
@@ -338,9 +342,9 @@ def test_errors(made: World, gateway: Served, claude: anthropic.Anthropic) -> No
 
 
 def test_what_a_chat_cannot_say_goes_to_who_speaks_anthropics(
-    made: World, claude: anthropic.Anthropic
+    world: World, claude: anthropic.Anthropic
 ) -> None:
-    made[DEAR].then(whole(message()))
+    world[EXPENSIVE].then(json_reply(message()))
     asked: dict[str, Any] = {
         "model": "auto",
         "max_tokens": 4000,
@@ -348,30 +352,30 @@ def test_what_a_chat_cannot_say_goes_to_who_speaks_anthropics(
         "extra_body": {"top_k": 5},
     }
     raw = claude.messages.with_raw_response.create(**asked)
-    assert raw.headers[HEADER + "target"] == DEAR
+    assert raw.headers[HEADER + "target"] == EXPENSIVE
     assert HEADER + "translated" not in raw.headers
-    assert made[DEAR].got.json["top_k"] == 5
-    only = {HEADER + "exclude": DEAR}
+    assert world[EXPENSIVE].request.json["top_k"] == 5
+    only = {HEADER + "exclude": EXPENSIVE}
     with pytest.raises(anthropic.BadRequestError, match="a chat can't say top_k"):
         claude.messages.create(**asked, extra_headers=only)
     source: Any = {"type": "text", "media_type": "text/plain", "data": "a"}
     content = [{"type": "document", "source": source}]
     with pytest.raises(anthropic.BadRequestError, match=r"messages\[0\].content\[0\]: document"):
         claude.messages.create(model=MIDDLE, max_tokens=9, messages=[user(content)])
-    assert made.asked() == [DEAR]
+    assert world.requested_targets() == [EXPENSIVE]
 
 
 def test_hints_are_sent_to_who_knows_them_and_left_out_for_a_chat(
-    made: World, gateway: Served, claude: anthropic.Anthropic
+    world: World, gateway: LocalGateway, claude: anthropic.Anthropic
 ) -> None:
     thinking: Any = {"type": "enabled", "budget_tokens": 2000}
     asked: dict[str, Any] = {"max_tokens": 4000, "messages": SAY, "thinking": thinking}
-    made[DEAR].then(whole(message()))
-    claude.messages.create(model=DEAR, **asked)
-    assert made[DEAR].got.json["thinking"] == thinking
-    made[CHEAP].then(whole(completion("42")))
+    world[EXPENSIVE].then(json_reply(message()))
+    claude.messages.create(model=EXPENSIVE, **asked)
+    assert world[EXPENSIVE].request.json["thinking"] == thinking
+    world[CHEAP].then(json_reply(completion("42")))
     claude.messages.create(model="auto", **asked)
-    assert "thinking" not in made[CHEAP].got.json
+    assert "thinking" not in world[CHEAP].request.json
     to_anthropic, to_chat = gateway.receipts[-2:]
     assert "left_out" not in to_anthropic.details
     assert to_chat.details["left_out"] == ["thinking"]
@@ -401,11 +405,11 @@ def test_hints_are_sent_to_who_knows_them_and_left_out_for_a_chat(
     ],
 )
 def test_a_chat_that_accepts_thinking_is_told_of_it(
-    made: World, gateway: Served, given: dict[str, Any], fields: dict[str, Any]
+    world: World, gateway: LocalGateway, given: dict[str, Any], fields: dict[str, Any]
 ) -> None:
     body = {"model": MIDDLE, "max_tokens": 4000, "messages": SAY, "context_management": {}, **given}
     assert gateway.ask("/v1/messages", body).status == 200
-    sent = made[MIDDLE].got.json
+    sent = world[MIDDLE].request.json
     assert {n: sent[n] for n in ("thinking", "reasoning_effort") if n in sent} == fields
     receipt = gateway.receipts[-1]
     assert receipt.details["left_out"] == ["context_management"]
@@ -414,39 +418,39 @@ def test_a_chat_that_accepts_thinking_is_told_of_it(
     assert (told in explain(receipt).sentences()) == bool(fields)
 
 
-def test_a_hint_that_a_target_refuses_is_left_out(made: World, gateway: Served) -> None:
+def test_a_hint_that_a_target_refuses_is_left_out(world: World, gateway: LocalGateway) -> None:
     error = {"message": "Unsupported value: 'reasoning_effort' does not support 'xhigh'."}
 
     def ask(effort: str) -> dict[str, Any]:
         body = {"model": MIDDLE, "max_tokens": 9, "messages": SAY}
         reply = gateway.ask("/v1/messages", {**body, "output_config": {"effort": effort}})
         assert reply.status == 200
-        return {"retries": reply.own("retries"), **gateway.receipts[-1].details}
+        return {"retries": reply.own_header("retries"), **gateway.receipts[-1].details}
 
-    made[MIDDLE].then(whole({"error": error}, status=400))
+    world[MIDDLE].then(json_reply({"error": error}, status=400))
     refused, remembered, other = ask("xhigh"), ask("xhigh"), ask("low")
     assert (refused["retries"], remembered["retries"], other["retries"]) == ("1", "0", "0")
     for details in (refused, remembered):
         assert details["left_out"] == ["output_config.effort"]
         assert "sent_hints" not in details
     assert other["sent_hints"]["reasoning_effort"] == "low"
-    sent = [got.json.get("reasoning_effort") for got in made[MIDDLE].requests]
+    sent = [got.json.get("reasoning_effort") for got in world[MIDDLE].requests]
     assert sent == ["xhigh", None, None, "low"]
 
 
 def test_a_line_that_the_settings_call_volatile_is_not_translated(
-    made: World, gateway: Served
+    world: World, gateway: LocalGateway
 ) -> None:
     body = {"model": CHEAP, "max_tokens": 9, "messages": SAY, "system": "x-ours: 7f\nBe brief."}
     gateway.ask("/v1/messages", body)
     asked = {"model": CHEAP, "instructions": "x-ours: 8a\nBe brief.", "input": SAY}
     gateway.ask("/v1/responses", {**asked, "model": MIDDLE})  # of the dialect deepseek
     for name in (CHEAP, MIDDLE):
-        first = made[name].got.json["messages"][0]
+        first = world[name].request.json["messages"][0]
         assert first == {"role": "system", "content": "Be brief."}
 
 
-def test_what_is_nested_too_deeply_is_refused(gateway: Served) -> None:
+def test_what_is_nested_too_deeply_is_refused(gateway: LocalGateway) -> None:
     found = set()
     for depth in (100, *range(900, 1000, 4)):  # the interpreter's limit is among these
         schema = '{"a":' * depth + "1" + "}" * depth
@@ -463,13 +467,15 @@ MESSAGE_EVENTS = [
 ]
 
 
-@pytest.mark.parametrize("target", [CHEAP, DEAR])
+@pytest.mark.parametrize("target", [CHEAP, EXPENSIVE])
 def test_the_sdk_waits_for_a_silent_target(
-    made: World, gateway: Served, claude: anthropic.Anthropic, target: str
+    world: World, gateway: LocalGateway, claude: anthropic.Anthropic, target: str
 ) -> None:
     goes_on = threading.Event()
     native = [b"event: %b\n" % e["type"].encode() + event(e) for e in MESSAGE_EVENTS]  # type: ignore[attr-defined]
-    made[target].then([goes_on, *chunked([*SAID, COUNTS, DONE] if target == CHEAP else native)])
+    world[target].then(
+        [goes_on, *chunked_reply([*SAID, COUNTS, DONE] if target == CHEAP else native)]
+    )
     with claude.messages.with_streaming_response.create(
         model=target, max_tokens=9, messages=SAY, stream=True
     ) as raw:  # it has headers before there is an answer
@@ -482,17 +488,20 @@ def test_the_sdk_waits_for_a_silent_target(
 
 
 def test_who_speaks_anthropics_gets_the_bytes(
-    made: World, claude: anthropic.Anthropic, sent: Sent
+    world: World, claude: anthropic.Anthropic, recorder: RequestRecorder
 ) -> None:
-    made[DEAR].then(whole(message()))
-    claude.messages.create(model=DEAR, max_tokens=9, messages=SAY)
-    assert (made[DEAR].got.path, made[DEAR].got.body) == ("/v1/messages", sent.body)
+    world[EXPENSIVE].then(json_reply(message()))
+    claude.messages.create(model=EXPENSIVE, max_tokens=9, messages=SAY)
+    assert (world[EXPENSIVE].request.path, world[EXPENSIVE].request.body) == (
+        "/v1/messages",
+        recorder.body,
+    )
 
 
 def test_tokens_are_counted_by_who_speaks_anthropics_and_otherwise_estimated(
-    made: World, claude: anthropic.Anthropic, gateway: Served
+    world: World, claude: anthropic.Anthropic, gateway: LocalGateway
 ) -> None:
-    made[DEAR].then(whole({"input_tokens": 11}))
+    world[EXPENSIVE].then(json_reply({"input_tokens": 11}))
     assert claude.messages.count_tokens(model="auto", messages=SAY).input_tokens == 11
     receipts = len(gateway.receipts)
     counting = claude.messages.with_raw_response
@@ -501,13 +510,15 @@ def test_tokens_are_counted_by_who_speaks_anthropics_and_otherwise_estimated(
         assert raw.headers[HEADER + "estimated"] == "input_tokens"
         assert raw.headers[HEADER + "target"] == CHEAP
         assert 400 <= raw.parse().input_tokens <= 600  # 2,000 bytes
-    assert made.asked() == [DEAR]
+    assert world.requested_targets() == [EXPENSIVE]
     assert len(gateway.receipts) == receipts
 
 
-def test_reasoning_is_left_out_and_keeps_the_client_waiting(made: World, gateway: Served) -> None:
+def test_reasoning_is_left_out_and_keeps_the_client_waiting(
+    world: World, gateway: LocalGateway
+) -> None:
     thought = chunk(delta={"reasoning_content": "secret"})
-    made[CHEAP].then(chunked([thought, thought, *SAID, DONE]))
+    world[CHEAP].then(chunked_reply([thought, thought, *SAID, DONE]))
     body = {"model": CHEAP, "max_tokens": 9, "messages": SAY, "stream": True}
     reply = gateway.ask("/v1/messages", body).body
     assert b"secret" not in reply

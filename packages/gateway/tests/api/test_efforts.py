@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from packages.gateway.tests.api.bodies import message, response
-from packages.gateway.tests.scripted_target import ERROR, whole
+from packages.gateway.tests.scripted_target import ERROR, json_reply
 from packages.gateway.tests.server_process import complexity_router
-from packages.gateway.tests.world import Served, World, chat, served, user, world
+from packages.gateway.tests.world import LocalGateway, World, chat, make_world, serve_world, user
 from prefill_router.endpoints import read_effort
 from prefill_router.targets import pool_from_dict
 from prefill_router_gateway.api.requested_targets import allowed_targets
@@ -26,43 +26,47 @@ FAST = {"failures": {"retries": 0, "backoff_seconds": 0, "breaker_failures": 2}}
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("efforts")
     rows = [{"name": name, **row} for name, row in ROWS.items()]
     pool = pool_from_dict({"targets": rows}, source="pool")
     complexity_router(200, pool).save(folder / "router")
     dialects = {"claude": "anthropic"}
-    with world(folder, ROWS, settings=FAST, dialects=dialects, router=folder / "router") as made:
-        yield made
+    with make_world(
+        folder, ROWS, settings=FAST, dialects=dialects, router=folder / "router"
+    ) as world:
+        yield world
 
 
 @pytest.fixture
-def gateway(made: World) -> Iterator[Served]:
-    made.forget()
-    with served(made) as gateway:
+def gateway(world: World) -> Iterator[LocalGateway]:
+    world.forget()
+    with serve_world(world) as gateway:
         yield gateway
 
 
-def sent_effort(made: World) -> Any:
-    return made["large"].requests[-1].json.get("reasoning_effort")
+def sent_effort(world: World) -> Any:
+    return world["large"].requests[-1].json.get("reasoning_effort")
 
 
-def test_a_routed_request_gets_the_effort_of_its_target(made: World, gateway: Served) -> None:
+def test_a_routed_request_gets_the_effort_of_its_target(
+    world: World, gateway: LocalGateway
+) -> None:
     """The router's effort replaces the client's; all other fields keep their bytes."""
     given = chat(reasoning_effort="medium", top_p=0.10, seed=7)
     reply = gateway.ask(body=given, allow="large:high")
-    assert reply.own("target") == "large:high"
-    got = made["large"].got
+    assert reply.own_header("target") == "large:high"
+    got = world["large"].request
     assert got.json == {**given, "model": "large", "reasoning_effort": "high"}
     assert b'"top_p": 0.1' in got.body or b'"top_p":0.1' in got.body
     assert gateway.receipts[-1].outcome.target == "large:high"
 
 
-def test_who_names_a_pair_gets_its_effort(made: World, gateway: Served) -> None:
+def test_who_names_a_pair_gets_its_effort(world: World, gateway: LocalGateway) -> None:
     """An agent that always sends an effort of its own can be set to another."""
     for fields in ({}, {"reasoning_effort": "high"}, {"reasoning_effort": None}):
         gateway.ask(body=chat("large:low", **fields))
-        assert sent_effort(made) == "low"
+        assert sent_effort(world) == "low"
 
 
 @pytest.mark.parametrize(
@@ -85,26 +89,26 @@ def test_the_effort_that_a_chat_asks_for(fields: dict[str, Any], effort: str | N
     assert read_effort("chat", fields) == effort
 
 
-def test_a_ban_of_all_efforts_is_kept(gateway: Served) -> None:
+def test_a_ban_of_all_efforts_is_kept(gateway: LocalGateway) -> None:
     reply = gateway.ask(body=chat("large"), allow="small")
     assert reply.status == 400
     assert "have no target in common" in reply.error["message"]
 
 
-def test_openrouters_list_knows_the_model(made: World, gateway: Served) -> None:
+def test_openrouters_list_knows_the_model(world: World, gateway: LocalGateway) -> None:
     body = chat("large", models=["large", "small"], reasoning_effort="high")
-    assert gateway.ask(body=body).own("target") == "large:high"
-    assert sent_effort(made) == "high"
+    assert gateway.ask(body=body).own_header("target") == "large:high"
+    assert sent_effort(world) == "high"
 
 
-def test_a_model_is_named_without_its_effort(made: World, gateway: Served) -> None:
+def test_a_model_is_named_without_its_effort(world: World, gateway: LocalGateway) -> None:
     asked = gateway.ask(body=chat("large", reasoning_effort="low"))
-    assert (asked.own("target"), asked.own("reason")) == ("large:low", "named")
+    assert (asked.own_header("target"), asked.own_header("reason")) == ("large:low", "named")
     routed = gateway.ask(body=chat("large"), lam="1")
-    assert routed.own("target") in ("large:low", "large:high")
-    assert sent_effort(made) == str(routed.own("target")).partition(":")[2]
+    assert routed.own_header("target") in ("large:low", "large:high")
+    assert sent_effort(world) == str(routed.own_header("target")).partition(":")[2]
     other = gateway.ask(body=chat("large", reasoning_effort="xhigh"))  # which isn't in the pool
-    assert str(other.own("target")).startswith("large:")
+    assert str(other.own_header("target")).startswith("large:")
     listed = [row["id"] for row in gateway.ask("/v1/models").json["data"]]
     assert {"large", "large:low", "large:high", "claude", "small"} <= set(listed)
 
@@ -117,20 +121,20 @@ def test_a_key_may_name_the_model() -> None:
     assert allowed_targets(None, pool) is None
 
 
-def test_headers_may_name_the_model(gateway: Served) -> None:
-    assert gateway.ask(body=chat(), exclude="large,claude").own("target") == "small"
-    assert str(gateway.ask(body=chat(), allow="large").own("target")).startswith("large:")
+def test_headers_may_name_the_model(gateway: LocalGateway) -> None:
+    assert gateway.ask(body=chat(), exclude="large,claude").own_header("target") == "small"
+    assert str(gateway.ask(body=chat(), allow="large").own_header("target")).startswith("large:")
 
 
-def test_a_response_says_it_in_its_own_field(made: World, gateway: Served) -> None:
-    made["large"].then(whole(response("resp_1")))
+def test_a_response_says_it_in_its_own_field(world: World, gateway: LocalGateway) -> None:
+    world["large"].then(json_reply(response("resp_1")))
     body = {"model": "auto", "input": "hi", "reasoning": {"effort": "medium", "summary": "auto"}}
     gateway.ask("/v1/responses", body, allow="large:high")
-    got = made["large"].got.json
+    got = world["large"].request.json
     assert got["reasoning"] == {"summary": "auto", "effort": "high"}
 
 
-def test_a_message_says_it_in_its_own_fields(made: World, gateway: Served) -> None:
+def test_a_message_says_it_in_its_own_fields(world: World, gateway: LocalGateway) -> None:
     body = {
         "model": "auto",
         "max_tokens": 4000,
@@ -143,9 +147,9 @@ def test_a_message_says_it_in_its_own_fields(made: World, gateway: Served) -> No
         ("max", {"type": "adaptive"}, {"format": {"type": "text"}, "effort": "max"}),
         ("none", {"type": "disabled"}, {"format": {"type": "text"}}),
     ):
-        made["claude"].then(whole(message({"type": "text", "text": "42"})))
+        world["claude"].then(json_reply(message({"type": "text", "text": "42"})))
         gateway.ask("/v1/messages", body, allow=f"claude:{name}")
-        got = made["claude"].requests[-1].json
+        got = world["claude"].requests[-1].json
         assert (got["thinking"], got["output_config"]) == (thinking, config)
         assert ("temperature" in got) == (name == "none")  # Claude refuses it while it thinks
 
@@ -161,7 +165,7 @@ def test_a_budget_fits_the_clients_limit(most: int, budget: int | None) -> None:
     assert sent["type"] == ("disabled" if budget is None else "enabled")
 
 
-def test_a_message_for_a_chat_target_is_translated(made: World, gateway: Served) -> None:
+def test_a_message_for_a_chat_target_is_translated(world: World, gateway: LocalGateway) -> None:
     body = {
         "model": "auto",
         "max_tokens": 400,
@@ -170,19 +174,19 @@ def test_a_message_for_a_chat_target_is_translated(made: World, gateway: Served)
     }
     reply = gateway.ask("/v1/messages", body, allow="large:low")
     assert reply.status == 200
-    assert sent_effort(made) == "low"
-    assert "thinking" not in made["large"].got.json
+    assert sent_effort(world) == "low"
+    assert "thinking" not in world["large"].request.json
 
 
-def test_efforts_share_a_breaker_and_fail_together(made: World, gateway: Served) -> None:
+def test_efforts_share_a_breaker_and_fail_together(world: World, gateway: LocalGateway) -> None:
     """A model that is down is called once, not once for each of its efforts."""
-    made["large"].usual, usual = whole(ERROR, status=500), made["large"].usual
+    world["large"].usual, usual = json_reply(ERROR, status=500), world["large"].usual
     try:
         for _ in range(2):
             reply = gateway.ask(body=chat(), exclude="claude", lam="1")
-            assert reply.own("target") == "small"
+            assert reply.own_header("target") == "small"
     finally:
-        made["large"].usual = usual
-    assert len(made["large"].requests) == 2
+        world["large"].usual = usual
+    assert len(world["large"].requests) == 2
     states = {n: gateway.gateway.breakers.state(n) for n in ("large:low", "large:high", "small")}
     assert states == {"large:low": "open", "large:high": "open", "small": "closed"}

@@ -9,19 +9,19 @@ import pytest
 from openai import BadRequestError
 
 from packages.gateway.tests.api.bodies import COUNTS, SAID, completion, response, response_events
-from packages.gateway.tests.scripted_target import DONE, chunked, event, whole
-from packages.gateway.tests.sdk_clients import Sent
+from packages.gateway.tests.scripted_target import DONE, chunked_reply, event, json_reply
+from packages.gateway.tests.sdk_clients import RequestRecorder
 from packages.gateway.tests.world import (
     CHEAP,
-    DEAR,
+    EXPENSIVE,
     HEADER,
     MIDDLE,
     PRICES,
-    Served,
+    LocalGateway,
     World,
     ask,
+    make_world,
     user,
-    world,
 )
 
 pytestmark = pytest.mark.slow
@@ -30,7 +30,7 @@ EMBEDDER, WRITER = "embedder", "writer"
 ROWS = {
     CHEAP: {**PRICES[CHEAP], "serves": ["chat", "completions"]},
     MIDDLE: {**PRICES[MIDDLE], "serves": ["chat", "responses"]},
-    DEAR: {**PRICES[DEAR], "serves": ["chat", "responses"]},
+    EXPENSIVE: {**PRICES[EXPENSIVE], "serves": ["chat", "responses"]},
     EMBEDDER: {"serves": ["embeddings"], "input_price": 2.0, "output_price": 0.0},
     WRITER: {"serves": ["chat", "responses"], "model": "their/writer"},
 }
@@ -40,20 +40,20 @@ FAST = {"failures": {"retries": 0, "backoff_seconds": 0, "breaker_failures": 100
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with world(tmp_path_factory.mktemp("endpoints"), ROWS, settings=FAST) as made:
-        yield made
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with make_world(tmp_path_factory.mktemp("endpoints"), ROWS, settings=FAST) as world:
+        yield world
 
 
 @pytest.fixture(autouse=True)
-def _fresh(made: World) -> None:
-    made.forget()
+def _fresh(world: World) -> None:
+    world.forget()
 
 
-def everyone(made: World, *script: Any) -> None:
+def everyone(world: World, *script: Any) -> None:
     """Every target of the router says this next."""
-    for name in (CHEAP, MIDDLE, DEAR):
-        made[name].then(script)
+    for name in (CHEAP, MIDDLE, EXPENSIVE):
+        world[name].then(script)
 
 
 # Completions.
@@ -65,21 +65,21 @@ def text_event(text: str, finish: str | None = None) -> bytes:
     return event({**value, "choices": [choice]})
 
 
-def test_completions(made: World, client: openai.OpenAI, sent: Sent) -> None:
+def test_completions(world: World, client: openai.OpenAI, recorder: RequestRecorder) -> None:
     choice = {"index": 0, "text": "42", "logprobs": None, "finish_reason": "stop"}
     value = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": "m"}
-    made[CHEAP].then(whole({**value, "choices": [choice]}))
+    world[CHEAP].then(json_reply({**value, "choices": [choice]}))
     found = client.completions.create(
         model="auto", prompt="6 times 7 is", suffix=".", echo=False, best_of=1, logprobs=1
     )
     assert found.choices[0].text == "42"
-    assert made[CHEAP].got.path == "/v1/completions"
-    assert made[CHEAP].got.body == sent.body.replace(b'"auto"', b'"target-0"')
+    assert world[CHEAP].request.path == "/v1/completions"
+    assert world[CHEAP].request.body == recorder.body.replace(b'"auto"', b'"target-0"')
 
 
-def test_completions_as_a_stream(made: World, client: openai.OpenAI) -> None:
+def test_completions_as_a_stream(world: World, client: openai.OpenAI) -> None:
     said = [text_event("4"), text_event("2", "stop")]
-    made[CHEAP].then(chunked([*said, COUNTS, DONE]))
+    world[CHEAP].then(chunked_reply([*said, COUNTS, DONE]))
     with client.completions.with_streaming_response.create(
         model="auto", prompt="6 times 7 is", stream=True
     ) as raw:
@@ -89,8 +89,8 @@ def test_completions_as_a_stream(made: World, client: openai.OpenAI) -> None:
 # Responses.
 
 
-def test_a_response_goes_on_where_it_is_kept(made: World, client: openai.OpenAI) -> None:
-    made[DEAR].then(whole(response("resp_1")), whole(response("resp_2", "43")))
+def test_a_response_goes_on_where_it_is_kept(world: World, client: openai.OpenAI) -> None:
+    world[EXPENSIVE].then(json_reply(response("resp_1")), json_reply(response("resp_2", "43")))
     first = client.responses.create(
         model="auto",
         input="What is six times seven?",
@@ -103,13 +103,13 @@ def test_a_response_goes_on_where_it_is_kept(made: World, client: openai.OpenAI)
     )
     assert raw.parse().output_text == "43"
     assert raw.headers[HEADER + "reason"] == "stored"
-    assert made.asked() == [DEAR, DEAR]
-    assert made[DEAR].requests[1].json["previous_response_id"] == "resp_1"
+    assert world.requested_targets() == [EXPENSIVE, EXPENSIVE]
+    assert world[EXPENSIVE].requests[1].json["previous_response_id"] == "resp_1"
 
 
-def test_a_response_as_a_stream_is_kept_too(made: World, client: openai.OpenAI) -> None:
+def test_a_response_as_a_stream_is_kept_too(world: World, client: openai.OpenAI) -> None:
     said = response_events("resp_3")
-    made[DEAR].then(chunked(said), whole(response("resp_4")))
+    world[EXPENSIVE].then(chunked_reply(said), json_reply(response("resp_4")))
     with client.responses.stream(
         model="auto", input="What is six times seven?", extra_headers={HEADER + "lam": "1"}
     ) as stream:
@@ -117,31 +117,31 @@ def test_a_response_as_a_stream_is_kept_too(made: World, client: openai.OpenAI) 
     client.responses.create(
         model="auto", input="And?", previous_response_id="resp_3", extra_headers=LOW
     )
-    assert made.asked() == [DEAR, DEAR]
-    assert "stream_options" not in made[DEAR].requests[0].json
+    assert world.requested_targets() == [EXPENSIVE, EXPENSIVE]
+    assert "stream_options" not in world[EXPENSIVE].requests[0].json
 
 
-def test_a_stream_of_responses_comes_byte_for_byte(made: World, client: openai.OpenAI) -> None:
+def test_a_stream_of_responses_comes_byte_for_byte(world: World, client: openai.OpenAI) -> None:
     said = response_events("resp_5")
-    made[MIDDLE].then(chunked(said))
+    world[MIDDLE].then(chunked_reply(said))
     with client.responses.with_streaming_response.create(
         model="auto", input="Hi", stream=True, extra_headers={**LOW, HEADER + "allow": MIDDLE}
     ) as raw:
         assert b"".join(raw.iter_bytes()) == b"".join(said)
 
 
-def test_a_response_whose_keeper_nobody_knows(made: World, client: openai.OpenAI) -> None:
+def test_a_response_whose_keeper_nobody_knows(world: World, client: openai.OpenAI) -> None:
     with pytest.raises(BadRequestError, match="isn't known which target keeps") as caught:
         client.responses.create(model="auto", input="And?", previous_response_id="resp_none")
     assert caught.value.code == "unknown_response"
-    assert made.asked() == []
+    assert world.requested_targets() == []
 
 
 # Targets that only the pool file knows.
 
 
 def test_embeddings_of_a_target_that_the_router_does_not_know(
-    made: World, gateway: Served, client: openai.OpenAI, sent: Sent
+    world: World, gateway: LocalGateway, client: openai.OpenAI, recorder: RequestRecorder
 ) -> None:
     value = {
         "object": "list",
@@ -149,7 +149,7 @@ def test_embeddings_of_a_target_that_the_router_does_not_know(
         "model": "e",
         "usage": {"prompt_tokens": 40, "total_tokens": 40},
     }
-    made[EMBEDDER].then(whole(value))
+    world[EMBEDDER].then(json_reply(value))
     raw = client.embeddings.with_raw_response.create(
         model=EMBEDDER, input=["a" * 400], encoding_format="float", dimensions=2
     )
@@ -157,43 +157,43 @@ def test_embeddings_of_a_target_that_the_router_does_not_know(
     assert raw.headers[HEADER + "target"] == EMBEDDER
     assert raw.headers[HEADER + "reason"] == "named"
     assert float(raw.headers[HEADER + "estimated-cost"]) == 100 * 2.0 / 1e6
-    assert made[EMBEDDER].got.path == "/v1/embeddings"
-    assert made[EMBEDDER].got.body == sent.body
+    assert world[EMBEDDER].request.path == "/v1/embeddings"
+    assert world[EMBEDDER].request.body == recorder.body
     receipt = gateway.receipts[-1]
     assert receipt.cost == 40 * 2.0 / 1e6
     assert receipt.endpoint == "embeddings"
 
 
-def test_embeddings_are_not_routed(made: World, client: openai.OpenAI) -> None:
+def test_embeddings_are_not_routed(world: World, client: openai.OpenAI) -> None:
     with pytest.raises(BadRequestError, match=r"aren't routed; name one of.*embedder"):
         client.embeddings.create(model="auto", input="a")
-    assert made.asked() == []
+    assert world.requested_targets() == []
 
 
 def test_such_a_target_keeps_its_tool_loops_and_its_responses(
-    made: World, client: openai.OpenAI
+    world: World, client: openai.OpenAI
 ) -> None:
-    made[WRITER].then(whole(response("resp_w")), whole(response("resp_x")))
+    world[WRITER].then(json_reply(response("resp_w")), json_reply(response("resp_x")))
     client.responses.create(model=WRITER, input="Hi")
     raw = client.responses.with_raw_response.create(
         model="auto", input="And?", previous_response_id="resp_w"
     )
     assert raw.headers[HEADER + "reason"] == "stored"
-    assert [got.json["model"] for got in made[WRITER].requests] == ["their/writer"] * 2
+    assert [got.json["model"] for got in world[WRITER].requests] == ["their/writer"] * 2
 
 
-def test_such_a_target_is_told_where_it_cannot_answer(made: World, client: openai.OpenAI) -> None:
+def test_such_a_target_is_told_where_it_cannot_answer(world: World, client: openai.OpenAI) -> None:
     with pytest.raises(BadRequestError, match=r"'embedder' was named.*doesn't serve chat"):
         client.chat.completions.create(model=EMBEDDER, messages=PLAIN)
     with pytest.raises(BadRequestError, match=r"about 0\.000\d+ dollars, above 1e-06"):
         client.embeddings.create(
             model=EMBEDDER, input="a" * 400, extra_headers={HEADER + "max-cost": "0.000001"}
         )
-    assert made.asked() == []
+    assert world.requested_targets() == []
 
 
-@pytest.mark.usefixtures("made")
-def test_the_page_shows_such_a_target(gateway: Served, client: openai.OpenAI) -> None:
+@pytest.mark.usefixtures("world")
+def test_the_page_shows_such_a_target(gateway: LocalGateway, client: openai.OpenAI) -> None:
     client.chat.completions.create(model=WRITER, messages=PLAIN)
     newest = gateway.receipts[-1].choice.id
     told = gateway.ask(f"/page/api/decisions/{newest}")
@@ -210,7 +210,7 @@ def test_the_page_shows_such_a_target(gateway: Served, client: openai.OpenAI) ->
 def test_models(client: openai.OpenAI) -> None:
     names = [model.id for model in client.models.list()]
     routing = ["auto", "prefill-router", "MoM", "openrouter/auto", "openrouter/auto-beta"]
-    assert names == [*routing, CHEAP, MIDDLE, DEAR, EMBEDDER, WRITER]
+    assert names == [*routing, CHEAP, MIDDLE, EXPENSIVE, EMBEDDER, WRITER]
     found = client.models.retrieve(WRITER)
     assert found.object == "model"
     assert (found.model_extra or {})["serves"] == ["chat", "responses"]
@@ -222,16 +222,16 @@ def test_models(client: openai.OpenAI) -> None:
 
 
 def test_a_target_refuses_what_only_the_client_can_mend(
-    made: World, gateway: Served, client: openai.OpenAI
+    world: World, gateway: LocalGateway, client: openai.OpenAI
 ) -> None:
     told = {"message": "seed is no number", "type": "invalid_request_error", "param": "seed"}
-    made[CHEAP].then(whole({"error": told}, status=400, headers="x-request-id: theirs\r\n"))
+    world[CHEAP].then(json_reply({"error": told}, status=400, headers="x-request-id: theirs\r\n"))
     with pytest.raises(BadRequestError, match="seed is no number") as caught:
         client.chat.completions.create(model="auto", messages=PLAIN, extra_headers=LOW)
     assert caught.value.param == "seed"
     assert caught.value.request_id == "theirs"
     assert caught.value.response.headers[HEADER + "target"] == CHEAP
-    assert made.asked() == [CHEAP]
+    assert world.requested_targets() == [CHEAP]
     assert gateway.receipts[-1].outcome.kind == "refused"
 
 
@@ -244,20 +244,21 @@ def test_a_target_refuses_what_only_the_client_can_mend(
     ],
 )
 def test_nobody_answers(
-    made: World,
+    world: World,
     client: openai.OpenAI,
     status: int,
     error: type[openai.APIStatusError],
     code: int,
 ) -> None:
     everyone(
-        made, *whole({"error": {"message": "no"}}, status=status, headers="retry-after: 9\r\n")
+        world,
+        *json_reply({"error": {"message": "no"}}, status=status, headers="retry-after: 9\r\n"),
     )
     with pytest.raises(error) as caught:
         client.chat.completions.create(model="auto", messages=PLAIN, extra_headers=LOW)
     assert caught.value.status_code == code
     assert caught.value.code == "no_target_answered"
-    assert made.asked() == [CHEAP, MIDDLE, DEAR]
+    assert world.requested_targets() == [CHEAP, MIDDLE, EXPENSIVE]
     assert caught.value.response.headers[HEADER + "retries"] == "2"  # three calls
     assert caught.value.response.headers.get("retry-after") == ("9" if code == 429 else None)
 
@@ -275,7 +276,7 @@ def test_nobody_answers(
     ],
 )
 def test_what_cannot_be_read_is_refused(
-    made: World,
+    world: World,
     client: openai.OpenAI,
     body: dict[str, Any],
     error: type[openai.APIStatusError],
@@ -283,13 +284,13 @@ def test_what_cannot_be_read_is_refused(
 ) -> None:
     with pytest.raises(error, match=told):
         client.chat.completions.create(**{"model": "auto", "messages": PLAIN, **body})
-    assert made.asked() == []
+    assert world.requested_targets() == []
 
 
 def test_a_stream_that_breaks_off_ends_with_an_error(
-    made: World, gateway: Served, client: openai.OpenAI
+    world: World, gateway: LocalGateway, client: openai.OpenAI
 ) -> None:
-    made[CHEAP].then(chunked(SAID[:4], end=False))
+    world[CHEAP].then(chunked_reply(SAID[:4], end=False))
     stream = client.chat.completions.create(
         model="auto", messages=PLAIN, stream=True, extra_headers=LOW
     )
@@ -297,15 +298,15 @@ def test_a_stream_that_breaks_off_ends_with_an_error(
     with pytest.raises(openai.APIError, match="the answer ends here, unfinished") as caught:
         seen.extend(e.choices[0].delta.content or "" for e in stream)
     assert caught.value.code == "stream_cut"
-    assert made.asked() == [CHEAP]
+    assert world.requested_targets() == [CHEAP]
     assert gateway.receipts[-1].outcome.kind == "cut"
 
 
 def test_an_error_within_a_stream_is_passed_on(
-    made: World, gateway: Served, client: openai.OpenAI
+    world: World, gateway: LocalGateway, client: openai.OpenAI
 ) -> None:
     told = event({"error": {"message": "out of memory", "type": "server_error", "code": None}})
-    made[CHEAP].then(chunked([*SAID[:4], told]))
+    world[CHEAP].then(chunked_reply([*SAID[:4], told]))
     stream = client.chat.completions.create(
         model="auto", messages=PLAIN, stream=True, extra_headers=LOW
     )
@@ -315,11 +316,11 @@ def test_an_error_within_a_stream_is_passed_on(
 
 
 def test_an_error_before_anything_is_said_goes_to_the_next(
-    made: World, client: openai.OpenAI
+    world: World, client: openai.OpenAI
 ) -> None:
     told = event({"error": {"message": "overloaded", "type": "server_error", "code": 503}})
-    made[CHEAP].then(chunked([told, DONE]))
-    made[MIDDLE].then(chunked([*SAID, DONE]))
+    world[CHEAP].then(chunked_reply([told, DONE]))
+    world[MIDDLE].then(chunked_reply([*SAID, DONE]))
     stream = client.chat.completions.create(
         model="auto", messages=PLAIN, stream=True, extra_headers=LOW
     )
@@ -329,27 +330,27 @@ def test_an_error_before_anything_is_said_goes_to_the_next(
 
 
 def test_a_client_that_waits_no_longer_frees_the_target(
-    made: World, gateway: Served, client: openai.OpenAI
+    world: World, gateway: LocalGateway, client: openai.OpenAI
 ) -> None:
-    made[CHEAP].then([None])
+    world[CHEAP].then([None])
     with pytest.raises(openai.APITimeoutError):
         client.chat.completions.create(model="auto", messages=PLAIN, extra_headers=LOW, timeout=0.5)
-    assert made[CHEAP].left.acquire(timeout=60)
-    gateway.until(lambda: gateway.gateway.under_way == 0)
+    assert world[CHEAP].client_left.acquire(timeout=60)
+    gateway.wait_until(lambda: gateway.gateway.under_way == 0)
     assert gateway.receipts[-1].outcome.kind == "disconnected"
 
 
 def test_a_client_that_cancels_a_stream_frees_the_target(
-    made: World, gateway: Served, client: openai.OpenAI
+    world: World, gateway: LocalGateway, client: openai.OpenAI
 ) -> None:
-    made[CHEAP].then([*chunked(SAID[:4], end=False), None])
+    world[CHEAP].then([*chunked_reply(SAID[:4], end=False), None])
     stream = client.chat.completions.create(
         model="auto", messages=PLAIN, stream=True, extra_headers=LOW
     )
     next(stream)
     stream.close()
-    assert made[CHEAP].left.acquire(timeout=60)
-    gateway.until(lambda: gateway.gateway.streams == 0)
+    assert world[CHEAP].client_left.acquire(timeout=60)
+    gateway.wait_until(lambda: gateway.gateway.streams == 0)
     receipt = gateway.receipts[-1]
     assert receipt.outcome.kind == "disconnected"
     assert receipt.cost_is_estimated
@@ -360,8 +361,8 @@ def test_a_client_that_cancels_a_stream_frees_the_target(
 # Feedback and the decision alone.
 
 
-def test_feedback_is_kept(made: World, gateway: Served, client: openai.OpenAI) -> None:
-    made[CHEAP].then(whole(completion()))
+def test_feedback_is_kept(world: World, gateway: LocalGateway, client: openai.OpenAI) -> None:
+    world[CHEAP].then(json_reply(completion()))
     raw = client.chat.completions.with_raw_response.create(
         model="auto", messages=PLAIN, extra_headers=LOW
     )
@@ -374,26 +375,26 @@ def test_feedback_is_kept(made: World, gateway: Served, client: openai.OpenAI) -
     assert "score" in wrong.error["message"]
 
 
-def test_the_decision_alone(made: World, gateway: Served) -> None:
+def test_the_decision_alone(world: World, gateway: LocalGateway) -> None:
     reply = gateway.ask("/v1/route", {"messages": PLAIN}, lam="1")
     told = reply.json
     likeliest = max(told["targets"], key=lambda name: told["targets"][name]["correctness"])
     assert told["target"] == told["order"][0] == likeliest
-    assert reply.own("target") == likeliest
+    assert reply.own_header("target") == likeliest
     assert gateway.ask("/v1/route", {"messages": PLAIN, "model": WRITER}).json["reason"] == "named"
     spoken = {"anthropic-version": "2023-06-01"}
     refused = ask(gateway.url, "/v1/route", {"messages": PLAIN, "max_tokens": 9}, spoken)
     assert b"serves: [messages]" in refused.body
-    assert made.asked() == []
+    assert world.requested_targets() == []
 
 
-def test_events_wait_for_nothing(made: World, client: openai.OpenAI) -> None:
+def test_events_wait_for_nothing(world: World, client: openai.OpenAI) -> None:
     """A target that answers in bits of lines: what is whole goes on at once."""
     go_on = threading.Event()
     pieces = [SAID[1], SAID[3][:20], SAID[3][20:] + SAID[5][:9], SAID[5][9:], DONE]
-    script: list[Any] = list(chunked(pieces))
+    script: list[Any] = list(chunked_reply(pieces))
     script.insert(4, go_on)
-    made[CHEAP].then(script)
+    world[CHEAP].then(script)
     stream = client.chat.completions.create(
         model="auto", messages=PLAIN, stream=True, extra_headers=LOW
     )

@@ -20,18 +20,18 @@ from packages.gateway.tests.api.bodies import (
     called,
     completion,
 )
-from packages.gateway.tests.scripted_target import DONE, chunked, whole
-from packages.gateway.tests.sdk_clients import Sent
+from packages.gateway.tests.scripted_target import DONE, chunked_reply, json_reply
+from packages.gateway.tests.sdk_clients import RequestRecorder
 from packages.gateway.tests.world import (
     CHEAP,
-    DEAR,
+    EXPENSIVE,
     HEADER,
     MIDDLE,
     PRICES,
-    Served,
+    LocalGateway,
     World,
+    make_world,
     user,
-    world,
 )
 
 pytestmark = pytest.mark.slow
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.slow
 ROWS = {
     CHEAP: PRICES[CHEAP],
     MIDDLE: {**PRICES[MIDDLE], "accepts": ["tools", "json_schema"], "model": "org/middle-8b"},
-    DEAR: {**PRICES[DEAR], "accepts": ["tools", "json_schema", "images"]},
+    EXPENSIVE: {**PRICES[EXPENSIVE], "accepts": ["tools", "json_schema", "images"]},
 }
 PLAIN = [user("What is six times seven?")]
 LOW = {HEADER + "lam": "0"}
@@ -52,20 +52,20 @@ class Answer(BaseModel):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with world(tmp_path_factory.mktemp("openai"), ROWS, dialects={MIDDLE: "openai"}) as made:
-        yield made
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with make_world(tmp_path_factory.mktemp("openai"), ROWS, dialects={MIDDLE: "openai"}) as world:
+        yield world
 
 
 @pytest.fixture(autouse=True)
-def _fresh(made: World) -> None:
-    made.forget()
+def _fresh(world: World) -> None:
+    world.forget()
 
 
 def test_all_that_is_sent_arrives_as_the_bytes_it_was(
-    made: World, client: openai.OpenAI, sent: Sent
+    world: World, client: openai.OpenAI, recorder: RequestRecorder
 ) -> None:
-    made[CHEAP].then(whole(completion(), headers="x-request-id: theirs-1\r\n"))
+    world[CHEAP].then(json_reply(completion(), headers="x-request-id: theirs-1\r\n"))
     raw = client.chat.completions.with_raw_response.create(
         model="auto",
         messages=[
@@ -87,10 +87,10 @@ def test_all_that_is_sent_arrives_as_the_bytes_it_was(
         extra_body={"top_k": 5, "a_field_of_tomorrow": {"deep": [1, {"x": None}], "1e400": 10**30}},
         extra_headers={**LOW, "x-session-id": "one", "openai-beta": "x=1"},
     )
-    got = made[CHEAP].got
+    got = world[CHEAP].request
     assert got.path == "/v1/chat/completions"
-    assert got.body == sent.body.replace(b'"model":"auto"', b'"model":"target-0"')
-    assert got.body != sent.body
+    assert got.body == recorder.body.replace(b'"model":"auto"', b'"model":"target-0"')
+    assert got.body != recorder.body
     assert "authorization" not in got.headers
     assert not [name for name in got.headers if name.startswith((HEADER, "x-session"))]
     assert got.headers["openai-beta"] == "x=1"
@@ -104,7 +104,9 @@ def test_all_that_is_sent_arrives_as_the_bytes_it_was(
     assert answer.model_extra == {"a_field_of_tomorrow": {"é": [1, 2]}}
 
 
-def test_replies_say_what_was_decided(made: World, gateway: Served, client: openai.OpenAI) -> None:
+def test_replies_say_what_was_decided(
+    world: World, gateway: LocalGateway, client: openai.OpenAI
+) -> None:
     raw = client.chat.completions.with_raw_response.create(model="prefill-router:0", messages=PLAIN)
     own = {name.removeprefix(HEADER): value for name, value in raw.headers.items()}
     assert own["target"] == CHEAP
@@ -118,21 +120,21 @@ def test_replies_say_what_was_decided(made: World, gateway: Served, client: open
     assert receipt.choice.id == own["decision-id"]
     assert receipt.requested == "prefill-router:0"
     assert receipt.outcome.target == CHEAP
-    assert made.asked() == [CHEAP]
+    assert world.requested_targets() == [CHEAP]
 
 
 def test_a_stream_comes_back_byte_for_byte_without_the_counts_nobody_asked_for(
-    made: World, gateway: Served, client: openai.OpenAI, sent: Sent
+    world: World, gateway: LocalGateway, client: openai.OpenAI, recorder: RequestRecorder
 ) -> None:
-    made[CHEAP].then(chunked([*SAID, COUNTS, DONE]))
+    world[CHEAP].then(chunked_reply([*SAID, COUNTS, DONE]))
     with client.chat.completions.with_streaming_response.create(
         model="auto", messages=PLAIN, stream=True, extra_headers=LOW
     ) as raw:
         assert raw.headers["content-type"] == "text/event-stream; charset=utf-8"
         assert raw.headers[HEADER + "target"] == CHEAP
         assert b"".join(raw.iter_bytes()) == b"".join((*SAID, DONE))
-    asked = json.loads(sent.body)
-    assert made[CHEAP].got.json == {
+    asked = json.loads(recorder.body)
+    assert world[CHEAP].request.json == {
         **asked,
         "model": CHEAP,
         "stream_options": {"include_usage": True},
@@ -142,8 +144,10 @@ def test_a_stream_comes_back_byte_for_byte_without_the_counts_nobody_asked_for(
     assert (usage.input_tokens, usage.cached_tokens, usage.output_tokens) == (9, 2, 4)
 
 
-def test_counts_that_were_asked_for_come(made: World, client: openai.OpenAI, sent: Sent) -> None:
-    made[CHEAP].then(chunked([*SAID, COUNTS, DONE]))
+def test_counts_that_were_asked_for_come(
+    world: World, client: openai.OpenAI, recorder: RequestRecorder
+) -> None:
+    world[CHEAP].then(chunked_reply([*SAID, COUNTS, DONE]))
     stream = client.chat.completions.create(
         model="auto",
         messages=PLAIN,
@@ -160,15 +164,15 @@ def test_counts_that_were_asked_for_come(made: World, client: openai.OpenAI, sen
     assert "Zwei mal … " in thought
     assert events[-1].usage is not None
     assert events[-1].usage.total_tokens == 13
-    assert made[CHEAP].got.body == sent.body.replace(b'"auto"', b'"target-0"')
+    assert world[CHEAP].request.body == recorder.body.replace(b'"auto"', b'"target-0"')
 
 
-def test_events_come_as_they_are_said(made: World, client: openai.OpenAI) -> None:
+def test_events_come_as_they_are_said(world: World, client: openai.OpenAI) -> None:
     go_on = threading.Event()
-    made[CHEAP].then(chunked([SAID[1], SAID[3], b"", SAID[5], DONE]))
-    script = list(made[CHEAP].next.pop())
+    world[CHEAP].then(chunked_reply([SAID[1], SAID[3], b"", SAID[5], DONE]))
+    script = list(world[CHEAP].next.pop())
     script[3] = go_on
-    made[CHEAP].then(script)
+    world[CHEAP].then(script)
     stream = client.chat.completions.create(
         model="auto", messages=PLAIN, stream=True, extra_headers=LOW
     )
@@ -179,9 +183,9 @@ def test_events_come_as_they_are_said(made: World, client: openai.OpenAI) -> Non
 
 
 def test_a_whole_tool_loop_stays_with_its_target(
-    made: World, gateway: Served, client: openai.OpenAI
+    world: World, gateway: LocalGateway, client: openai.OpenAI
 ) -> None:
-    made[MIDDLE].then(chunked([*CALLING, COUNTS, DONE]), whole(completion("Sunny.")))
+    world[MIDDLE].then(chunked_reply([*CALLING, COUNTS, DONE]), json_reply(completion("Sunny.")))
     messages: list[Any] = [user("Weather?")]
     with client.chat.completions.stream(
         model="auto", messages=messages, tools=[TOOL], extra_headers=LOW
@@ -208,8 +212,8 @@ def test_a_whole_tool_loop_stays_with_its_target(
     )
     assert raw.parse().choices[0].message.content == "Sunny."
     assert raw.headers[HEADER + "reason"] == "tool_loop"
-    assert made.asked() == [MIDDLE, MIDDLE]
-    first, second = made[MIDDLE].requests
+    assert world.requested_targets() == [MIDDLE, MIDDLE]
+    first, second = world[MIDDLE].requests
     assert first.json["model"] == second.json["model"] == "org/middle-8b"
     assert first.json["tools"] == [TOOL]
     assert second.json["messages"] == messages
@@ -218,9 +222,9 @@ def test_a_whole_tool_loop_stays_with_its_target(
 
 
 def test_tools_go_only_to_targets_that_call_them(
-    made: World, gateway: Served, client: openai.OpenAI
+    world: World, gateway: LocalGateway, client: openai.OpenAI
 ) -> None:
-    made[MIDDLE].then(whole(called()))
+    world[MIDDLE].then(json_reply(called()))
     answer = client.chat.completions.create(
         model="auto",
         messages=PLAIN,
@@ -231,24 +235,24 @@ def test_tools_go_only_to_targets_that_call_them(
     calls = answer.choices[0].message.tool_calls
     assert calls is not None
     assert calls[0].id == "call_1"
-    assert made.asked() == [MIDDLE]
+    assert world.requested_targets() == [MIDDLE]
     assert gateway.receipts[-1].choice.excluded == {CHEAP: "doesn't accept tools"}
 
 
-def test_structured_output(made: World, client: openai.OpenAI, sent: Sent) -> None:
-    made[MIDDLE].then(whole(completion('{"value": 42, "why": "6·7"}')))
+def test_structured_output(world: World, client: openai.OpenAI, recorder: RequestRecorder) -> None:
+    world[MIDDLE].then(json_reply(completion('{"value": 42, "why": "6·7"}')))
     found = client.chat.completions.parse(
         model="auto", messages=PLAIN, response_format=Answer, extra_headers=LOW
     )
     assert found.choices[0].message.parsed == Answer(value=42, why="6·7")
-    schema = made[MIDDLE].got.json["response_format"]
-    assert schema == json.loads(sent.body)["response_format"]
+    schema = world[MIDDLE].request.json["response_format"]
+    assert schema == json.loads(recorder.body)["response_format"]
     assert schema["json_schema"]["strict"] is True
 
 
-def test_structured_output_as_a_stream(made: World, client: openai.OpenAI) -> None:
-    made[MIDDLE].then(
-        chunked(
+def test_structured_output_as_a_stream(world: World, client: openai.OpenAI) -> None:
+    world[MIDDLE].then(
+        chunked_reply(
             [
                 SAID[1],
                 *(
@@ -268,7 +272,7 @@ def test_structured_output_as_a_stream(made: World, client: openai.OpenAI) -> No
 
 
 def test_pictures_go_only_to_targets_that_see(
-    made: World, client: openai.OpenAI, sent: Sent
+    world: World, client: openai.OpenAI, recorder: RequestRecorder
 ) -> None:
     parts = [
         {"type": "text", "text": "What is on it?"},
@@ -276,28 +280,28 @@ def test_pictures_go_only_to_targets_that_see(
         {"type": "image_url", "image_url": {"url": "https://example.invalid/a.png"}},
     ]
     client.chat.completions.create(model="auto", messages=[user(parts)], extra_headers=LOW)
-    assert made.asked() == [DEAR]
-    assert made[DEAR].got.body == sent.body.replace(b'"auto"', b'"target-2"')
-    assert made[DEAR].got.json["messages"][0]["content"] == parts
+    assert world.requested_targets() == [EXPENSIVE]
+    assert world[EXPENSIVE].request.body == recorder.body.replace(b'"auto"', b'"target-2"')
+    assert world[EXPENSIVE].request.json["messages"][0]["content"] == parts
 
 
-def test_who_cannot_see_may_be_named_all_the_same(made: World, client: openai.OpenAI) -> None:
+def test_who_cannot_see_may_be_named_all_the_same(world: World, client: openai.OpenAI) -> None:
     parts: list[Any] = [{"type": "image_url", "image_url": {"url": PICTURE}}]
     client.chat.completions.create(model=CHEAP, messages=[user(parts)])
-    assert made.asked() == [CHEAP]
+    assert world.requested_targets() == [CHEAP]
 
 
-def test_several_choices(made: World, client: openai.OpenAI) -> None:
+def test_several_choices(world: World, client: openai.OpenAI) -> None:
     value = completion()
     value["choices"] += [{**value["choices"][0], "index": 1}]
-    made[CHEAP].then(whole(value))
+    world[CHEAP].then(json_reply(value))
     answer = client.chat.completions.create(model="auto", messages=PLAIN, n=2, extra_headers=LOW)
     assert [choice.index for choice in answer.choices] == [0, 1]
-    assert made[CHEAP].got.json["n"] == 2
+    assert world[CHEAP].request.json["n"] == 2
 
 
-def test_many_at_once_and_asynchronously(made: World, gateway: Served) -> None:
-    made[CHEAP].usual = chunked([*SAID, COUNTS, DONE])
+def test_many_at_once_and_asynchronously(world: World, gateway: LocalGateway) -> None:
+    world[CHEAP].usual = chunked_reply([*SAID, COUNTS, DONE])
 
     async def go() -> list[str]:
         carrier = openai.DefaultAsyncHttpxClient(trust_env=False)
@@ -320,6 +324,6 @@ def test_many_at_once_and_asynchronously(made: World, gateway: Served) -> None:
     try:
         assert asyncio.run(go()) == ["vierzig 🎉"] * 16
     finally:
-        made[CHEAP].usual = whole(completion())
-    asked = sorted(got.json["messages"][0]["content"] for got in made[CHEAP].requests)
+        world[CHEAP].usual = json_reply(completion())
+    asked = sorted(got.json["messages"][0]["content"] for got in world[CHEAP].requests)
     assert asked == sorted(f"Question {number}?" for number in range(16))

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from packages.gateway.tests.scripted_target import ERROR, whole
+from packages.gateway.tests.scripted_target import ERROR, json_reply
 from packages.gateway.tests.world import (
     CHEAP,
-    DEAR,
+    EXPENSIVE,
     MIDDLE,
     PRICES,
-    Served,
+    LocalGateway,
     World,
     chat,
+    make_world,
     user,
-    world,
 )
 from prefill_router.router import read_light
 from prefill_router_gateway.api import routed_calls
@@ -30,25 +30,25 @@ OTHER = "other"
 ROWS = {
     CHEAP: {**PRICES[CHEAP], "model": "acme/small-1"},
     MIDDLE: {**PRICES[MIDDLE], "model": "acme/middle-1"},
-    DEAR: {**PRICES[DEAR], "model": "lab/large?[1]"},
+    EXPENSIVE: {**PRICES[EXPENSIVE], "model": "lab/large?[1]"},
     OTHER: {"input_price": 1.0, "output_price": 1.0},
 }
 SETTINGS: dict[str, Any] = {
     "learning": {"share": 1, "keep_texts": True},
     "failures": {"retries": 0, "backoff_seconds": 0, "breaker_failures": 1000},
 }
-FAILED = whole(ERROR, status=500)
+FAILED = json_reply(ERROR, status=500)
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with world(tmp_path_factory.mktemp("openrouter"), ROWS, settings=SETTINGS) as made:
-        yield made
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with make_world(tmp_path_factory.mktemp("openrouter"), ROWS, settings=SETTINGS) as world:
+        yield world
 
 
 @pytest.fixture(autouse=True)
-def _fresh(made: World) -> None:
-    made.forget()
+def _fresh(world: World) -> None:
+    world.forget()
 
 
 def plugin(**given: Any) -> dict[str, Any]:
@@ -58,27 +58,33 @@ def plugin(**given: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(("dial", "lam"), [(0, "1"), (10, "0"), (2.5, "0.75"), (7, "0.3")])
 @pytest.mark.parametrize("in_plugin", [True, False])
 def test_the_dial_is_lam(
-    made: World, gateway: Served, dial: float, lam: str, in_plugin: bool
+    world: World, gateway: LocalGateway, dial: float, lam: str, in_plugin: bool
 ) -> None:
     asked = {"cost_quality_tradeoff": dial}
     more = {"plugins": [plugin(**asked)]} if in_plugin else asked
     reply = gateway.ask(body=chat("openrouter/auto", **more))
-    assert (reply.status, reply.own("lam")) == (200, lam)
-    assert json.loads(reply.own("asked") or "") == asked
+    assert (reply.status, reply.own_header("lam")) == (200, lam)
+    assert json.loads(reply.own_header("asked") or "") == asked
     receipt = gateway.receipts[-1]
     assert (receipt.choice.lam_asked, receipt.details["asked"]) == (float(lam), asked)
     assert f"asked for cost_quality_tradeoff: {dial}" in explain(receipt).sentences()
-    target = made[reply.own("target") or ""].got
-    assert target.json == {"messages": [user("hi")], "model": ROWS[reply.own("target")]["model"]}
+    target = world[reply.own_header("target") or ""].request
+    assert target.json == {
+        "messages": [user("hi")],
+        "model": ROWS[reply.own_header("target")]["model"],
+    }
 
 
-def test_a_lam_of_our_own_wins_over_the_dial(made: World, gateway: Served) -> None:
+def test_a_lam_of_our_own_wins_over_the_dial(world: World, gateway: LocalGateway) -> None:
     body = chat("prefill-router:0.25", cost_quality_tradeoff=9)
-    assert gateway.ask(body=body).own("lam") == "0.25"
-    assert gateway.ask(body=body, lam="0.5").own("lam") == "0.5"
-    made.forget()
-    assert gateway.ask(body=chat(DEAR, cost_quality_tradeoff=10)).own("target") == DEAR
-    assert made[DEAR].got.json.keys() == {"model", "messages"}
+    assert gateway.ask(body=body).own_header("lam") == "0.25"
+    assert gateway.ask(body=body, lam="0.5").own_header("lam") == "0.5"
+    world.forget()
+    assert (
+        gateway.ask(body=chat(EXPENSIVE, cost_quality_tradeoff=10)).own_header("target")
+        == EXPENSIVE
+    )
+    assert world[EXPENSIVE].request.json.keys() == {"model", "messages"}
 
 
 @pytest.mark.parametrize(
@@ -86,25 +92,25 @@ def test_a_lam_of_our_own_wins_over_the_dial(made: World, gateway: Served) -> No
     [
         (["acme/*"], {CHEAP, MIDDLE}),
         (["*/middle*"], {MIDDLE}),
-        ([DEAR, "*small-1"], {CHEAP, DEAR}),
-        (["lab/large?[1]"], {DEAR}),
-        (["*"], {CHEAP, MIDDLE, DEAR}),
+        ([EXPENSIVE, "*small-1"], {CHEAP, EXPENSIVE}),
+        (["lab/large?[1]"], {EXPENSIVE}),
+        (["*"], {CHEAP, MIDDLE, EXPENSIVE}),
     ],
 )
 def test_patterns_allow_names_and_model_ids(
-    gateway: Served, patterns: list[str], allowed: set[str]
+    gateway: LocalGateway, patterns: list[str], allowed: set[str]
 ) -> None:
     reply = gateway.ask(
         body=chat("openrouter/auto-beta", plugins=[plugin(allowed_models=patterns)])
     )
     assert set(gateway.receipts[-1].choice.order) == allowed
-    assert json.loads(reply.own("asked") or "") == {"allowed_models": patterns}
+    assert json.loads(reply.own_header("asked") or "") == {"allowed_models": patterns}
 
 
-def test_the_header_narrows_what_is_allowed(gateway: Served) -> None:
+def test_the_header_narrows_what_is_allowed(gateway: LocalGateway) -> None:
     body = chat(allowed_models=["acme/*"])
-    assert gateway.ask(body=body, allow=f"{MIDDLE},{DEAR}").own("target") == MIDDLE
-    refused = gateway.ask(body=body, allow=DEAR)
+    assert gateway.ask(body=body, allow=f"{MIDDLE},{EXPENSIVE}").own_header("target") == MIDDLE
+    refused = gateway.ask(body=body, allow=EXPENSIVE)
     assert refused.status == 400
     assert "no target in common" in refused.error["message"]
 
@@ -126,25 +132,28 @@ def test_the_header_narrows_what_is_allowed(gateway: Served) -> None:
         ({"models": ["a\x7f"]}, "a list of 1 to 100 names"),
         ({"models": [CHEAP, 5]}, "a list of 1 to 100 names"),
         ({"allowed_models": ["*"] * 101}, "a list of 1 to 100 names"),
-        ({"allowed_models": ["nobody/*"]}, f"the targets are {CHEAP}, {MIDDLE}, {DEAR}, {OTHER}"),
-        ({"models": [CHEAP, "nobody"]}, f"the targets are {CHEAP}, {MIDDLE}, {DEAR}, {OTHER}"),
+        (
+            {"allowed_models": ["nobody/*"]},
+            f"the targets are {CHEAP}, {MIDDLE}, {EXPENSIVE}, {OTHER}",
+        ),
+        ({"models": [CHEAP, "nobody"]}, f"the targets are {CHEAP}, {MIDDLE}, {EXPENSIVE}, {OTHER}"),
     ],
 )
 def test_what_is_malformed_is_refused(
-    made: World, gateway: Served, more: dict[str, Any], why: str
+    world: World, gateway: LocalGateway, more: dict[str, Any], why: str
 ) -> None:
     reply = gateway.ask(body=chat(**more))
     assert reply.status == 400
     assert why in reply.error["message"]
-    assert made.asked() == []
+    assert world.requested_targets() == []
 
 
-def test_a_plugin_that_is_disabled_asks_for_nothing(made: World, gateway: Served) -> None:
+def test_a_plugin_that_is_disabled_asks_for_nothing(world: World, gateway: LocalGateway) -> None:
     off = plugin(enabled=False, cost_quality_tradeoff=99, allowed_models=["nobody"])
     reply = gateway.ask(body=chat(plugins=[off, {"id": "web", "max_results": 3}]))
-    own = read_light(made.made.router).lam
-    assert (reply.status, reply.own("lam")) == (200, f"{own:g}")
-    got = made[reply.own("target") or ""].got
+    own = read_light(world.files.router).lam
+    assert (reply.status, reply.own_header("lam")) == (200, f"{own:g}")
+    got = world[reply.own_header("target") or ""].request
     assert got.json["plugins"] == [{"id": "web", "max_results": 3}]
 
 
@@ -167,49 +176,61 @@ def test_embeddings_have_no_fallbacks() -> None:
 
 @pytest.mark.parametrize("model", [{}, {"model": "acme/middle-1"}, {"model": MIDDLE}])
 def test_models_are_called_in_their_order(
-    made: World, gateway: Served, model: dict[str, str]
+    world: World, gateway: LocalGateway, model: dict[str, str]
 ) -> None:
-    made[MIDDLE].then(FAILED)
-    made[OTHER].then(FAILED)
+    world[MIDDLE].then(FAILED)
+    world[OTHER].then(FAILED)
     body = {**model, "models": ["acme/middle-1", OTHER, "acme/small-1"], "messages": [user("hi")]}
     reply = gateway.ask(body=body)
-    assert (reply.status, reply.own("target"), reply.own("reason")) == (200, CHEAP, "named")
-    assert made.asked() == [CHEAP, MIDDLE, OTHER]  # in the world's order, not in time's
+    assert (reply.status, reply.own_header("target"), reply.own_header("reason")) == (
+        200,
+        CHEAP,
+        "named",
+    )
+    assert world.requested_targets() == [
+        CHEAP,
+        MIDDLE,
+        OTHER,
+    ]  # in the world's order, not in time's
     assert [a.target for a in gateway.receipts[-1].outcome.attempts] == [MIDDLE, OTHER, CHEAP]
 
 
-def test_only_the_models_follow_the_routed_target(made: World, gateway: Served) -> None:
-    for target in (CHEAP, MIDDLE, DEAR):
-        made[target].usual, usual = FAILED, made[target].usual
+def test_only_the_models_follow_the_routed_target(world: World, gateway: LocalGateway) -> None:
+    for target in (CHEAP, MIDDLE, EXPENSIVE):
+        world[target].usual, usual = FAILED, world[target].usual
     try:
-        reply = gateway.ask(body=chat(models=[OTHER, DEAR, CHEAP], cost_quality_tradeoff=10))
-        assert (reply.status, reply.own("target"), reply.own("lam")) == (200, OTHER, "0")
+        reply = gateway.ask(body=chat(models=[OTHER, EXPENSIVE, CHEAP], cost_quality_tradeoff=10))
+        assert (reply.status, reply.own_header("target"), reply.own_header("lam")) == (
+            200,
+            OTHER,
+            "0",
+        )
     finally:
-        for target in (CHEAP, MIDDLE, DEAR):
-            made[target].usual = usual
+        for target in (CHEAP, MIDDLE, EXPENSIVE):
+            world[target].usual = usual
     choice = gateway.receipts[-1].choice
-    assert choice.order == (CHEAP, OTHER, DEAR)
+    assert choice.order == (CHEAP, OTHER, EXPENSIVE)
     assert choice.excluded == {MIDDLE: "not one of the fallbacks"}
 
 
-def test_fallbacks_keep_to_what_the_headers_allow(gateway: Served) -> None:
-    body = chat(CHEAP, models=[OTHER, MIDDLE, DEAR])
+def test_fallbacks_keep_to_what_the_headers_allow(gateway: LocalGateway) -> None:
+    body = chat(CHEAP, models=[OTHER, MIDDLE, EXPENSIVE])
     gateway.ask(body=body, exclude=f"{OTHER},{MIDDLE}")
-    assert gateway.receipts[-1].choice.order == (CHEAP, DEAR)
+    assert gateway.receipts[-1].choice.order == (CHEAP, EXPENSIVE)
     gateway.ask(body=body, max_cost="0.0005")
     assert gateway.receipts[-1].choice.order == (CHEAP, OTHER, MIDDLE)
     picture = {"type": "image_url", "image_url": {"url": "https://a.b/c.png"}}
-    gateway.ask(body=chat(CHEAP, [picture], models=[OTHER, DEAR]))  # which accept no images
+    gateway.ask(body=chat(CHEAP, [picture], models=[OTHER, EXPENSIVE]))  # which accept no images
     assert gateway.receipts[-1].choice.order == (CHEAP,)
 
 
-def test_a_dry_run_understands_them(gateway: Served) -> None:
+def test_a_dry_run_understands_them(gateway: LocalGateway) -> None:
     body = {"messages": [user("hi")], "models": [MIDDLE, CHEAP]}
     assert gateway.ask("/v1/route", body).json["order"] == [MIDDLE, CHEAP]
 
 
 def test_what_excludes_targets_is_not_kept_to_learn_from(
-    gateway: Served, monkeypatch: pytest.MonkeyPatch
+    gateway: LocalGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(routed_calls._DRAWS, "random", lambda: 0.0)
     before = gateway.gateway.writer

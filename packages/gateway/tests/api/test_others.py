@@ -25,18 +25,18 @@ from packages.gateway.tests.api.bodies import (
     completion,
     message,
 )
-from packages.gateway.tests.scripted_target import DONE, chunked, whole
-from packages.gateway.tests.sdk_clients import Sent, anthropic_client
+from packages.gateway.tests.scripted_target import DONE, chunked_reply, json_reply
+from packages.gateway.tests.sdk_clients import RequestRecorder, anthropic_client
 from packages.gateway.tests.world import (
     CHEAP,
-    DEAR,
+    EXPENSIVE,
     HEADER,
     MIDDLE,
     PRICES,
-    Served,
+    LocalGateway,
     World,
+    make_world,
     user,
-    world,
 )
 from packages.router.tests.programs import running
 
@@ -46,7 +46,7 @@ ABLE = {"accepts": ["tools", "json_schema", "images"]}
 ROWS = {
     CHEAP: PRICES[CHEAP],
     MIDDLE: {**PRICES[MIDDLE], **ABLE},
-    DEAR: {**PRICES[DEAR], **ABLE, "model": "claude-next"},
+    EXPENSIVE: {**PRICES[EXPENSIVE], **ABLE, "model": "claude-next"},
 }
 FAST = {"failures": {"retries": 0, "backoff_seconds": 0, "breaker_failures": 1000}}
 CURL = shutil.which("curl")
@@ -66,22 +66,24 @@ class Weather(BaseModel):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    dialects = {MIDDLE: "vllm", DEAR: "anthropic"}
-    with world(tmp_path_factory.mktemp("others"), ROWS, dialects=dialects, settings=FAST) as made:
-        yield made
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    dialects = {MIDDLE: "vllm", EXPENSIVE: "anthropic"}
+    with make_world(
+        tmp_path_factory.mktemp("others"), ROWS, dialects=dialects, settings=FAST
+    ) as world:
+        yield world
 
 
 @pytest.fixture(autouse=True)
-def _fresh(made: World) -> None:
-    made.forget()
+def _fresh(world: World) -> None:
+    world.forget()
 
 
 # LangChain.
 
 
 @pytest.fixture
-def chain(gateway: Served) -> Iterator[ChatOpenAI]:
+def chain(gateway: LocalGateway) -> Iterator[ChatOpenAI]:
     with (
         openai.DefaultHttpxClient(trust_env=False) as carrier,
     ):
@@ -95,24 +97,24 @@ def chain(gateway: Served) -> Iterator[ChatOpenAI]:
         )
 
 
-def test_langchain_invokes(made: World, chain: ChatOpenAI) -> None:
-    made[CHEAP].then(whole(completion()))
+def test_langchain_invokes(world: World, chain: ChatOpenAI) -> None:
+    world[CHEAP].then(json_reply(completion()))
     answer = chain.invoke([("system", "Be brief."), ("human", "What is six times seven?")])
     assert answer.content == "42"
     assert answer.usage_metadata is not None
     assert answer.usage_metadata["total_tokens"] == 13
-    assert [turn["role"] for turn in made[CHEAP].got.json["messages"]] == ["system", "user"]
+    assert [turn["role"] for turn in world[CHEAP].request.json["messages"]] == ["system", "user"]
 
 
-def test_langchain_streams(made: World, chain: ChatOpenAI) -> None:
-    made[CHEAP].then(chunked([*SAID, COUNTS, DONE]))
+def test_langchain_streams(world: World, chain: ChatOpenAI) -> None:
+    world[CHEAP].then(chunked_reply([*SAID, COUNTS, DONE]))
     pieces = list(chain.stream("What is six times seven?", stream_usage=True))
     assert "".join(str(piece.content) for piece in pieces) == "vierzig 🎉"
     assert [p.usage_metadata["total_tokens"] for p in pieces if p.usage_metadata] == [13]
 
 
-def test_langchain_calls_tools(made: World, chain: ChatOpenAI) -> None:
-    made[MIDDLE].then(chunked([*CALLING, COUNTS, DONE]), whole(completion("Sunny.")))
+def test_langchain_calls_tools(world: World, chain: ChatOpenAI) -> None:
+    world[MIDDLE].then(chunked_reply([*CALLING, COUNTS, DONE]), json_reply(completion("Sunny.")))
     bound = chain.bind_tools([TOOL])
     said: Any = None
     for piece in bound.stream([HumanMessage("Weather?")]):
@@ -126,22 +128,22 @@ def test_langchain_calls_tools(made: World, chain: ChatOpenAI) -> None:
         ]
     )
     assert answer.content == "Sunny."
-    assert made.asked() == [MIDDLE, MIDDLE]
+    assert world.requested_targets() == [MIDDLE, MIDDLE]
 
 
-def test_langchain_asks_for_structured_output(made: World, chain: ChatOpenAI) -> None:
-    made[MIDDLE].then(whole(completion('{"value": 42}')))
+def test_langchain_asks_for_structured_output(world: World, chain: ChatOpenAI) -> None:
+    world[MIDDLE].then(json_reply(completion('{"value": 42}')))
     assert chain.with_structured_output(Answer).invoke("6 times 7?") == Answer(value=42)
-    assert made[MIDDLE].got.json["response_format"]["type"] == "json_schema"
-    made[MIDDLE].then(whole(called()))
+    assert world[MIDDLE].request.json["response_format"]["type"] == "json_schema"
+    world[MIDDLE].then(json_reply(called()))
     by_call = chain.with_structured_output(Weather, method="function_calling")
     with pytest.raises(ValueError, match="Weather"):  # who calls another tool is told so
         by_call.invoke("Weather?")
-    assert made.asked() == [MIDDLE, MIDDLE]
+    assert world.requested_targets() == [MIDDLE, MIDDLE]
 
 
-def test_langchain_gets_errors(made: World, chain: ChatOpenAI) -> None:
-    made[CHEAP].then(whole({"error": {"message": "too warm"}}, status=400))
+def test_langchain_gets_errors(world: World, chain: ChatOpenAI) -> None:
+    world[CHEAP].then(json_reply({"error": {"message": "too warm"}}, status=400))
     with pytest.raises(openai.BadRequestError, match="too warm"):
         chain.invoke("Hi")
 
@@ -157,16 +159,16 @@ CLAUDE_TOOL: Any = {
 
 
 @pytest.fixture
-def claude(gateway: Served, sent: Sent) -> Iterator[anthropic.Anthropic]:
+def claude(gateway: LocalGateway, recorder: RequestRecorder) -> Iterator[anthropic.Anthropic]:
     own = {HEADER + "lam": "0", HEADER + "exclude": CHEAP}  # which speaks chats alone
-    with anthropic_client(gateway.url, sent, default_headers=own) as client:
+    with anthropic_client(gateway.url, recorder, default_headers=own) as client:
         yield client
 
 
 def test_a_message_reaches_who_speaks_it(
-    made: World, gateway: Served, claude: anthropic.Anthropic, sent: Sent
+    world: World, gateway: LocalGateway, claude: anthropic.Anthropic, recorder: RequestRecorder
 ) -> None:
-    made[MIDDLE].then(whole(message()))
+    world[MIDDLE].then(json_reply(message()))
     raw = claude.messages.with_raw_response.create(
         model="auto",
         max_tokens=64,
@@ -177,9 +179,9 @@ def test_a_message_reaches_who_speaks_it(
         extra_headers={"anthropic-version": "2023-01-01"},
         extra_body={"a_field_of_tomorrow": {"x": 1}, "thinking": {"type": "disabled"}},
     )
-    got = made[MIDDLE].got
+    got = world[MIDDLE].request
     assert got.path == "/v1/messages"
-    assert got.body == sent.body.replace(b'"auto"', b'"target-1"')
+    assert got.body == recorder.body.replace(b'"auto"', b'"target-1"')
     assert got.headers["anthropic-version"] == "2023-01-01"
     assert got.headers["authorization"] == "Bearer sk-lab"
     assert "x-api-key" not in got.headers
@@ -192,18 +194,22 @@ def test_a_message_reaches_who_speaks_it(
     assert (usage.input_tokens, usage.cached_tokens, usage.output_tokens) == (15, 3, 5)
 
 
-def test_who_is_named_gets_the_key_as_it_wants_it(made: World, claude: anthropic.Anthropic) -> None:
-    made[DEAR].then(whole(message()))
-    claude.messages.create(model=DEAR, max_tokens=9, messages=SAY)
-    got = made[DEAR].got
+def test_who_is_named_gets_the_key_as_it_wants_it(
+    world: World, claude: anthropic.Anthropic
+) -> None:
+    world[EXPENSIVE].then(json_reply(message()))
+    claude.messages.create(model=EXPENSIVE, max_tokens=9, messages=SAY)
+    got = world[EXPENSIVE].request
     assert got.path == "/v1/messages"
     assert got.headers["x-api-key"] == "sk-lab"
     assert "authorization" not in got.headers
     assert got.json["model"] == "claude-next"
 
 
-def test_a_stream_of_a_message(made: World, gateway: Served, claude: anthropic.Anthropic) -> None:
-    made[MIDDLE].then(chunked(MESSAGE_EVENTS), chunked(MESSAGE_EVENTS))
+def test_a_stream_of_a_message(
+    world: World, gateway: LocalGateway, claude: anthropic.Anthropic
+) -> None:
+    world[MIDDLE].then(chunked_reply(MESSAGE_EVENTS), chunked_reply(MESSAGE_EVENTS))
     with claude.messages.stream(model="auto", max_tokens=9, messages=SAY) as stream:
         assert "".join(stream.text_stream) == "42"
         assert stream.get_final_message().usage.output_tokens == 5
@@ -216,9 +222,9 @@ def test_a_stream_of_a_message(made: World, gateway: Served, claude: anthropic.A
     assert usage.output_tokens == 5
 
 
-def test_a_loop_of_anthropics_tools(made: World, claude: anthropic.Anthropic) -> None:
+def test_a_loop_of_anthropics_tools(world: World, claude: anthropic.Anthropic) -> None:
     call: Any = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"place": "Bern"}}
-    made[MIDDLE].then(whole(message(call, stop="tool_use")), whole(message()))
+    world[MIDDLE].then(json_reply(message(call, stop="tool_use")), json_reply(message()))
     answer = claude.messages.create(model="auto", max_tokens=9, messages=SAY, tools=[CLAUDE_TOOL])
     assert answer.stop_reason == "tool_use"
     result: Any = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "sunny"}
@@ -230,23 +236,25 @@ def test_a_loop_of_anthropics_tools(made: World, claude: anthropic.Anthropic) ->
         extra_headers={HEADER + "lam": "1"},
     )
     assert raw.headers[HEADER + "reason"] == "tool_loop"
-    assert made.asked() == [MIDDLE, MIDDLE]
+    assert world.requested_targets() == [MIDDLE, MIDDLE]
 
 
 def test_errors_have_anthropics_shape(
-    made: World, claude: anthropic.Anthropic, gateway: Served
+    world: World, claude: anthropic.Anthropic, gateway: LocalGateway
 ) -> None:
     with pytest.raises(anthropic.NotFoundError) as caught:
         claude.messages.create(model="nobody", max_tokens=9, messages=SAY)
     assert caught.value.body["error"]["type"] == "not_found_error"  # type: ignore[index]
     with pytest.raises(anthropic.BadRequestError, match="messages, and a chat can't say container"):
         claude.messages.create(model=CHEAP, max_tokens=9, messages=SAY, container="c")
-    for name in (MIDDLE, DEAR):
-        made[name].then(whole({"type": "error", "error": {"type": "overloaded_error"}}, status=529))
+    for name in (MIDDLE, EXPENSIVE):
+        world[name].then(
+            json_reply({"type": "error", "error": {"type": "overloaded_error"}}, status=529)
+        )
     with pytest.raises(anthropic.APIStatusError, match="no target answered"):
         claude.messages.create(model="auto", max_tokens=9, messages=SAY)
-    cut = chunked(MESSAGE_EVENTS[:4], end=False)
-    made[MIDDLE].then(cut)
+    cut = chunked_reply(MESSAGE_EVENTS[:4], end=False)
+    world[MIDDLE].then(cut)
     with (
         pytest.raises(anthropic.APIStatusError, match="the answer ends here, unfinished"),
         claude.messages.stream(model="auto", max_tokens=9, messages=SAY) as stream,
@@ -264,8 +272,8 @@ def curl(*options: str) -> bytes:
 
 
 @needs_curl
-def test_curl_asks(made: World, gateway: Served) -> None:
-    made[CHEAP].then(whole(completion()))
+def test_curl_asks(world: World, gateway: LocalGateway) -> None:
+    world[CHEAP].then(json_reply(completion()))
     body = ' { "messages" : [ {"role":"user","content":"6 · 7?"} ] ,\n "model":"auto"}\n'
     said = curl(
         *("--include", "--header", "Content-Type: application/json"),
@@ -275,15 +283,15 @@ def test_curl_asks(made: World, gateway: Served) -> None:
     head, _, answer = said.partition(b"\r\n\r\n")
     assert answer == json.dumps(completion()).encode()
     assert b"x-prefill-router-target: target-0" in head
-    assert made[CHEAP].got.body == body.replace('"auto"', '"target-0"').encode()
+    assert world[CHEAP].request.body == body.replace('"auto"', '"target-0"').encode()
 
 
 @needs_curl
-def test_curl_reads_a_stream_as_it_comes(made: World, gateway: Served) -> None:
+def test_curl_reads_a_stream_as_it_comes(world: World, gateway: LocalGateway) -> None:
     go_on = threading.Event()
-    script: list[Any] = list(chunked([*SAID, COUNTS, DONE]))
+    script: list[Any] = list(chunked_reply([*SAID, COUNTS, DONE]))
     script.insert(5, go_on)  # behind the head and four events
-    made[CHEAP].then(script)
+    world[CHEAP].then(script)
     body = json.dumps({"model": "auto", "stream": True, "messages": SAY})
     line = [str(CURL), "-sS", "-N", "--noproxy", "*", "-H", "content-type: application/json"]
     line += ["-H", f"{HEADER}lam: 0", "-d", body, f"{gateway.url}/v1/chat/completions"]
@@ -296,7 +304,7 @@ def test_curl_reads_a_stream_as_it_comes(made: World, gateway: Served) -> None:
 
 
 @needs_curl
-def test_curl_gets_errors(made: World, gateway: Served) -> None:
+def test_curl_gets_errors(world: World, gateway: LocalGateway) -> None:
     said = curl(
         *("-H", "content-type: application/json", "-w", "\n%{http_code}", "-d", "{"),
         f"{gateway.url}/v1/chat/completions",
@@ -304,4 +312,4 @@ def test_curl_gets_errors(made: World, gateway: Served) -> None:
     told, _, status = said.rpartition(b"\n")
     assert status == b"400"
     assert "can't be read" in json.loads(told)["error"]["message"]
-    assert made.asked() == []
+    assert world.requested_targets() == []

@@ -11,19 +11,19 @@ import openai
 import pytest
 
 from packages.gateway.tests.api.bodies import message, response, response_events
-from packages.gateway.tests.scripted_target import chunked, event, framed, whole
-from packages.gateway.tests.sdk_clients import Sent, anthropic_client, openai_client
+from packages.gateway.tests.scripted_target import body_reply, chunked_reply, event, json_reply
+from packages.gateway.tests.sdk_clients import RequestRecorder, anthropic_client, openai_client
 from packages.gateway.tests.telemetry.receipts import rendered
 from packages.gateway.tests.world import (
     CHEAP,
-    DEAR,
+    EXPENSIVE,
     HEADER,
     MIDDLE,
     PRICES,
-    Served,
+    LocalGateway,
     World,
+    make_world,
     user,
-    world,
 )
 
 pytestmark = pytest.mark.slow
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 ROWS = {
     CHEAP: {**PRICES[CHEAP], "serves": ["chat", "responses"]},
     MIDDLE: {**PRICES[MIDDLE], "serves": ["chat", "messages", "responses"]},
-    DEAR: PRICES[DEAR],
+    EXPENSIVE: PRICES[EXPENSIVE],
 }
 KEYS = [
     {"name": name, "sha256": sha256(f"pr-{name}".encode()).hexdigest(), "admin": name == "ann"}
@@ -42,44 +42,48 @@ SAY: list[Any] = [user("What is six times seven?")]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("plain")
-    with world(folder, ROWS, settings=FAST, keys=KEYS, dialects={DEAR: "anthropic"}) as made:
-        yield made
+    with make_world(
+        folder, ROWS, settings=FAST, keys=KEYS, dialects={EXPENSIVE: "anthropic"}
+    ) as world:
+        yield world
 
 
 @pytest.fixture(autouse=True)
-def _fresh(made: World) -> None:
-    made.forget()
+def _fresh(world: World) -> None:
+    world.forget()
 
 
 @pytest.fixture
-def ann(gateway: Served, sent: Sent) -> Iterator[openai.OpenAI]:
-    with openai_client(gateway.url, sent, api_key="pr-ann") as client:
+def ann(gateway: LocalGateway, recorder: RequestRecorder) -> Iterator[openai.OpenAI]:
+    with openai_client(gateway.url, recorder, api_key="pr-ann") as client:
         yield client
 
 
 @pytest.fixture
-def bob(gateway: Served) -> Iterator[openai.OpenAI]:
-    with openai_client(gateway.url, Sent(), api_key="pr-bob") as client:
+def bob(gateway: LocalGateway) -> Iterator[openai.OpenAI]:
+    with openai_client(gateway.url, RequestRecorder(), api_key="pr-bob") as client:
         yield client
 
 
 @pytest.fixture
-def claude(gateway: Served) -> Iterator[anthropic.Anthropic]:
+def claude(gateway: LocalGateway) -> Iterator[anthropic.Anthropic]:
     lam = {HEADER + "lam": "0"}
-    with anthropic_client(gateway.url, Sent(), api_key="pr-ann", default_headers=lam) as client:
+    with anthropic_client(
+        gateway.url, RequestRecorder(), api_key="pr-ann", default_headers=lam
+    ) as client:
         yield client
 
 
-def begin(made: World, client: openai.OpenAI, name: str, **more: Any) -> None:
+def begin(world: World, client: openai.OpenAI, name: str, **more: Any) -> None:
     """A response that CHEAP keeps for this client."""
-    made[CHEAP].then(whole(response(name, **more)))
+    world[CHEAP].then(json_reply(response(name, **more)))
     client.responses.create(model=CHEAP, input="What is six times seven?")
-    made.forget()
+    world.forget()
 
 
-def counted(gateway: Served, call: str) -> list[str]:
+def counted(gateway: LocalGateway, call: str) -> list[str]:
     text = rendered(gateway.gateway.metrics)
     rows = [row for row in text.splitlines() if row.startswith("prefill_router_plain")]
     return [row for row in rows if f'call="{call}"' in row and "_total" in row]
@@ -88,18 +92,20 @@ def counted(gateway: Served, call: str) -> list[str]:
 # Stored responses.
 
 
-def test_a_stored_response_is_had_again(made: World, ann: openai.OpenAI, gateway: Served) -> None:
-    begin(made, ann, "resp_1")
+def test_a_stored_response_is_had_again(
+    world: World, ann: openai.OpenAI, gateway: LocalGateway
+) -> None:
+    begin(world, ann, "resp_1")
     receipts = len(gateway.receipts)
     odd = b'{ "id":"resp_1", "object":"response", "output":[], "tomorrow": 1.0 }\n'
-    made[CHEAP].then(framed(odd, headers="x-request-id: theirs\r\nopenai-version: 9\r\n"))
+    world[CHEAP].then(body_reply(odd, headers="x-request-id: theirs\r\nopenai-version: 9\r\n"))
     raw = ann.responses.with_raw_response.retrieve(
         "resp_1", include=["reasoning.encrypted_content"]
     )
     assert raw.content == odd
     assert raw.headers["x-request-id"] == "theirs"
     assert raw.headers[HEADER + "target"] == CHEAP
-    got = made[CHEAP].got
+    got = world[CHEAP].request
     assert (got.method, got.body) == ("GET", b"")
     assert got.path == "/v1/responses/resp_1?include%5B%5D=reasoning.encrypted_content"
     assert not {"content-length", "content-type", "authorization"} & set(got.headers)
@@ -107,62 +113,64 @@ def test_a_stored_response_is_had_again(made: World, ann: openai.OpenAI, gateway
     assert f'target="{CHEAP}"' in counted(gateway, "retrieve")[0]
 
 
-def test_a_failed_response_is_had_as_it_is(made: World, ann: openai.OpenAI) -> None:
-    begin(made, ann, "resp_2")
+def test_a_failed_response_is_had_as_it_is(world: World, ann: openai.OpenAI) -> None:
+    begin(world, ann, "resp_2")
     error = {"code": "server_error", "message": "out of luck"}
-    made[CHEAP].then(whole(response("resp_2", status="failed", error=error)))
+    world[CHEAP].then(json_reply(response("resp_2", status="failed", error=error)))
     found = ann.responses.retrieve("resp_2")
     assert found.error is not None
     assert found.error.message == "out of luck"
-    assert len(made[CHEAP].requests) == 1
+    assert len(world[CHEAP].requests) == 1
 
 
 def test_its_input_is_listed_and_it_is_cancelled_and_deleted(
-    made: World, ann: openai.OpenAI, sent: Sent
+    world: World, ann: openai.OpenAI, recorder: RequestRecorder
 ) -> None:
-    begin(made, ann, "resp_3")
+    begin(world, ann, "resp_3")
     item = {"id": "msg_1", "type": "message", "role": "user", "content": []}
     page = {"object": "list", "data": [item], "first_id": "a", "last_id": "a", "has_more": False}
     gone = {"id": "resp_3", "object": "response", "deleted": True}
-    made[CHEAP].then(whole(page), whole(response("resp_3", status="cancelled")), whole(gone))
+    world[CHEAP].then(
+        json_reply(page), json_reply(response("resp_3", status="cancelled")), json_reply(gone)
+    )
     (found,) = ann.responses.input_items.list("resp_3", limit=1, order="asc")
     assert found.id == "msg_1"
     assert ann.responses.cancel("resp_3").status == "cancelled"
     ann.responses.delete("resp_3")
-    listed, cancelled, deleted = made[CHEAP].requests
+    listed, cancelled, deleted = world[CHEAP].requests
     assert (listed.method, listed.path.partition("?")[0]) == (
         "GET",
         "/v1/responses/resp_3/input_items",
     )
     assert sorted(listed.path.partition("?")[2].split("&")) == ["limit=1", "order=asc"]
     assert (cancelled.method, cancelled.path) == ("POST", "/v1/responses/resp_3/cancel")
-    assert cancelled.body == sent.bodies[2]
+    assert cancelled.body == recorder.bodies[2]
     assert (deleted.method, deleted.path) == ("DELETE", "/v1/responses/resp_3")
-    made[CHEAP].then(whole({"error": {"message": "gone for good"}}, status=404))
+    world[CHEAP].then(json_reply({"error": {"message": "gone for good"}}, status=404))
     with pytest.raises(openai.NotFoundError, match="gone for good"):
         ann.responses.retrieve("resp_3")
 
 
 def test_a_response_is_cancelled_without_a_body_too(
-    made: World, ann: openai.OpenAI, gateway: Served
+    world: World, ann: openai.OpenAI, gateway: LocalGateway
 ) -> None:
-    begin(made, ann, "resp_12")
+    begin(world, ann, "resp_12")
     url, own = f"{gateway.url}/v1/responses/resp_12/cancel", {"authorization": "Bearer pr-ann"}
-    made[CHEAP].then(whole(response("resp_12", status="cancelled")))
+    world[CHEAP].then(json_reply(response("resp_12", status="cancelled")))
     assert httpx2.post(url, headers=own).json()["status"] == "cancelled"  # as openai's for Node
-    assert (made[CHEAP].got.method, made[CHEAP].got.body) == ("POST", b"")
+    assert (world[CHEAP].request.method, world[CHEAP].request.body) == ("POST", b"")
     for body in (b"{}", iter([b"{}"])):  # with its length, and in chunks
         assert httpx2.post(url, headers=own, content=body).status_code == 415
     assert httpx2.post(url, headers=own | {"content-type": "text/plain"}).status_code == 415
     site = {"sec-fetch-site": "cross-site"}
     assert httpx2.post(url, headers=own | site).status_code == 403
-    assert len(made[CHEAP].requests) == 1
+    assert len(world[CHEAP].requests) == 1
 
 
-def test_a_stream_is_taken_up_again_byte_for_byte(made: World, ann: openai.OpenAI) -> None:
-    begin(made, ann, "resp_4")
+def test_a_stream_is_taken_up_again_byte_for_byte(world: World, ann: openai.OpenAI) -> None:
+    begin(world, ann, "resp_4")
     said = response_events("resp_4")[4:]
-    made[CHEAP].then(chunked(said), chunked(said), chunked([]))
+    world[CHEAP].then(chunked_reply(said), chunked_reply(said), chunked_reply([]))
     with ann.responses.with_streaming_response.retrieve(
         "resp_4", stream=True, starting_after=3
     ) as raw:
@@ -173,21 +181,23 @@ def test_a_stream_is_taken_up_again_byte_for_byte(made: World, ann: openai.OpenA
 
 
 def test_what_failed_is_streamed_again_as_a_failure(
-    made: World, ann: openai.OpenAI, gateway: Served
+    world: World, ann: openai.OpenAI, gateway: LocalGateway
 ) -> None:
-    begin(made, ann, "resp_5")
+    begin(world, ann, "resp_5")
     error = {"code": "server_error", "message": "no"}
     whole_one = response("resp_5", status="failed", error=error)
     value = {"type": "response.failed", "response": whole_one, "sequence_number": 9}
-    made[CHEAP].then(chunked([b"event: response.failed\n" + event(value)]))
+    world[CHEAP].then(chunked_reply([b"event: response.failed\n" + event(value)]))
     (found,) = list(ann.responses.retrieve("resp_5", stream=True, starting_after=8))
     assert found.type == "response.failed"
     assert gateway.gateway.breakers.failures(CHEAP) == 0
 
 
-def test_a_stream_that_breaks_off_again_ends_with_an_error(made: World, ann: openai.OpenAI) -> None:
-    begin(made, ann, "resp_6")
-    made[CHEAP].then(chunked([*response_events("resp_6")[:4], b'data: {"ty'], end=False))
+def test_a_stream_that_breaks_off_again_ends_with_an_error(
+    world: World, ann: openai.OpenAI
+) -> None:
+    begin(world, ann, "resp_6")
+    world[CHEAP].then(chunked_reply([*response_events("resp_6")[:4], b'data: {"ty'], end=False))
     *said, last = ann.responses.retrieve("resp_6", stream=True)
     assert [event.sequence_number for event in said] == [0, 1, 2, 3]
     assert last.type == "error"
@@ -195,12 +205,12 @@ def test_a_stream_that_breaks_off_again_ends_with_an_error(made: World, ann: ope
 
 
 def test_a_response_is_cancelled_while_it_streams(
-    made: World, ann: openai.OpenAI, gateway: Served
+    world: World, ann: openai.OpenAI, gateway: LocalGateway
 ) -> None:
     go_on = threading.Event()
-    script: list[Any] = list(chunked(response_events("resp_7")))
+    script: list[Any] = list(chunked_reply(response_events("resp_7")))
     script.insert(2, go_on)  # behind the head and the first event
-    made[CHEAP].then(script, whole(response("resp_7", status="cancelled")))
+    world[CHEAP].then(script, json_reply(response("resp_7", status="cancelled")))
     stream = ann.responses.create(model=CHEAP, input="Hi", background=True, stream=True)
     try:
         begun = next(iter(stream))
@@ -209,13 +219,13 @@ def test_a_response_is_cancelled_while_it_streams(
     finally:
         go_on.set()
     assert len(list(stream)) == 8
-    gateway.until(lambda: gateway.gateway.streams == 0)
+    gateway.wait_until(lambda: gateway.gateway.streams == 0)
 
 
 def test_a_response_in_the_background_costs_what_was_expected(
-    made: World, ann: openai.OpenAI, gateway: Served
+    world: World, ann: openai.OpenAI, gateway: LocalGateway
 ) -> None:
-    made[CHEAP].then(whole(response("resp_bg", status="queued", output=[], usage=None)))
+    world[CHEAP].then(json_reply(response("resp_bg", status="queued", output=[], usage=None)))
     raw = ann.responses.with_raw_response.create(model=CHEAP, input="Hi", background=True)
     receipt = gateway.receipts[-1]
     assert receipt.outcome.usage is None
@@ -226,80 +236,84 @@ def test_a_response_in_the_background_costs_what_was_expected(
 
 @pytest.mark.parametrize("call", ["retrieve", "delete", "cancel"])
 def test_only_the_key_that_made_it_reaches_it(
-    made: World, ann: openai.OpenAI, bob: openai.OpenAI, call: str
+    world: World, ann: openai.OpenAI, bob: openai.OpenAI, call: str
 ) -> None:
-    begin(made, ann, "resp_8")
+    begin(world, ann, "resp_8")
     with pytest.raises(openai.NotFoundError, match="known to belong to this key") as caught:
         getattr(bob.responses, call)("resp_8")
     assert caught.value.code == "unknown_response"
     assert caught.value.param == "response_id"
     with pytest.raises(openai.NotFoundError, match="known to belong to this key"):
         getattr(ann.responses, call)("resp_never")
-    assert made.asked() == []
+    assert world.requested_targets() == []
 
 
 @pytest.mark.parametrize("name", [".", "..", "%2e%2E"])
-def test_nobody_climbs_in_the_path_of_a_target(made: World, gateway: Served, name: str) -> None:
+def test_nobody_climbs_in_the_path_of_a_target(
+    world: World, gateway: LocalGateway, name: str
+) -> None:
     reply = gateway.ask(f"/v1/responses/{name}", authorization="Bearer pr-ann")
     assert (reply.status, reply.error["code"]) == (404, "unknown_response")
-    assert made.asked() == []
+    assert world.requested_targets() == []
 
 
 def test_failures_of_who_keeps_it_are_told(
-    made: World, ann: openai.OpenAI, gateway: Served
+    world: World, ann: openai.OpenAI, gateway: LocalGateway
 ) -> None:
-    begin(made, ann, "resp_9")
+    begin(world, ann, "resp_9")
     for status in (401, 500):
-        made[CHEAP].then(whole({"error": {"message": "sk-lab is wrong"}}, status=status))
+        world[CHEAP].then(json_reply({"error": {"message": "sk-lab is wrong"}}, status=status))
         with pytest.raises(openai.InternalServerError, match=r"no target answered \(target-0"):
             ann.responses.retrieve("resp_9")
     assert any('outcome="failed"' in row for row in counted(gateway, "retrieve"))
-    made[CHEAP].then(whole({"error": {"message": "not in the background"}}, status=409))
+    world[CHEAP].then(json_reply({"error": {"message": "not in the background"}}, status=409))
     with pytest.raises(openai.ConflictError, match="not in the background"):
         ann.responses.cancel("resp_9")
 
 
 def test_reading_a_response_counts_among_the_requests_under_way(
-    made: World, ann: openai.OpenAI, gateway: Served
+    world: World, ann: openai.OpenAI, gateway: LocalGateway
 ) -> None:
-    begin(made, ann, "resp_10")
-    script: list[Any] = list(chunked(response_events("resp_10")))
+    begin(world, ann, "resp_10")
+    script: list[Any] = list(chunked_reply(response_events("resp_10")))
     go_on = threading.Event()
     script.insert(2, go_on)
-    made[CHEAP].then(script)
+    world[CHEAP].then(script)
     stream = ann.responses.retrieve("resp_10", stream=True)
     next(iter(stream))
-    gateway.until(lambda: gateway.gateway.under_way == 1)  # what came before has ended, too
+    gateway.wait_until(lambda: gateway.gateway.under_way == 1)  # what came before has ended, too
     assert gateway.gateway.streams == 1
     go_on.set()
     list(stream)
-    gateway.until(lambda: gateway.gateway.under_way == 0)
+    gateway.wait_until(lambda: gateway.gateway.under_way == 0)
 
 
 # Counts.
 
 
 def test_tokens_are_counted_by_who_would_answer(
-    made: World, claude: anthropic.Anthropic, gateway: Served
+    world: World, claude: anthropic.Anthropic, gateway: LocalGateway
 ) -> None:
     receipts = len(gateway.receipts)
-    made[MIDDLE].then(whole({"input_tokens": 11}))
-    made[DEAR].then(whole({"input_tokens": 12}))
+    world[MIDDLE].then(json_reply({"input_tokens": 11}))
+    world[EXPENSIVE].then(json_reply({"input_tokens": 12}))
     raw = claude.messages.with_raw_response.count_tokens(model="auto", messages=SAY, system="Hm.")
     assert raw.parse().input_tokens == 11
     assert raw.headers[HEADER + "target"] == MIDDLE
-    assert made[MIDDLE].got.path == "/v1/messages/count_tokens"
-    assert made[MIDDLE].got.json == {"messages": SAY, "model": MIDDLE, "system": "Hm."}
-    assert claude.messages.count_tokens(model=DEAR, messages=SAY).input_tokens == 12
-    assert made[DEAR].got.headers["x-api-key"] == "sk-lab"
+    assert world[MIDDLE].request.path == "/v1/messages/count_tokens"
+    assert world[MIDDLE].request.json == {"messages": SAY, "model": MIDDLE, "system": "Hm."}
+    assert claude.messages.count_tokens(model=EXPENSIVE, messages=SAY).input_tokens == 12
+    assert world[EXPENSIVE].request.headers["x-api-key"] == "sk-lab"
     assert len(gateway.receipts) == receipts
     assert len(counted(gateway, "count_tokens")) == 2
 
 
-def test_who_cannot_count_is_passed_over(made: World, claude: anthropic.Anthropic) -> None:
-    none = whole({"detail": "Not Found"}, status=404)
-    made[MIDDLE].then(none, none)
-    made[DEAR].then(whole({"input_tokens": 12}), whole({"detail": "no"}, status=405))
+def test_who_cannot_count_is_passed_over(world: World, claude: anthropic.Anthropic) -> None:
+    none = json_reply({"detail": "Not Found"}, status=404)
+    world[MIDDLE].then(none, none)
+    world[EXPENSIVE].then(
+        json_reply({"input_tokens": 12}), json_reply({"detail": "no"}, status=405)
+    )
     assert claude.messages.count_tokens(model="auto", messages=SAY).input_tokens == 12
     with pytest.raises(anthropic.NotFoundError, match="target-1, target-2 can't answer") as caught:
         claude.messages.count_tokens(model="auto", messages=SAY)
@@ -307,46 +321,46 @@ def test_who_cannot_count_is_passed_over(made: World, claude: anthropic.Anthropi
 
 
 def test_who_does_not_speak_the_protocol_counts_nothing(
-    made: World, claude: anthropic.Anthropic
+    world: World, claude: anthropic.Anthropic
 ) -> None:
     with pytest.raises(anthropic.BadRequestError, match="a chat can't say mcp_servers"):
         claude.messages.count_tokens(model=CHEAP, messages=SAY, extra_body={"mcp_servers": [1]})
     with pytest.raises(anthropic.BadRequestError, match="messages must be a list"):
         claude.messages.count_tokens(model="auto", messages="hi")  # type: ignore[arg-type]
-    assert made.asked() == []
+    assert world.requested_targets() == []
 
 
-def test_tokens_of_responses_are_counted_too(made: World, ann: openai.OpenAI) -> None:
-    made[CHEAP].then(whole({"object": "response.input_tokens", "input_tokens": 9}))
+def test_tokens_of_responses_are_counted_too(world: World, ann: openai.OpenAI) -> None:
+    world[CHEAP].then(json_reply({"object": "response.input_tokens", "input_tokens": 9}))
     assert ann.responses.input_tokens.count(model=CHEAP, input="Hi").input_tokens == 9
-    assert made[CHEAP].got.path == "/v1/responses/input_tokens"
+    assert world[CHEAP].request.path == "/v1/responses/input_tokens"
 
 
 def test_a_conversation_is_made_shorter_by_a_routed_target_with_a_receipt(
-    made: World, ann: openai.OpenAI, gateway: Served
+    world: World, ann: openai.OpenAI, gateway: LocalGateway
 ) -> None:
     usage = {"input_tokens": 700, "output_tokens": 30, "total_tokens": 730}
     answer = {"id": "cmp_1", "object": "response.compaction", "created_at": 1, "usage": usage}
-    made[CHEAP].then(whole({**answer, "output": []}))
+    world[CHEAP].then(json_reply({**answer, "output": []}))
     before = len(gateway.receipts)
-    allow = {HEADER + "allow": f"{CHEAP},{DEAR}"}  # of which one serves responses
+    allow = {HEADER + "allow": f"{CHEAP},{EXPENSIVE}"}  # of which one serves responses
     raw = ann.responses.with_raw_response.compact(
         model="auto", input=[user("hi")], extra_headers=allow
     )
     assert raw.parse().id == "cmp_1"
     assert raw.headers[HEADER + "target"] == CHEAP
-    assert made[CHEAP].got.path == "/v1/responses/compact"
-    assert made[CHEAP].got.json["model"] == CHEAP
+    assert world[CHEAP].request.path == "/v1/responses/compact"
+    assert world[CHEAP].request.json["model"] == CHEAP
     (receipt,) = gateway.receipts[before:]
     assert receipt.outcome.usage is not None
     assert (receipt.endpoint, receipt.outcome.usage.input_tokens) == ("responses", 700)
 
 
 def test_who_cannot_shorten_a_conversation_is_passed_over_and_no_failure(
-    made: World, ann: openai.OpenAI, gateway: Served
+    world: World, ann: openai.OpenAI, gateway: LocalGateway
 ) -> None:
-    made[CHEAP].then(*[whole({"detail": "Not Found"}, status=404)] * 2)
-    made[MIDDLE].then(whole({"id": "c", "object": "response.compaction", "output": []}))
+    world[CHEAP].then(*[json_reply({"detail": "Not Found"}, status=404)] * 2)
+    world[MIDDLE].then(json_reply({"id": "c", "object": "response.compaction", "output": []}))
     given: Any = {"input": [user("hi")], "extra_headers": {HEADER + "lam": "0"}}
     raw = ann.responses.with_raw_response.compact(model="auto", **given)
     assert raw.headers[HEADER + "target"] == MIDDLE
@@ -356,13 +370,13 @@ def test_who_cannot_shorten_a_conversation_is_passed_over_and_no_failure(
 
 
 def test_words_behind_the_question_mark_go_on(
-    made: World, gateway: Served, claude: anthropic.Anthropic
+    world: World, gateway: LocalGateway, claude: anthropic.Anthropic
 ) -> None:
-    made[MIDDLE].then(whole({"input_tokens": 11}), whole(message()))
+    world[MIDDLE].then(json_reply({"input_tokens": 11}), json_reply(message()))
     query = {"beta": "true", "x": "ä b&c"}
     claude.messages.count_tokens(model="auto", messages=SAY, extra_query=query)
     claude.messages.create(model=MIDDLE, max_tokens=9, messages=SAY, extra_query={"beta": "true"})
-    counted, asked = made[MIDDLE].requests
+    counted, asked = world[MIDDLE].requests
     assert counted.path == "/v1/messages/count_tokens?beta=true&x=%C3%A4%20b%26c"
     assert asked.path == "/v1/messages?beta=true"
     assert gateway.receipts[-1].endpoint == "messages"

@@ -12,24 +12,24 @@ from typing import Any
 import pytest
 
 from packages.gateway.tests.api.bodies import COUNTS, SAID
-from packages.gateway.tests.scripted_target import DONE, chunked
-from packages.gateway.tests.sdk_clients import Sent, openai_client
+from packages.gateway.tests.scripted_target import DONE, chunked_reply
+from packages.gateway.tests.sdk_clients import RequestRecorder, openai_client
 from packages.gateway.tests.server_process import gateway_process
 from packages.gateway.tests.world import (
     CHATS,
     CHEAP,
-    DEAR,
+    EXPENSIVE,
     MIDDLE,
     PATIENCE,
     PRICES,
+    LocalGateway,
     Reply,
-    Served,
     World,
     ask,
     chat,
+    make_world,
     router_folder,
     user,
-    world,
 )
 
 pytestmark = pytest.mark.slow
@@ -43,39 +43,39 @@ SETTINGS = {"routing": {"lam": 0, "deadline_seconds": PATIENCE}}
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("reload")
     shutil.copytree(router_folder(), folder / "router")
-    with world(folder) as made:
-        made.made = replace(made.made, router=folder / "router")
-        yield made
+    with make_world(folder) as world:
+        world.files = replace(world.files, router=folder / "router")
+        yield world
 
 
 @pytest.fixture(autouse=True)
-def _fresh(made: World, gateway: Served) -> None:
-    made.forget()
-    made.write_pool(PRICES)
-    made.made.configure(SETTINGS)
+def _fresh(world: World, gateway: LocalGateway) -> None:
+    world.forget()
+    world.write_pool(PRICES)
+    world.files.configure(SETTINGS)
     assert gateway.ask("/admin/reload", {}).status == 200
 
 
 class Held:
     """Streams that are open until they are let go."""
 
-    def __init__(self, made: World, url: str, count: int) -> None:
+    def __init__(self, world: World, url: str, count: int) -> None:
         self.let_go = threading.Event()
         self.replies: list[Reply] = []
         for _ in range(count):
-            script: list[Any] = list(chunked([*SAID, COUNTS, DONE]))
+            script: list[Any] = list(chunked_reply([*SAID, COUNTS, DONE]))
             script.insert(4, self.let_go)
-            made[CHEAP].then(script)
-        while made[CHEAP].asked.acquire(blocking=False):  # by requests before these
+            world[CHEAP].then(script)
+        while world[CHEAP].request_arrived.acquire(blocking=False):  # by requests before these
             pass
         self._threads = [threading.Thread(target=self._ask, args=(url,)) for _ in range(count)]
         for thread in self._threads:
             thread.start()
         for _ in range(count):
-            assert made[CHEAP].asked.acquire(timeout=PATIENCE)
+            assert world[CHEAP].request_arrived.acquire(timeout=PATIENCE)
 
     def _ask(self, url: str) -> None:
         self.replies.append(ask(url, CHATS, STREAM))
@@ -98,15 +98,15 @@ def await_price(url: str, due: float) -> None:
         time.sleep(0.02)
 
 
-def test_a_reload_cuts_no_stream(made: World, gateway: Served) -> None:
-    held = Held(made, gateway.url, 5)
+def test_a_reload_cuts_no_stream(world: World, gateway: LocalGateway) -> None:
+    held = Held(world, gateway.url, 5)
     before = gateway.ask(body=chat())
-    made.write_pool(DEARER, prices_date="2026-11-22")
+    world.write_pool(DEARER, prices_date="2026-11-22")
     reply = gateway.ask("/admin/reload", {})
     assert reply.json["prices_date"] == "2026-11-22"
     assert price(gateway.url) == DEARER[CHEAP]["input_price"]
     after = gateway.ask(body=chat())
-    costs = [float(answer.own("estimated-cost") or "nan") for answer in (before, after)]
+    costs = [float(answer.own_header("estimated-cost") or "nan") for answer in (before, after)]
     assert costs[1] == pytest.approx(10 * costs[0], rel=0.01)
     held.end()
     assert [reply.body for reply in held.replies] == [WHOLE] * 5
@@ -127,11 +127,11 @@ def test_a_reload_cuts_no_stream(made: World, gateway: Served) -> None:
     ],
 )
 def test_what_cannot_be_read_changes_nothing(
-    made: World, gateway: Served, text: str, told: str
+    world: World, gateway: LocalGateway, text: str, told: str
 ) -> None:
-    held = Held(made, gateway.url, 1)
+    held = Held(world, gateway.url, 1)
     was = price(gateway.url)
-    made.made.pool.write_text(text)
+    world.files.pool.write_text(text)
     reply = gateway.ask("/admin/reload", {})
     assert reply.status == 409
     assert reply.error["code"] == "reload_failed"
@@ -142,13 +142,13 @@ def test_what_cannot_be_read_changes_nothing(
     assert held.replies[0].body == WHOLE
 
 
-def test_every_error_is_told_at_once(made: World, gateway: Served) -> None:
-    made.made.configure({"routing": {"lam": 3, "novelty": -1}, "unheard": 1})
-    made.made.pool.write_text("targets: [")
+def test_every_error_is_told_at_once(world: World, gateway: LocalGateway) -> None:
+    world.files.configure({"routing": {"lam": 3, "novelty": -1}, "unheard": 1})
+    world.files.pool.write_text("targets: [")
     told = gateway.ask("/admin/reload", {}).error["message"]
     assert "unheard" in told
     assert "not YAML" in told
-    made.write_pool({**PRICES, "helper": {"base_url": "http://127.0.0.1:9/v1"}})
+    world.write_pool({**PRICES, "helper": {"base_url": "http://127.0.0.1:9/v1"}})
     settings = {
         "routing": {"fallback": "helper"},
         "traffic": {"share": 0.5, "otherwise": "helper"},
@@ -156,76 +156,76 @@ def test_every_error_is_told_at_once(made: World, gateway: Served) -> None:
         "forward_headers": ["authorization", "x-tenant"],
         "budgets": [{"dollars": 1, "per": "day", "key": "nobody"}],
     }
-    made.made.configure(settings)
+    world.files.configure(settings)
     told = gateway.ask("/admin/reload", {}).error["message"]
     targets = ("routing.fallback", "traffic.otherwise", "agents.plan.targets")
     for wrong in (*targets, "forward_headers", "nobody"):
         assert wrong in told, wrong
 
 
-def test_settings_are_read_anew(made: World, gateway: Served) -> None:
+def test_settings_are_read_anew(world: World, gateway: LocalGateway) -> None:
     forecaster = gateway.gateway.live.forecaster
     routing = {"lam": 1, "names": {"thrifty": 0.125}, "deadline_seconds": PATIENCE}
-    made.made.configure({"routing": routing, "forward_headers": ["X-Tenant"]})
+    world.files.configure({"routing": routing, "forward_headers": ["X-Tenant"]})
     assert gateway.ask("/admin/reload", {}).status == 200
     assert gateway.gateway.live.forecaster is forecaster
-    assert gateway.ask(body=chat()).own("lam") == "1"
-    assert gateway.ask(body=chat("thrifty")).own("lam") == "0.125"
+    assert gateway.ask(body=chat()).own_header("lam") == "1"
+    assert gateway.ask(body=chat("thrifty")).own_header("lam") == "0.125"
     ask(gateway.url, CHATS, chat(CHEAP), {"X-Tenant": "ours", "Cookie": "a=b"})
-    headers = made[CHEAP].requests[-1].headers
+    headers = world[CHEAP].requests[-1].headers
     assert headers["x-tenant"] == "ours"
     assert "cookie" not in headers
 
 
-def test_settings_that_last_are_told(made: World, gateway: Served) -> None:
-    made.made.configure({**SETTINGS, "receipts": {"keep_days": 7, "prompts": True}})
+def test_settings_that_last_are_told(world: World, gateway: LocalGateway) -> None:
+    world.files.configure({**SETTINGS, "receipts": {"keep_days": 7, "prompts": True}})
     warnings = gateway.ask("/admin/reload", {}).json["warnings"]
     (told,) = [one for one in warnings if "restart" in one]
     assert "receipts.keep_days: changed, but only a restart" in told
     assert "prompts" not in told
 
 
-def test_another_router_takes_over(made: World, gateway: Served) -> None:
+def test_another_router_takes_over(world: World, gateway: LocalGateway) -> None:
     """Streams under way end with what they began with; the encoder's process is a new one."""
-    held = Held(made, gateway.url, 2)
+    held = Held(world, gateway.url, 2)
     before = gateway.gateway.live
-    shutil.rmtree(made.made.router)
-    shutil.copytree(router_folder(150), made.made.router)
+    shutil.rmtree(world.files.router)
+    shutil.copytree(router_folder(150), world.files.router)
     reply = gateway.ask("/admin/reload", {})
     assert reply.json["router"] not in ("", before.loaded.light.fingerprint)
     assert gateway.gateway.live.forecaster.pid != before.forecaster.pid
     new = gateway.ask(body=chat(text="Which router are you?"))
-    assert new.own("reason") == "policy"
+    assert new.own_header("reason") == "policy"
     assert gateway.receipts[-1].router == reply.json["router"]
     assert before.forecaster.state == "ready"
     held.end()
     assert [reply.body for reply in held.replies] == [WHOLE] * 2
     assert {r.router for r in gateway.receipts[-2:]} == {before.loaded.light.fingerprint}
-    gateway.until(lambda: before.forecaster.state == "closed")
+    gateway.wait_until(lambda: before.forecaster.state == "closed")
 
 
-def test_a_target_that_went_is_not_asked(made: World, gateway: Served) -> None:
-    made.write_pool({name: PRICES[name] for name in (MIDDLE, DEAR)})
+def test_a_target_that_went_is_not_asked(world: World, gateway: LocalGateway) -> None:
+    world.write_pool({name: PRICES[name] for name in (MIDDLE, EXPENSIVE)})
     assert gateway.ask("/admin/reload", {}).status == 200
-    assert gateway.ask(body=chat()).own("target") == MIDDLE
+    assert gateway.ask(body=chat()).own_header("target") == MIDDLE
     gone = gateway.ask(body=chat(CHEAP))
     assert (gone.status, gone.error["code"]) == (404, "model_not_found")
-    made.write_pool({**PRICES, "newcomer": {"base_url": made[DEAR].url}})
+    world.write_pool({**PRICES, "newcomer": {"base_url": world[EXPENSIVE].url}})
     assert gateway.ask("/admin/reload", {}).status == 200
-    assert gateway.ask(body=chat("newcomer")).own("target") == "newcomer"
-    assert gateway.ask(body=chat()).own("target") == CHEAP
-    assert made.asked() == [CHEAP, MIDDLE, DEAR]
+    assert gateway.ask(body=chat("newcomer")).own_header("target") == "newcomer"
+    assert gateway.ask(body=chat()).own_header("target") == CHEAP
+    assert world.requested_targets() == [CHEAP, MIDDLE, EXPENSIVE]
 
 
-def test_a_process_that_is_hung_up_on_reads_anew(made: World) -> None:
+def test_a_process_that_is_hung_up_on_reads_anew(world: World) -> None:
     """As its user runs it: SIGHUP with streams under way, a file that is broken, and the end."""
-    environment: Mapping[str, str] = made.environment
-    with gateway_process(made.made, environment=environment) as process:
-        held = Held(made, process.url, 3)
-        made.write_pool(DEARER)
+    environment: Mapping[str, str] = world.environment
+    with gateway_process(world.files, environment=environment) as process:
+        held = Held(world, process.url, 3)
+        world.write_pool(DEARER)
         process.reload()
         await_price(process.url, DEARER[CHEAP]["input_price"])
-        made.made.pool.write_text("targets: [")
+        world.files.pool.write_text("targets: [")
         process.reload()
         until = time.monotonic() + PATIENCE
         while "reload failed, nothing was changed" not in process.log.read_text():
@@ -234,18 +234,18 @@ def test_a_process_that_is_hung_up_on_reads_anew(made: World) -> None:
         assert price(process.url) == DEARER[CHEAP]["input_price"]
         held.end()
         assert [reply.body for reply in held.replies] == [WHOLE] * 3
-        with openai_client(process.url, Sent()) as client:
+        with openai_client(process.url, RequestRecorder()) as client:
             stream = client.chat.completions.create(
                 model="prefill-router:0", messages=[user("Hi")], stream=False
             )
         assert stream.choices[0].message.content == "42"
-        last = Held(made, process.url, 1)
+        last = Held(world, process.url, 1)
         os.kill(process.run.pid, signal.SIGTERM)
         with pytest.raises(OSError, match=r"refused|reset|closed|pipe"):
             await_price(process.url, 0)  # it takes nobody more
         last.end()
         assert last.replies[0].body == WHOLE
         assert process.run.wait(PATIENCE) == 0
-    kept = [row["outcome"] for row in made.made.rows("outcome") if row["outcome"]][-5:]
+    kept = [row["outcome"] for row in world.files.rows("outcome") if row["outcome"]][-5:]
     assert kept == ["answered"] * 5
     assert "Traceback" not in process.log.read_text()

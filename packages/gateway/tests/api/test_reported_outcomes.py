@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from packages.gateway.tests.api.bodies import completion
-from packages.gateway.tests.scripted_target import whole
+from packages.gateway.tests.scripted_target import json_reply
 from packages.gateway.tests.world import (
     CHEAP,
-    DEAR,
+    EXPENSIVE,
     MIDDLE,
     PRICES,
+    LocalGateway,
     Reply,
-    Served,
     World,
     chat,
-    served,
-    world,
+    make_world,
+    serve_world,
 )
 from prefill_router_gateway.receipts import (
     RecentRequests,
@@ -44,39 +44,41 @@ NEVER = "pr_" + "0" * 32
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with world(tmp_path_factory.mktemp("outcomes"), PRICES, settings=SETTINGS, keys=KEYS) as made:
-        yield made
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with make_world(
+        tmp_path_factory.mktemp("outcomes"), PRICES, settings=SETTINGS, keys=KEYS
+    ) as world:
+        yield world
 
 
 def bearer(who: str) -> dict[str, str]:
     return {"authorization": f"Bearer pr-{who}"}
 
 
-def routed(gateway: Served, who: str = "bob", text: str = "hi", **headers: str) -> str:
+def routed(gateway: LocalGateway, who: str = "bob", text: str = "hi", **headers: str) -> str:
     """The id of a decision alone."""
     reply = gateway.ask("/v1/route", chat(text=text), **bearer(who), **headers)
     return str(reply.json["id"])
 
 
-def report(gateway: Served, decision: str, who: str = "bob", **more: Any) -> Reply:
+def report(gateway: LocalGateway, decision: str, who: str = "bob", **more: Any) -> Reply:
     body = {"id": decision, "target": CHEAP, "seconds": 0.5, **more}
     return gateway.ask("/v1/outcome", body, **bearer(who))
 
 
-def stored(made: World, decision: str) -> Any:
-    (receipt,) = read_receipts(made.made.url, ids=[decision])
+def stored(world: World, decision: str) -> Any:
+    (receipt,) = read_receipts(world.files.url, ids=[decision])
     return receipt
 
 
-def test_the_receipt_has_what_is_reported(gateway: Served, made: World) -> None:
+def test_the_receipt_has_what_is_reported(gateway: LocalGateway, world: World) -> None:
     decision = routed(gateway, text="Who was it?")
-    before = stored(made, decision)
+    before = stored(world, decision)
     assert before.outcome.kind == "routed"
     reply = report(gateway, decision, target=MIDDLE, first_token_seconds=0.25, **TOKENS)
     cost = (1000 * 0.4 + 200 * 1.6) / 1e6
     assert reply.json == {"id": decision, "kept": True, "cost": pytest.approx(cost)}
-    after = stored(made, decision)
+    after = stored(world, decision)
     outcome, usage = after.outcome, after.outcome.usage
     assert (outcome.kind, outcome.target, outcome.status) == ("answered", MIDDLE, 200)
     assert (usage.input_tokens, usage.cached_tokens, usage.output_tokens) == (1000, 10, 200)
@@ -91,13 +93,13 @@ def test_the_receipt_has_what_is_reported(gateway: Served, made: World) -> None:
     assert gateway.gateway.speeds._speeds[MIDDLE].first == pytest.approx(0.25)
 
 
-def test_a_reported_cost_takes_precedence(gateway: Served, made: World) -> None:
+def test_a_reported_cost_takes_precedence(gateway: LocalGateway, world: World) -> None:
     decision = routed(gateway)
     assert report(gateway, decision, cost=0.002, **TOKENS).json["cost"] == 0.002
-    assert stored(made, decision).cost == 0.002
+    assert stored(world, decision).cost == 0.002
     unknown = routed(gateway)
     assert report(gateway, unknown).json["cost"] is None
-    assert stored(made, unknown).outcome.usage is None
+    assert stored(world, unknown).outcome.usage is None
 
 
 @pytest.mark.parametrize(
@@ -109,29 +111,29 @@ def test_a_reported_cost_takes_precedence(gateway: Served, made: World) -> None:
     ],
 )
 def test_failures_are_known_as_such(
-    gateway: Served, made: World, status: int, kind: str, end: str
+    gateway: LocalGateway, world: World, status: int, kind: str, end: str
 ) -> None:
     decision = routed(gateway)
     assert report(gateway, decision, status=status, cost=1.0, **TOKENS).json["cost"] is None
-    outcome = stored(made, decision).outcome
+    outcome = stored(world, decision).outcome
     assert (outcome.kind, outcome.attempts[0].end) == (kind, end)
     assert outcome.target == (CHEAP if kind == "refused" else None)
 
 
-def test_the_first_report_holds(gateway: Served, made: World) -> None:
+def test_the_first_report_holds(gateway: LocalGateway, world: World) -> None:
     decision = routed(gateway)
     assert report(gateway, decision, cost=0.001).status == 200
-    first = stored(made, decision)
+    first = stored(world, decision)
     for again in (report(gateway, decision, cost=0.003), report(gateway, decision, status=500)):
         assert (again.status, again.error["code"]) == (409, "outcome_known")
-    assert stored(made, decision) == first
-    made[CHEAP].then(whole(completion()))
-    called = gateway.ask(body=chat(), **bearer("bob")).own("decision-id")
+    assert stored(world, decision) == first
+    world[CHEAP].then(json_reply(completion()))
+    called = gateway.ask(body=chat(), **bearer("bob")).own_header("decision-id")
     own = report(gateway, str(called))
     assert (own.status, own.error["code"]) == (409, "outcome_known")
 
 
-def test_a_key_reports_on_its_own_decisions_and_an_admin_on_all(gateway: Served) -> None:
+def test_a_key_reports_on_its_own_decisions_and_an_admin_on_all(gateway: LocalGateway) -> None:
     bobs, anns = routed(gateway, "bob"), routed(gateway, "ann")
     never, others = report(gateway, NEVER), report(gateway, anns)
     assert (never.status, never.error["code"]) == (404, "unknown_decision")
@@ -152,42 +154,42 @@ def test_a_key_reports_on_its_own_decisions_and_an_admin_on_all(gateway: Served)
         {"prompt": "hi"},
     ],
 )
-def test_what_cannot_be_is_refused(gateway: Served, made: World, wrong: Any) -> None:
+def test_what_cannot_be_is_refused(gateway: LocalGateway, world: World, wrong: Any) -> None:
     decision = routed(gateway)
     body = {"id": decision, "target": CHEAP, "seconds": 0.5, **wrong}
     reply = gateway.ask("/v1/outcome", body, **bearer("bob"))
     assert reply.status == 400
-    assert stored(made, decision).outcome.kind == "routed"
+    assert stored(world, decision).outcome.kind == "routed"
 
 
-def test_a_key_reports_of_its_own_targets_alone(gateway: Served) -> None:
+def test_a_key_reports_of_its_own_targets_alone(gateway: LocalGateway) -> None:
     decision = routed(gateway, "dan")
-    others, nobodys = (report(gateway, decision, "dan", target=t) for t in (DEAR, "nobody"))
+    others, nobodys = (report(gateway, decision, "dan", target=t) for t in (EXPENSIVE, "nobody"))
     assert (others.status, others.body) == (400, nobodys.body)
     assert report(gateway, decision, "dan").status == 200
 
 
-def test_what_is_reported_is_spent(gateway: Served, made: World) -> None:
+def test_what_is_reported_is_spent(gateway: LocalGateway, world: World) -> None:
     assert report(gateway, routed(gateway, "cleo"), "cleo", cost=0.06).status == 200
     spent = gateway.ask("/v1/route", chat(), **bearer("cleo"))
     assert (spent.status, spent.error["code"]) == (429, "budget_spent")
-    with served(made) as again:
+    with serve_world(world) as again:
         assert again.ask("/v1/route", chat(), **bearer("cleo")).status == 429
 
 
-def test_a_conversation_keeps_the_target_that_answered(gateway: Served, made: World) -> None:
+def test_a_conversation_keeps_the_target_that_answered(gateway: LocalGateway, world: World) -> None:
     named = {"x-session-id": "a long talk"}
     decision = routed(gateway, **named)
-    assert stored(made, decision).choice.target == CHEAP
-    report(gateway, decision, target=DEAR, **TOKENS)
-    held = gateway.gateway.sessions.state(stored(made, decision).choice.session, time.time())
+    assert stored(world, decision).choice.target == CHEAP
+    report(gateway, decision, target=EXPENSIVE, **TOKENS)
+    held = gateway.gateway.sessions.state(stored(world, decision).choice.session, time.time())
     assert held is not None
-    assert (held.target, held.tokens) == (DEAR, 1200)
+    assert (held.target, held.tokens) == (EXPENSIVE, 1200)
 
 
-def test_while_receipts_are_away_reports_are_refused(gateway: Served, made: World) -> None:
+def test_while_receipts_are_away_reports_are_refused(gateway: LocalGateway, world: World) -> None:
     decision = routed(gateway)
-    database = made.made.database
+    database = world.files.database
     away = database.rename(database.with_name("away.sqlite"))
     database.mkdir()
     reply = report(gateway, decision)
@@ -199,22 +201,22 @@ def test_while_receipts_are_away_reports_are_refused(gateway: Served, made: Worl
 
 
 def test_scored_reports_are_labels(
-    gateway: Served, made: World, monkeypatch: pytest.MonkeyPatch
+    gateway: LocalGateway, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "Whose answer is scored?"
     decision = routed(gateway, text=text)
     scored = {"id": decision, "score": 1, "source": "user"}
     monkeypatch.setattr(gateway.gateway, "recent", RecentRequests())
     assert gateway.ask("/v1/feedback", scored, **bearer("bob")).status == 200
-    report(gateway, decision, target=DEAR, cost=0.004, **TOKENS)
-    dataset = export(scored_receipts(made.made.url)).dataset
+    report(gateway, decision, target=EXPENSIVE, cost=0.004, **TOKENS)
+    dataset = export(scored_receipts(world.files.url)).dataset
     ((row,),) = [[n for n, q in enumerate(dataset.queries) if text in json.dumps(q.prompt)]]
-    column = dataset.pool.names.index(DEAR)
+    column = dataset.pool.names.index(EXPENSIVE)
     assert dataset.correct[row, column] == 1
     assert dataset.observed_cost[row, column] == 0.004
 
 
-def test_metrics_count_a_report_once(gateway: Served) -> None:
+def test_metrics_count_a_report_once(gateway: LocalGateway) -> None:
     def value(name: str, **labels: str) -> float:
         return sum(
             sample.value

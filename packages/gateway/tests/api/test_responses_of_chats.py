@@ -8,9 +8,18 @@ import openai
 import pytest
 
 from packages.gateway.tests.api.bodies import COUNTS, SAID, called, completion
-from packages.gateway.tests.scripted_target import DONE, chunked, whole
-from packages.gateway.tests.sdk_clients import Sent, openai_client
-from packages.gateway.tests.world import CHEAP, DEAR, HEADER, MIDDLE, PRICES, Served, World, world
+from packages.gateway.tests.scripted_target import DONE, chunked_reply, json_reply
+from packages.gateway.tests.sdk_clients import RequestRecorder, openai_client
+from packages.gateway.tests.world import (
+    CHEAP,
+    EXPENSIVE,
+    HEADER,
+    MIDDLE,
+    PRICES,
+    LocalGateway,
+    World,
+    make_world,
+)
 from prefill_router_gateway.receipts import explain
 
 pytestmark = pytest.mark.slow
@@ -18,7 +27,7 @@ pytestmark = pytest.mark.slow
 ROWS: dict[str, dict[str, Any]] = {
     CHEAP: {**PRICES[CHEAP], "serves": ["chat"], "accepts": ["tools"]},
     MIDDLE: {**PRICES[MIDDLE], "serves": ["chat"], "accepts": ["thinking"]},
-    DEAR: {**PRICES[DEAR], "serves": ["responses"], "accepts": ["tools"]},
+    EXPENSIVE: {**PRICES[EXPENSIVE], "serves": ["responses"], "accepts": ["tools"]},
 }
 FAST = {
     "failures": {"retries": 0, "backoff_seconds": 0, "breaker_failures": 1000},
@@ -28,26 +37,26 @@ TOOL: Any = {"type": "function", "name": "weather", "parameters": {"type": "obje
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with world(tmp_path_factory.mktemp("responses"), ROWS, settings=FAST) as made:
-        yield made
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with make_world(tmp_path_factory.mktemp("responses"), ROWS, settings=FAST) as world:
+        yield world
 
 
 @pytest.fixture(autouse=True)
-def _fresh(made: World) -> None:
-    made.forget()
+def _fresh(world: World) -> None:
+    world.forget()
 
 
 @pytest.fixture
-def client(gateway: Served, sent: Sent) -> Iterator[openai.OpenAI]:
-    with openai_client(gateway.url, sent, default_headers={HEADER + "lam": "0"}) as client:
+def client(gateway: LocalGateway, recorder: RequestRecorder) -> Iterator[openai.OpenAI]:
+    with openai_client(gateway.url, recorder, default_headers={HEADER + "lam": "0"}) as client:
         yield client
 
 
 def test_a_whole_answer_with_a_tool_and_its_result(
-    made: World, client: openai.OpenAI, gateway: Served
+    world: World, client: openai.OpenAI, gateway: LocalGateway
 ) -> None:
-    made[CHEAP].then(whole(called()), whole(completion("Sunny.")))
+    world[CHEAP].then(json_reply(called()), json_reply(completion("Sunny.")))
     first = client.responses.create(model="auto", input="Weather?", tools=[TOOL])
     (call,) = first.output
     assert call.type == "function_call"
@@ -57,7 +66,7 @@ def test_a_whole_answer_with_a_tool_and_its_result(
     raw = client.responses.with_raw_response.create(model="auto", input=items, tools=[TOOL])
     assert raw.headers[HEADER + "translated"] == "chat"
     assert raw.parse().output_text == "Sunny."
-    roles = [turn["role"] for turn in made[CHEAP].requests[-1].json["messages"]]
+    roles = [turn["role"] for turn in world[CHEAP].requests[-1].json["messages"]]
     assert roles == ["user", "assistant", "tool"]
     receipt = gateway.receipts[-1]
     assert (receipt.endpoint, receipt.choice.reason) == ("responses", "tool_loop")
@@ -65,8 +74,8 @@ def test_a_whole_answer_with_a_tool_and_its_result(
     assert receipt.outcome.usage.input_tokens == 9
 
 
-def test_a_stream(made: World, client: openai.OpenAI, gateway: Served) -> None:
-    made[CHEAP].then(chunked([*SAID, COUNTS, DONE]))
+def test_a_stream(world: World, client: openai.OpenAI, gateway: LocalGateway) -> None:
+    world[CHEAP].then(chunked_reply([*SAID, COUNTS, DONE]))
     with client.responses.stream(
         model="auto", input="What is six times seven?", reasoning={"effort": "high"}
     ) as stream:
@@ -79,9 +88,9 @@ def test_a_stream(made: World, client: openai.OpenAI, gateway: Served) -> None:
     assert "left out, since a chat can't say it: reasoning" in sentences
 
 
-def test_the_sdk_waits_for_a_silent_target(made: World, client: openai.OpenAI) -> None:
+def test_the_sdk_waits_for_a_silent_target(world: World, client: openai.OpenAI) -> None:
     goes_on = threading.Event()
-    made[CHEAP].then([goes_on, *chunked([*SAID, COUNTS, DONE])])
+    world[CHEAP].then([goes_on, *chunked_reply([*SAID, COUNTS, DONE])])
     with client.responses.with_streaming_response.create(
         model=CHEAP, input="hi", stream=True
     ) as raw:  # it has headers before there is an answer
@@ -91,10 +100,10 @@ def test_the_sdk_waits_for_a_silent_target(made: World, client: openai.OpenAI) -
 
 
 def test_a_silent_target_that_fails_is_an_error_of_the_sdk(
-    made: World, client: openai.OpenAI
+    world: World, client: openai.OpenAI
 ) -> None:
     goes_on = threading.Event()
-    made[CHEAP].then([b"", goes_on, *whole({"error": {"message": "broken"}}, status=500)])
+    world[CHEAP].then([b"", goes_on, *json_reply({"error": {"message": "broken"}}, status=500)])
     with client.chat.completions.with_streaming_response.create(
         model=CHEAP, messages=[{"role": "user", "content": "hi"}], stream=True
     ) as raw:
@@ -104,51 +113,53 @@ def test_a_silent_target_that_fails_is_an_error_of_the_sdk(
 
 
 def test_a_chat_that_accepts_thinking_gets_the_effort(
-    made: World, client: openai.OpenAI, gateway: Served
+    world: World, client: openai.OpenAI, gateway: LocalGateway
 ) -> None:
     client.responses.create(model=MIDDLE, input="hi", reasoning={"effort": "medium"})
-    assert made[MIDDLE].got.json["reasoning_effort"] == "medium"
+    assert world[MIDDLE].request.json["reasoning_effort"] == "medium"
     details = gateway.receipts[-1].details
     assert details["sent_hints"] == {"reasoning_effort": "medium"}
     assert "left_out" not in details
 
 
 def test_what_a_chat_cannot_say_goes_to_who_serves_responses(
-    made: World, client: openai.OpenAI
+    world: World, client: openai.OpenAI
 ) -> None:
     usage = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
-    made[DEAR].then(whole({"id": "resp_1", "object": "response", "output": [], "usage": usage}))
+    world[EXPENSIVE].then(
+        json_reply({"id": "resp_1", "object": "response", "output": [], "usage": usage})
+    )
     client.responses.create(model="auto", input="hi", truncation="auto")
-    assert made.asked() == [DEAR]
+    assert world.requested_targets() == [EXPENSIVE]
     with pytest.raises(openai.BadRequestError, match="a chat can't say truncation: auto"):
         client.responses.create(model=CHEAP, input="hi", truncation="auto")
 
 
-def test_a_translated_response_is_not_stored(made: World, client: openai.OpenAI) -> None:
-    made[CHEAP].then(whole(completion()))
+def test_a_translated_response_is_not_stored(world: World, client: openai.OpenAI) -> None:
+    world[CHEAP].then(json_reply(completion()))
     answer = client.responses.create(model=CHEAP, input="hi")
     assert answer.id.startswith("resp_")
-    made[DEAR].then(whole({"error": {"message": "no such response"}}, status=404))
+    world[EXPENSIVE].then(json_reply({"error": {"message": "no such response"}}, status=404))
     with pytest.raises(openai.APIStatusError):
         client.responses.retrieve(answer.id)
-    assert made.asked() == [CHEAP, DEAR]  # never of the one that can't have it
+    assert world.requested_targets() == [CHEAP, EXPENSIVE]  # never of the one that can't have it
 
 
-def test_an_error_of_the_target_is_passed_on(made: World, client: openai.OpenAI) -> None:
+def test_an_error_of_the_target_is_passed_on(world: World, client: openai.OpenAI) -> None:
     told = {"message": "stop is no list", "type": "invalid_request_error", "param": "stop"}
-    made[CHEAP].then(whole({"error": told}, status=400))
+    world[CHEAP].then(json_reply({"error": told}, status=400))
     with pytest.raises(openai.BadRequestError, match="stop is no list"):
         client.responses.create(model="auto", input="hi")
 
 
-def test_a_stream_that_breaks_off_ends_with_an_error(made: World, client: openai.OpenAI) -> None:
-    made[CHEAP].then(chunked(SAID[:4], end=False))
+def test_a_stream_that_breaks_off_ends_with_an_error(world: World, client: openai.OpenAI) -> None:
+    world[CHEAP].then(chunked_reply(SAID[:4], end=False))
     kinds = [e.type for e in client.responses.create(model=CHEAP, input="hi", stream=True)]
     assert kinds[-1] == "error"
 
 
-def test_a_stream_that_breaks_behind_its_end_has_one(made: World, client: openai.OpenAI) -> None:
-    made[CHEAP].then(chunked(SAID, end=False))  # whose last event says why it ended
+def test_a_stream_that_breaks_behind_its_end_has_one(world: World, client: openai.OpenAI) -> None:
+    world[CHEAP].then(chunked_reply(SAID, end=False))  # whose last event says why it ended
     kinds = [e.type for e in client.responses.create(model=CHEAP, input="hi", stream=True)]
     assert kinds[-1] == "response.completed"
 

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from packages.gateway.tests.api.bodies import TOOL, called, completion, response
-from packages.gateway.tests.scripted_target import whole
+from packages.gateway.tests.scripted_target import json_reply
 from packages.gateway.tests.world import (
     CHEAP,
-    DEAR,
+    EXPENSIVE,
     MIDDLE,
     PATIENCE,
     PRICES,
     chat,
-    served,
+    make_world,
+    serve_world,
     user,
-    world,
 )
 
 pytestmark = pytest.mark.slow
@@ -35,16 +35,16 @@ SETTINGS = {
 
 def test_conversations_and_spending_outlive_the_process(tmp_path: Path) -> None:
     day = time.time() // 86_400
-    with world(tmp_path, ROWS, settings=SETTINGS) as made:
-        with served(made) as gateway:
-            made[DEAR].then(whole(called("call_9")))
-            made[HELPER].then(whole(response("resp_9")))
-            gateway.ask(body=chat(DEAR, tools=[TOOL]))
+    with make_world(tmp_path, ROWS, settings=SETTINGS) as world:
+        with serve_world(world) as gateway:
+            world[EXPENSIVE].then(json_reply(called("call_9")))
+            world[HELPER].then(json_reply(response("resp_9")))
+            gateway.ask(body=chat(EXPENSIVE, tools=[TOOL]))
             gateway.ask("/v1/responses", {"model": HELPER, "input": "Hi"})
             gateway.ask(body=chat(), lam="1", **{"x-session-id": "s"})
             receipts = gateway.receipts
-        made.forget()
-        with served(made) as gateway:
+        world.forget()
+        with serve_world(world) as gateway:
             assert [r.choice.id for r in gateway.receipts] == [r.choice.id for r in receipts]
             (state,) = gateway.gateway.budgets.states(time.time())
             loop: list[Any] = [
@@ -52,15 +52,18 @@ def test_conversations_and_spending_outlive_the_process(tmp_path: Path) -> None:
                 called("call_9")["choices"][0]["message"],
                 {"role": "tool", "tool_call_id": "call_9", "content": "sunny"},
             ]
-            made[DEAR].then(whole(completion()))
+            world[EXPENSIVE].then(json_reply(completion()))
             reply = gateway.ask(body=chat(messages=loop, tools=[TOOL]))
-            assert (reply.own("target"), reply.own("reason")) == (DEAR, "tool_loop")
-            made[HELPER].then(whole(response("resp_10")))
+            assert (reply.own_header("target"), reply.own_header("reason")) == (
+                EXPENSIVE,
+                "tool_loop",
+            )
+            world[HELPER].then(json_reply(response("resp_10")))
             stored = {"model": "auto", "input": "And?", "previous_response_id": "resp_9"}
             reply = gateway.ask("/v1/responses", stored)
-            assert (reply.own("target"), reply.own("reason")) == (HELPER, "stored")
+            assert (reply.own_header("target"), reply.own_header("reason")) == (HELPER, "stored")
             seat = gateway.gateway.sessions.state(receipts[-1].choice.session, time.time())
-        assert made.asked() == [DEAR, HELPER]
+        assert world.requested_targets() == [EXPENSIVE, HELPER]
     assert seat is not None
     assert seat.target == receipts[-1].outcome.target
     if time.time() // 86_400 == day:  # at midnight a new day's budget is whole

@@ -10,21 +10,21 @@ import pytest
 from anthropic.types import ModelInfo
 
 from packages.gateway.tests.api.bodies import PICTURE, TOOL, called, completion
-from packages.gateway.tests.scripted_target import whole
-from packages.gateway.tests.sdk_clients import Sent, anthropic_client
+from packages.gateway.tests.scripted_target import json_reply
+from packages.gateway.tests.sdk_clients import RequestRecorder, anthropic_client
 from packages.gateway.tests.world import (
     CHEAP,
-    DEAR,
+    EXPENSIVE,
     MIDDLE,
     PATIENCE,
     PRICES,
+    LocalGateway,
     Reply,
-    Served,
     World,
     chat,
-    served,
+    make_world,
+    serve_world,
     user,
-    world,
 )
 from prefill_router_gateway.receipts import RecentRequests, affinity_rule_of, latest_feedback
 from prefill_router_gateway.receipts.receipt_replay import replay_sessions
@@ -36,7 +36,10 @@ SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type":
 ROWS = {
     CHEAP: {**PRICES[CHEAP], "context_tokens": 1000},
     MIDDLE: {**PRICES[MIDDLE], "accepts": ["tools"]},
-    DEAR: {**PRICES[DEAR], "accepts": ["tools", "images", "json_schema", "files", "audio"]},
+    EXPENSIVE: {
+        **PRICES[EXPENSIVE],
+        "accepts": ["tools", "images", "json_schema", "files", "audio"],
+    },
     EMBEDDER: {"serves": ["embeddings"], "input_price": 1000.0, "output_price": 0.0},
     HELPER: {"input_price": 1.0, "output_price": 1.0},
 }
@@ -55,18 +58,18 @@ EMBEDDING = {
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("routes")
-    with world(folder, ROWS, settings=SETTINGS, keys=KEYS) as made:
-        yield made
+    with make_world(folder, ROWS, settings=SETTINGS, keys=KEYS) as world:
+        yield world
 
 
 @pytest.fixture(autouse=True)
-def _fresh(made: World) -> None:
-    made.forget()
+def _fresh(world: World) -> None:
+    world.forget()
 
 
-def ask(gateway: Served, body: Any, who: str = "ann", **headers: str) -> Reply:
+def ask(gateway: LocalGateway, body: Any, who: str = "ann", **headers: str) -> Reply:
     return gateway.ask(body=body, authorization=f"Bearer pr-{who}", **headers)
 
 
@@ -84,46 +87,50 @@ def ask(gateway: Served, body: Any, who: str = "ann", **headers: str) -> Reply:
         ("best", "1"),
     ],
 )
-def test_names_that_route(gateway: Served, made: World, name: str, lam: str) -> None:
+def test_names_that_route(gateway: LocalGateway, world: World, name: str, lam: str) -> None:
     reply = ask(gateway, chat(name))
     assert reply.status == 200
-    assert reply.own("lam") == lam
-    assert reply.own("reason") == "policy"
-    assert [reply.own("target")] == made.asked()
+    assert reply.own_header("lam") == lam
+    assert reply.own_header("reason") == "policy"
+    assert [reply.own_header("target")] == world.requested_targets()
 
 
-def test_names_of_targets(gateway: Served, made: World) -> None:
+def test_names_of_targets(gateway: LocalGateway, world: World) -> None:
     for name in (*PRICES, HELPER):
         reply = ask(gateway, chat(name), lam="0")
-        assert (reply.own("target"), reply.own("reason")) == (name, "named")
-        assert reply.own("lam") is None
-    assert made.asked() == [*PRICES, HELPER]
+        assert (reply.own_header("target"), reply.own_header("reason")) == (name, "named")
+        assert reply.own_header("lam") is None
+    assert world.requested_targets() == [*PRICES, HELPER]
 
 
-def test_a_header_comes_before_the_name(gateway: Served) -> None:
-    assert ask(gateway, chat("best"), lam="0.125").own("lam") == "0.125"
+def test_a_header_comes_before_the_name(gateway: LocalGateway) -> None:
+    assert ask(gateway, chat("best"), lam="0.125").own_header("lam") == "0.125"
 
 
 # Wishes.
 
 
-def test_only_allowed_targets_answer(gateway: Served, made: World) -> None:
-    assert ask(gateway, chat(), lam="0", allow=f"{MIDDLE}, {DEAR}").own("target") == MIDDLE
-    assert ask(gateway, chat(), lam="0", exclude=f"{CHEAP},{MIDDLE}").own("target") == DEAR
+def test_only_allowed_targets_answer(gateway: LocalGateway, world: World) -> None:
+    assert (
+        ask(gateway, chat(), lam="0", allow=f"{MIDDLE}, {EXPENSIVE}").own_header("target") == MIDDLE
+    )
+    assert (
+        ask(gateway, chat(), lam="0", exclude=f"{CHEAP},{MIDDLE}").own_header("target") == EXPENSIVE
+    )
     refused = ask(gateway, chat(), allow=CHEAP, exclude=CHEAP)
     assert refused.status == 400
     assert refused.error["code"] == "no_eligible_target"
-    assert made.asked() == [MIDDLE, DEAR]
+    assert world.requested_targets() == [MIDDLE, EXPENSIVE]
 
 
-def test_what_is_too_dear_is_not_asked(gateway: Served, made: World) -> None:
-    dear = float(ask(gateway, chat(), lam="1").own("estimated-cost") or "nan")
+def test_what_is_too_dear_is_not_asked(gateway: LocalGateway, world: World) -> None:
+    dear = float(ask(gateway, chat(), lam="1").own_header("estimated-cost") or "nan")
     reply = ask(gateway, chat(), lam="1", max_cost=f"{dear / 2:.12f}")
-    assert reply.own("target") != DEAR
+    assert reply.own_header("target") != EXPENSIVE
     refused = ask(gateway, chat(), max_cost="0")
     assert refused.error["code"] == "no_eligible_target"
     assert "raise the maximum cost" in refused.error["message"]
-    assert len(made.asked()) == 2
+    assert len(world.requested_targets()) == 2
 
 
 # What targets can do.
@@ -133,50 +140,52 @@ def test_what_is_too_dear_is_not_asked(gateway: Served, made: World) -> None:
     ("body", "target"),
     [
         ({"tools": [TOOL]}, MIDDLE),
-        ({"response_format": SCHEMA}, DEAR),
-        ({"messages": [user([{"type": "image_url", "image_url": {"url": PICTURE}}])]}, DEAR),
-        ({"messages": [user([{"type": "input_audio", "input_audio": {}}])]}, DEAR),
-        ({"messages": [user([{"type": "file", "file": {"file_id": "f"}}])]}, DEAR),
+        ({"response_format": SCHEMA}, EXPENSIVE),
+        ({"messages": [user([{"type": "image_url", "image_url": {"url": PICTURE}}])]}, EXPENSIVE),
+        ({"messages": [user([{"type": "input_audio", "input_audio": {}}])]}, EXPENSIVE),
+        ({"messages": [user([{"type": "file", "file": {"file_id": "f"}}])]}, EXPENSIVE),
         ({"messages": [user("long " * 1000)]}, MIDDLE),
         ({"max_tokens": 1001}, MIDDLE),
         ({"max_tokens": 10}, CHEAP),
     ],
 )
 def test_who_cannot_is_not_asked(
-    gateway: Served, made: World, body: dict[str, Any], target: str
+    gateway: LocalGateway, world: World, body: dict[str, Any], target: str
 ) -> None:
     reply = ask(gateway, {**chat(), **body}, lam="0")
-    assert reply.own("target") == target
-    assert made.asked() == [target]
+    assert reply.own_header("target") == target
+    assert world.requested_targets() == [target]
 
 
-def test_nobody_can(gateway: Served, made: World) -> None:
+def test_nobody_can(gateway: LocalGateway, world: World) -> None:
     picture = user([{"type": "image_url", "image_url": {"url": PICTURE}}])
-    reply = ask(gateway, chat(messages=[picture]), exclude=DEAR)
+    reply = ask(gateway, chat(messages=[picture]), exclude=EXPENSIVE)
     assert reply.status == 400
     assert "accepts: [images]" in reply.error["message"]
-    assert made.asked() == []
+    assert world.requested_targets() == []
 
 
 # Conversations.
 
 
-def test_a_session_stays_with_its_target_while_that_pays(gateway: Served) -> None:
+def test_a_session_stays_with_its_target_while_that_pays(gateway: LocalGateway) -> None:
     first = ask(gateway, chat(text="And a first thing?"), lam="1", **{"x-session-id": "s1"})
-    present = first.own("target")
+    present = first.own_header("target")
     again = ask(gateway, chat(text="Hm."), lam="1", **{"x-session-id": "s1"})
-    assert again.own("target") == present
-    assert again.own("reason") in ("policy", "session")
+    assert again.own_header("target") == present
+    assert again.own_header("reason") in ("policy", "session")
     away = ask(gateway, chat(text="Hm."), lam="0", **{"x-session-id": "s1"})
-    assert away.own("target") == CHEAP  # the cheapest, whatever the other has cached
-    assert away.own("reason") == "policy"
+    assert away.own_header("target") == CHEAP  # the cheapest, whatever the other has cached
+    assert away.own_header("reason") == "policy"
     assert gateway.receipts[-1].choice.session == gateway.receipts[-2].choice.session
 
 
-@pytest.mark.parametrize("first", [HELPER, CHEAP, DEAR])  # the first two say nothing of tools
-def test_a_tool_loop_never_changes_its_target(gateway: Served, made: World, first: str) -> None:
+@pytest.mark.parametrize("first", [HELPER, CHEAP, EXPENSIVE])  # the first two say nothing of tools
+def test_a_tool_loop_never_changes_its_target(
+    gateway: LocalGateway, world: World, first: str
+) -> None:
     call = f"call_of_{first}"
-    made[first].then(whole(called(call)), whole(completion()))
+    world[first].then(json_reply(called(call)), json_reply(completion()))
     ask(gateway, chat(first, tools=[TOOL]))
     loop: list[Any] = [
         user("Weather?"),
@@ -184,11 +193,11 @@ def test_a_tool_loop_never_changes_its_target(gateway: Served, made: World, firs
         {"role": "tool", "tool_call_id": call, "content": "sunny"},
     ]
     reply = ask(gateway, chat(messages=loop, tools=[TOOL]), lam="0")
-    assert (reply.own("target"), reply.own("reason")) == (first, "tool_loop")
-    assert made.asked() == [first, first]
+    assert (reply.own_header("target"), reply.own_header("reason")) == (first, "tool_loop")
+    assert world.requested_targets() == [first, first]
 
 
-def test_receipts_tell_how_conversations_keep_their_target(gateway: Served) -> None:
+def test_receipts_tell_how_conversations_keep_their_target(gateway: LocalGateway) -> None:
     for lam in ("0", "1"):
         ask(gateway, chat(), lam=lam, **{"x-session-id": "kept"})
     rows = [receipt for receipt in gateway.receipts[-2:] if affinity_rule_of(receipt) is not None]
@@ -202,7 +211,7 @@ def test_receipts_tell_how_conversations_keep_their_target(gateway: Served) -> N
     assert gateway.receipts[-1].choice.opening  # known by its first turn alone
 
 
-def test_conversations_of_two_keys_are_two(gateway: Served) -> None:
+def test_conversations_of_two_keys_are_two(gateway: LocalGateway) -> None:
     for who in ("ann", "cleo"):
         ask(gateway, chat(), who, **{"x-session-id": "shared"})
     one, two = gateway.receipts[-2:]
@@ -212,42 +221,42 @@ def test_conversations_of_two_keys_are_two(gateway: Served) -> None:
 # Keys, and targets that the router doesn't know.
 
 
-def test_without_a_key_nobody_is_answered(gateway: Served, made: World) -> None:
+def test_without_a_key_nobody_is_answered(gateway: LocalGateway, world: World) -> None:
     for headers in ({}, {"authorization": "Bearer pr-zoe"}):
         reply = gateway.ask(body=chat(HELPER), **headers)
         assert reply.status == 401
         assert "pr-zoe" not in reply.body.decode()
-    assert made.asked() == []
+    assert world.requested_targets() == []
 
 
-def test_a_key_reaches_its_own_targets_alone(gateway: Served, made: World) -> None:
-    assert ask(gateway, chat("best"), "bob").own("target") == CHEAP
-    assert ask(gateway, chat(HELPER), "bob").own("target") == HELPER
+def test_a_key_reaches_its_own_targets_alone(gateway: LocalGateway, world: World) -> None:
+    assert ask(gateway, chat("best"), "bob").own_header("target") == CHEAP
+    assert ask(gateway, chat(HELPER), "bob").own_header("target") == HELPER
     told = gateway.ask("/v1/route", chat("best"), authorization="Bearer pr-bob")
     assert told.json["target"] == CHEAP
-    assert DEAR.encode() not in told.body
-    refused = ask(gateway, chat(DEAR), "bob")
+    assert EXPENSIVE.encode() not in told.body
+    refused = ask(gateway, chat(EXPENSIVE), "bob")
     assert refused.status == 404
-    assert DEAR not in refused.error["message"].partition("the models are")[2]
+    assert EXPENSIVE not in refused.error["message"].partition("the models are")[2]
     listed = gateway.ask("/v1/models", authorization="Bearer pr-bob").json["data"]
     assert [row["id"] for row in listed if row["owned_by"] != "prefill-router"] == [CHEAP, HELPER]
-    assert made.asked() == [CHEAP, HELPER]
+    assert world.requested_targets() == [CHEAP, HELPER]
 
 
-def test_a_name_that_routes_has_the_smallest_window_of_its_choices(gateway: Served) -> None:
+def test_a_name_that_routes_has_the_smallest_window_of_its_choices(gateway: LocalGateway) -> None:
     rows = gateway.ask("/v1/models", authorization="Bearer pr-ann").json["data"]
     listed = {row["id"]: row for row in rows}
     assert listed["auto"]["context_length"] == listed[CHEAP]["context_length"] == 1000
-    assert listed[DEAR]["context_length"] is None
+    assert listed[EXPENSIVE]["context_length"] is None
 
 
-def test_clients_of_anthropics_protocol_get_its_list(gateway: Served) -> None:
-    with anthropic_client(gateway.url, Sent(), api_key="pr-bob") as client:
+def test_clients_of_anthropics_protocol_get_its_list(gateway: LocalGateway) -> None:
+    with anthropic_client(gateway.url, RequestRecorder(), api_key="pr-bob") as client:
         page = client.models.list()
         models = {model.id: model for model in page}
         auto = client.models.retrieve("auto")
         with pytest.raises(anthropic.NotFoundError):
-            client.models.retrieve(DEAR)
+            client.models.retrieve(EXPENSIVE)
     names = list(models)
     assert [page.first_id, page.last_id] == [names[0], names[-1]]
     assert {CHEAP, HELPER, "auto", "thrifty"} < set(models)
@@ -256,8 +265,8 @@ def test_clients_of_anthropics_protocol_get_its_list(gateway: Served) -> None:
     assert auto.max_input_tokens == 1000
 
 
-def test_a_key_pays_for_what_it_names(gateway: Served, made: World) -> None:
-    made[EMBEDDER].usual = whole(EMBEDDING)
+def test_a_key_pays_for_what_it_names(gateway: LocalGateway, world: World) -> None:
+    world[EMBEDDER].usual = json_reply(EMBEDDING)
     body = {"model": EMBEDDER, "input": "a" * 100}
     bearer = {"authorization": "Bearer pr-cleo"}
     first = gateway.ask("/v1/embeddings", body, **bearer)
@@ -268,26 +277,26 @@ def test_a_key_pays_for_what_it_names(gateway: Served, made: World) -> None:
     assert spent.status == 429
     assert spent.error["code"] == "budget_spent"
     assert int(spent.headers["retry-after"]) >= 1
-    assert made.asked() == [EMBEDDER]
+    assert world.requested_targets() == [EMBEDDER]
 
 
-def test_a_key_may_ask_so_often(gateway: Served, made: World) -> None:
+def test_a_key_may_ask_so_often(gateway: LocalGateway, world: World) -> None:
     assert ask(gateway, chat(HELPER), "dan").status == 200
     often = ask(gateway, chat(HELPER), "dan")
     assert often.status == 429
     assert often.error["code"] == "rate_limit_exceeded"
-    assert made.asked() == [HELPER]
+    assert world.requested_targets() == [HELPER]
 
 
 def test_a_key_scores_its_own_decisions_and_an_admin_all(
-    gateway: Served, made: World, monkeypatch: pytest.MonkeyPatch
+    gateway: LocalGateway, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def score(who: str, decision: str | None) -> Reply:
         body = {"id": decision, "score": 1, "source": who}
         return gateway.ask("/v1/feedback", body, authorization=f"Bearer pr-{who}")
 
-    bobs = ask(gateway, chat(HELPER), "bob").own("decision-id")
-    anns = ask(gateway, chat(HELPER), "ann").own("decision-id")
+    bobs = ask(gateway, chat(HELPER), "bob").own_header("decision-id")
+    anns = ask(gateway, chat(HELPER), "ann").own_header("decision-id")
     never = score("bob", "pr_" + "0" * 32)
     for remembered in (True, False):
         if not remembered:  # then it is looked up
@@ -296,19 +305,19 @@ def test_a_key_scores_its_own_decisions_and_an_admin_all(
         assert score("ann", anns).status == 200
         others = score("bob", anns)
         assert (others.status, others.body) == (never.status, never.body) == (404, never.body)
-    database = made.made.database
+    database = world.files.database
     away = database.rename(database.with_name("away.sqlite"))
     assert [score("bob", one).status for one in (bobs, anns, "pr_none")] == [503, 503, 503]
     away.rename(database)
-    scores = latest_feedback(made.made.url, [str(bobs), str(anns)])
+    scores = latest_feedback(world.files.url, [str(bobs), str(anns)])
     assert sorted(one.source for one in scores[str(bobs)]) == ["ann", "bob"]
     assert [one.source for one in scores[str(anns)]] == ["ann"]
 
 
-def test_receipts_tell_of_targets_that_were_named(gateway: Served) -> None:
+def test_receipts_tell_of_targets_that_were_named(gateway: LocalGateway) -> None:
     reply = ask(gateway, chat(HELPER, text="x" * 400), "bob")
     receipt = gateway.receipts[-1]
-    assert receipt.choice.id == reply.own("decision-id")
+    assert receipt.choice.id == reply.own_header("decision-id")
     assert receipt.choice.input_tokens == 100
     assert receipt.key == "bob"
     assert (receipt.cost, receipt.cost_is_estimated) == (1e-05, False)
@@ -320,11 +329,11 @@ def test_receipts_tell_of_targets_that_were_named(gateway: Served) -> None:
 
 def test_a_share_of_conversations_is_routed(tmp_path: Path) -> None:
     shares = 0.0, 0.5
-    with world(tmp_path) as made, served(made) as gateway:
+    with make_world(tmp_path) as world, serve_world(world) as gateway:
         for share in shares:
-            traffic = {"share": share, "otherwise": DEAR}
+            traffic = {"share": share, "otherwise": EXPENSIVE}
             routing = {"lam": 0, "deadline_seconds": PATIENCE}
-            made.made.configure({"traffic": traffic, "routing": routing})
+            world.files.configure({"traffic": traffic, "routing": routing})
             assert gateway.ask("/admin/reload", {}).status == 200
             for number in range(24):
                 gateway.ask(body=chat(), **{"x-session-id": f"s{number % 12}"})
@@ -336,4 +345,4 @@ def test_a_share_of_conversations_is_routed(tmp_path: Path) -> None:
     whose = {(r.choice.session, r.choice.reason == "share") for r in receipts[24:]}
     assert len(whose) == 12  # whole conversations
     assert {rest for _, rest in whose} == {True, False}
-    assert reasons.count("share") == len(made[DEAR].requests)
+    assert reasons.count("share") == len(world[EXPENSIVE].requests)

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from packages.gateway.tests.api.bodies import COUNTS, PICTURE, SAID, TOOL, called, completion
-from packages.gateway.tests.scripted_target import DONE, chunked, event, pool_of, whole
+from packages.gateway.tests.scripted_target import DONE, chunked_reply, event, json_reply, pool_of
 from packages.gateway.tests.world import (
     CHEAP,
     PATIENCE,
     PRICES,
+    LocalGateway,
     Reply,
-    Served,
     World,
     chat,
+    make_world,
     user,
-    world,
 )
 from prefill_router_gateway.answer_text import AnswerText
 from prefill_router_gateway.api import routed_calls
@@ -49,38 +49,42 @@ PASTE = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("sampling")
-    with world(folder, ROWS, settings=SETTINGS, keys=KEYS, dialects={CHEAP: "vllm"}) as made:
-        made.environment["LAB_KEY"] = SECRET
-        yield made
+    with make_world(folder, ROWS, settings=SETTINGS, keys=KEYS, dialects={CHEAP: "vllm"}) as world:
+        world.environment["LAB_KEY"] = SECRET
+        yield world
 
 
 @pytest.fixture(autouse=True)
-def _fresh(made: World) -> None:
-    made.forget()
+def _fresh(world: World) -> None:
+    world.forget()
 
 
 def ask(
-    gateway: Served, body: Any, path: str = "/v1/chat/completions", key: str = "ann", **own: str
+    gateway: LocalGateway,
+    body: Any,
+    path: str = "/v1/chat/completions",
+    key: str = "ann",
+    **own: str,
 ) -> Reply:
     return gateway.ask(path, body, authorization=f"Bearer pr-{key}", **own)
 
 
-def kept(gateway: Served, reply: Reply) -> SampledRequest | None:
+def kept(gateway: LocalGateway, reply: Reply) -> SampledRequest | None:
     """What was kept of a request; it is written after its receipt."""
     writer, later = gateway.gateway.writer, Feedback(id="later", score=1, at=time.time())
     assert gateway.wait_for(writer.keep(later))
     while writer.stats().samples_waiting:
         time.sleep(1e-3)
     found = read_learning(gateway.gateway.receipts_url, SampledRequest)
-    return next((one for one in found if one.id == reply.own("decision-id")), None)
+    return next((one for one in found if one.id == reply.own_header("decision-id")), None)
 
 
 def test_a_request_is_kept_with_its_answer_and_without_its_preferences(
-    made: World, gateway: Served
+    world: World, gateway: LocalGateway
 ) -> None:
-    made[CHEAP].then(whole(completion(f"42, says {SECRET}")))
+    world[CHEAP].then(json_reply(completion(f"42, says {SECRET}")))
     body = chat("prefill-router:0", "Zwölf?", temperature=0, user="u1", metadata={"a": "b"})
     reply = ask(gateway, body, max_cost="9")
     assert reply.status == 200
@@ -89,7 +93,7 @@ def test_a_request_is_kept_with_its_answer_and_without_its_preferences(
     assert found.body == {"messages": [user("Zwölf?")], "temperature": 0}
     assert (found.answer, found.share, found.endpoint) == ("42, says [redacted]", 1, "chat")
     assert found.at == gateway.receipts[-1].at
-    assert "learn" not in "".join(made[CHEAP].got.headers)
+    assert "learn" not in "".join(world[CHEAP].request.headers)
 
 
 @pytest.mark.parametrize(("known_by", "is_kept"), [("conversation", True), ("none", False)])
@@ -141,19 +145,29 @@ MESSAGE = {"type": "message", "id": "m", "content": [{"type": "text", "text": "4
 @pytest.mark.parametrize(
     ("path", "body", "answer", "text"),
     [
-        ("chat/completions", {"messages": [user(PASTE)]}, whole(completion()), "42"),
-        ("chat/completions", {"messages": [user("a")]}, chunked((*SAID, COUNTS, DONE)), None),
-        ("messages", {"messages": [user("a")], "max_tokens": 9}, whole(MESSAGE), "42"),
-        ("messages", {"messages": [user("a")], "max_tokens": 9}, chunked(MESSAGE_EVENTS), "42"),
-        ("responses", {"input": "a"}, whole(RESPONSE), "42"),
-        ("responses", {"input": [user("a")], "store": True}, chunked(RESPONSE_EVENTS), "42"),
+        ("chat/completions", {"messages": [user(PASTE)]}, json_reply(completion()), "42"),
+        ("chat/completions", {"messages": [user("a")]}, chunked_reply((*SAID, COUNTS, DONE)), None),
+        ("messages", {"messages": [user("a")], "max_tokens": 9}, json_reply(MESSAGE), "42"),
+        (
+            "messages",
+            {"messages": [user("a")], "max_tokens": 9},
+            chunked_reply(MESSAGE_EVENTS),
+            "42",
+        ),
+        ("responses", {"input": "a"}, json_reply(RESPONSE), "42"),
+        ("responses", {"input": [user("a")], "store": True}, chunked_reply(RESPONSE_EVENTS), "42"),
     ],
 )
 def test_every_dialect_is_kept_whole_or_as_a_stream(
-    made: World, gateway: Served, path: str, body: dict[str, Any], answer: Any, text: str | None
+    world: World,
+    gateway: LocalGateway,
+    path: str,
+    body: dict[str, Any],
+    answer: Any,
+    text: str | None,
 ) -> None:
     stream = b"event-stream" in answer[0]
-    made[CHEAP].then(answer)
+    world[CHEAP].then(answer)
     found = kept(gateway, ask(gateway, {"model": "auto", "stream": stream, **body}, f"/v1/{path}"))
     assert found is not None
     assert found.body == {name: value for name, value in body.items() if name != "store"}
@@ -163,13 +177,15 @@ def test_every_dialect_is_kept_whole_or_as_a_stream(
 
 
 def test_an_attempt_that_failed_changes_nothing_of_what_is_kept(
-    made: World, gateway: Served
+    world: World, gateway: LocalGateway
 ) -> None:
-    made[CHEAP].then(chunked([b'data: {"type": "text_delta" \n\n']), chunked(MESSAGE_EVENTS))
+    world[CHEAP].then(
+        chunked_reply([b'data: {"type": "text_delta" \n\n']), chunked_reply(MESSAGE_EVENTS)
+    )
     body = {"model": "auto", "messages": [user("a")], "max_tokens": 9, "stream": True}
     reply = ask(gateway, body, "/v1/messages")
     found = kept(gateway, reply)
-    assert (reply.own("retries"), found and found.answer) == ("1", "42")
+    assert (reply.own_header("retries"), found and found.answer) == ("1", "42")
 
 
 TOOL_TURN = {"role": "tool", "tool_call_id": "c", "content": "sunny"}
@@ -193,12 +209,12 @@ IMAGE = {"type": "image_url", "image_url": {"url": PICTURE}}
     ],
 )
 def test_what_cannot_be_asked_again_elsewhere_is_not_kept(
-    made: World, gateway: Served, more: dict[str, Any], path: str
+    world: World, gateway: LocalGateway, more: dict[str, Any], path: str
 ) -> None:
     if "previous_response_id" in more:
-        made[CHEAP].then(whole(RESPONSE))
+        world[CHEAP].then(json_reply(RESPONSE))
         assert ask(gateway, {"model": CHEAP, "input": "b"}, "/v1/responses").status == 200
-    made[CHEAP].then(whole(RESPONSE if path == "responses" else completion()))
+    world[CHEAP].then(json_reply(RESPONSE if path == "responses" else completion()))
     fields = {**chat(), **more}
     fields = fields if path == "chat/completions" else {"model": "auto", **more}
     reply = ask(gateway, fields, f"/v1/{path}")
@@ -207,21 +223,21 @@ def test_what_cannot_be_asked_again_elsewhere_is_not_kept(
 
 
 @pytest.mark.parametrize("more", [{"tools": [TOOL]}, {"messages": [user("a?"), TOOL_TURN]}])
-def test_what_has_tools_is_kept_by_its_ask(gateway: Served, more: dict[str, Any]) -> None:
+def test_what_has_tools_is_kept_by_its_ask(gateway: LocalGateway, more: dict[str, Any]) -> None:
     found = kept(gateway, ask(gateway, {**chat(text="a?"), **more}))
     assert found is not None
     assert found.is_turn
     assert (found.body, found.prompt) == ({"messages": [user("a?")]}, "a?")
 
 
-def test_who_opts_out_is_not_kept(gateway: Served) -> None:
+def test_who_opts_out_is_not_kept(gateway: LocalGateway) -> None:
     assert kept(gateway, ask(gateway, chat(), learn="yes")) is not None
     assert kept(gateway, ask(gateway, chat(), learn="no")) is None
     assert kept(gateway, ask(gateway, chat(), key="bob", learn="yes")) is None
     assert "must be yes or no" in ask(gateway, chat(), learn="off").error["message"]
 
 
-def test_what_not_every_target_may_have_is_not_kept(gateway: Served) -> None:
+def test_what_not_every_target_may_have_is_not_kept(gateway: LocalGateway) -> None:
     other = next(name for name in PRICES if name != CHEAP)
     assert kept(gateway, ask(gateway, chat(), key="eve")) is None
     assert kept(gateway, ask(gateway, chat(), allow=CHEAP)) is None
@@ -229,15 +245,15 @@ def test_what_not_every_target_may_have_is_not_kept(gateway: Served) -> None:
 
 
 def test_answers_that_failed_broke_off_or_call_tools_are_not_kept(
-    made: World, gateway: Served
+    world: World, gateway: LocalGateway
 ) -> None:
     stats = gateway.gateway.writer.stats
     before = stats()
-    made[CHEAP].then(chunked(SAID[:2], end=False))
+    world[CHEAP].then(chunked_reply(SAID[:2], end=False))
     assert kept(gateway, ask(gateway, chat(stream=True))) is None
-    made[CHEAP].then(whole(called()))
+    world[CHEAP].then(json_reply(called()))
     assert kept(gateway, ask(gateway, chat())) is None
-    made[CHEAP].then(whole({"error": {"message": "no"}}, status=400))
+    world[CHEAP].then(json_reply({"error": {"message": "no"}}, status=400))
     assert kept(gateway, ask(gateway, chat())) is None
     assert stats().samples == before.samples
     assert stats().samples_left_out == before.samples_left_out + 3
@@ -258,10 +274,10 @@ def test_a_long_stream_is_read_in_parts_and_one_that_is_too_long_is_left_out() -
 
 
 def test_the_share_is_of_requests_and_may_be_turned_off_by_a_reload(
-    made: World, gateway: Served, monkeypatch: pytest.MonkeyPatch
+    world: World, gateway: LocalGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def reload(share: float) -> None:
-        made.made.configure({**SETTINGS, "learning": {"share": share, "keep_texts": True}})
+        world.files.configure({**SETTINGS, "learning": {"share": share, "keep_texts": True}})
         gateway.wait_for(gateway.gateway.reload())
 
     reload(0.5)

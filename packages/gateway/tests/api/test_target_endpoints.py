@@ -8,8 +8,16 @@ from typing import Any
 import pytest
 import yaml
 
-from packages.gateway.tests.scripted_target import ERROR, whole
-from packages.gateway.tests.world import DEAR, PRICES, Served, World, chat, served, world
+from packages.gateway.tests.scripted_target import ERROR, json_reply
+from packages.gateway.tests.world import (
+    EXPENSIVE,
+    PRICES,
+    LocalGateway,
+    World,
+    chat,
+    make_world,
+    serve_world,
+)
 from packages.router.tests.commands import succeeded
 from prefill_router_gateway.receipts import explain, read_receipts
 from prefill_router_gateway.receipts.reader import sessions_since
@@ -25,7 +33,7 @@ RESPONSE = {
     "output": [],
     "usage": {"input_tokens": 7, "output_tokens": 100},
 }
-FAILED = whole(ERROR, status=500)
+FAILED = json_reply(ERROR, status=500)
 SETTINGS: dict[str, Any] = {
     "failures": {"backoff_seconds": 0.0},
     "routing": {"lam": 1.0, "latency": {}, "headroom": True},
@@ -33,25 +41,25 @@ SETTINGS: dict[str, Any] = {
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Iterator[World]:
-    with world(tmp_path, {**PRICES, WEST: {}}, settings=SETTINGS) as made:
+def world(tmp_path: Path) -> Iterator[World]:
+    with make_world(tmp_path, {**PRICES, WEST: {}}, settings=SETTINGS) as world:
         west = {"model": "west-model", "api_key_env": "LAB_KEY", "priority": 1}
         endpoints = [
-            {"name": "east", "base_url": made[DEAR].url},
-            {"name": "west", "base_url": made[WEST].url, **west, **prices(1000)},
+            {"name": "east", "base_url": world[EXPENSIVE].url},
+            {"name": "west", "base_url": world[WEST].url, **west, **prices(1000)},
         ]
-        rows = [{"name": name, "base_url": made[name].url, **PRICES[name]} for name in PRICES]
+        rows = [{"name": name, "base_url": world[name].url, **PRICES[name]} for name in PRICES]
         del rows[-1]["base_url"]
         rows[-1]["endpoints"] = endpoints
-        made.made.pool.write_text(yaml.safe_dump({"targets": rows}))
-        yield made
+        world.files.pool.write_text(yaml.safe_dump({"targets": rows}))
+        yield world
 
 
 def prices(dollars: float) -> dict[str, float]:
     return {"input_price": dollars, "output_price": dollars}
 
 
-def metric(gateway: Served, name: str, **labels: str) -> float:
+def metric(gateway: LocalGateway, name: str, **labels: str) -> float:
     """The value of a metric; 0 where it has none."""
     told = ",".join(f'{key}="{value}"' for key, value in labels.items())
     lines = gateway.ask("/metrics").body.decode().splitlines()
@@ -59,76 +67,85 @@ def metric(gateway: Served, name: str, **labels: str) -> float:
     return float(found[0].split()[-1]) if found else 0.0
 
 
-def test_another_endpoint_answers_and_receipts_and_metrics_say_which(made: World) -> None:
-    made[DEAR].then(FAILED)
-    with served(made) as gateway:
-        reply = gateway.ask(body=chat(DEAR))
-        assert (reply.status, reply.own("target"), reply.own("retries")) == (200, DEAR, "1")
-        west = {"deployment": f"{DEAR}@west"}
+def test_another_endpoint_answers_and_receipts_and_metrics_say_which(world: World) -> None:
+    world[EXPENSIVE].then(FAILED)
+    with serve_world(world) as gateway:
+        reply = gateway.ask(body=chat(EXPENSIVE))
+        assert (reply.status, reply.own_header("target"), reply.own_header("retries")) == (
+            200,
+            EXPENSIVE,
+            "1",
+        )
+        west = {"deployment": f"{EXPENSIVE}@west"}
         assert metric(gateway, "deployment_attempts_total", **west, end="answered") == 1
-        assert metric(gateway, "failovers_total", target=DEAR) == 1
-        assert f"{DEAR}@east" in gateway.ask("/metrics").body.decode()
-    got = made[WEST].got
+        assert metric(gateway, "failovers_total", target=EXPENSIVE) == 1
+        assert f"{EXPENSIVE}@east" in gateway.ask("/metrics").body.decode()
+    got = world[WEST].request
     assert (got.json["model"], got.headers["authorization"]) == ("west-model", "Bearer sk-lab")
-    (receipt,) = read_receipts(made.made.url)
-    assert [a.deployment for a in receipt.outcome.attempts] == [f"{DEAR}@east", f"{DEAR}@west"]
-    assert (receipt.outcome.target, receipt.outcome.deployment) == (DEAR, f"{DEAR}@west")
+    (receipt,) = read_receipts(world.files.url)
+    assert [a.deployment for a in receipt.outcome.attempts] == [
+        f"{EXPENSIVE}@east",
+        f"{EXPENSIVE}@west",
+    ]
+    assert (receipt.outcome.target, receipt.outcome.deployment) == (EXPENSIVE, f"{EXPENSIVE}@west")
     assert receipt.cost == pytest.approx(10 * 1000 / 1e6)  # at the endpoint's own prices
-    told = succeeded("explain", "last", "--receipts", made.made.url)
-    assert f"answered by {DEAR}@west" in told
-    assert f"asked {DEAR}@east: server error" in told
-    assert made[WEST].url not in json.dumps(explain(receipt).to_dict())
+    told = succeeded("explain", "last", "--receipts", world.files.url)
+    assert f"answered by {EXPENSIVE}@west" in told
+    assert f"asked {EXPENSIVE}@east: server error" in told
+    assert world[WEST].url not in json.dumps(explain(receipt).to_dict())
 
 
-def test_a_stored_response_stays_at_its_endpoint_also_after_a_restart(made: World) -> None:
-    made[DEAR].then(FAILED)
-    made[WEST].usual = whole(RESPONSE)
-    with served(made) as gateway:
-        assert gateway.ask("/v1/responses", {"model": DEAR, "input": "hi"}).status == 200
-    (turn,) = sessions_since(made.made.url, 0.0)
-    assert (turn.target, turn.deployment) == (DEAR, f"{DEAR}@west")
-    made.forget()
-    with served(made) as gateway:
+def test_a_stored_response_stays_at_its_endpoint_also_after_a_restart(world: World) -> None:
+    world[EXPENSIVE].then(FAILED)
+    world[WEST].usual = json_reply(RESPONSE)
+    with serve_world(world) as gateway:
+        assert gateway.ask("/v1/responses", {"model": EXPENSIVE, "input": "hi"}).status == 200
+    (turn,) = sessions_since(world.files.url, 0.0)
+    assert (turn.target, turn.deployment) == (EXPENSIVE, f"{EXPENSIVE}@west")
+    world.forget()
+    with serve_world(world) as gateway:
         assert gateway.ask("/v1/responses/resp_1").status == 200
         continued = {"model": "auto", "input": "more", "previous_response_id": "resp_1"}
         reply = gateway.ask("/v1/responses", continued)
-        assert (reply.status, reply.own("reason")) == (200, "stored")
-    assert [(got.method, got.path) for got in made[WEST].requests] == [
+        assert (reply.status, reply.own_header("reason")) == (200, "stored")
+    assert [(got.method, got.path) for got in world[WEST].requests] == [
         ("GET", "/v1/responses/resp_1"),
         ("POST", "/v1/responses"),
     ]
-    assert made[DEAR].requests == []
+    assert world[EXPENSIVE].requests == []
 
 
-def test_a_target_without_headroom_is_left_out_and_waits_are_replayed(made: World) -> None:
-    made[DEAR].usual = made[WEST].usual = whole(ERROR, status=429, headers="retry-after: 99\r\n")
-    with served(made) as gateway:
-        assert gateway.ask(body=chat(DEAR)).status == 429
-        made.forget()
+def test_a_target_without_headroom_is_left_out_and_waits_are_replayed(world: World) -> None:
+    world[EXPENSIVE].usual = world[WEST].usual = json_reply(
+        ERROR, status=429, headers="retry-after: 99\r\n"
+    )
+    with serve_world(world) as gateway:
+        assert gateway.ask(body=chat(EXPENSIVE)).status == 429
+        world.forget()
         for _ in range(2):
             assert gateway.ask(body=chat(text="why is the sky blue?")).status == 200
-        assert DEAR not in made.asked()
-        assert WEST not in made.asked()
-    *_, first, second = read_receipts(made.made.url)
-    assert first.choice.limited == second.choice.limited == (DEAR,)
+        assert EXPENSIVE not in world.requested_targets()
+        assert WEST not in world.requested_targets()
+    *_, first, second = read_receipts(world.files.url)
+    assert first.choice.limited == second.choice.limited == (EXPENSIVE,)
     assert first.choice.waits is not None
     assert first.choice.waits.seconds == {}
     assert second.choice.waits is not None
     assert set(second.choice.waits.seconds) == {second.choice.target}
-    told = succeeded("explain", "last", "--receipts", made.made.url)
-    assert f"without headroom in their rate limits: {DEAR}" in told
+    told = succeeded("explain", "last", "--receipts", world.files.url)
+    assert f"without headroom in their rate limits: {EXPENSIVE}" in told
     assert "seconds" in told
-    replay = ("replay", made.made.url, "--deadline-seconds", "0.00001", "--keep", "0")
+    replay = ("replay", world.files.url, "--deadline-seconds", "0.00001", "--keep", "0")
     latency = json.loads(succeeded(*replay, "--json"))["settings"][-1]
     assert (latency["name"], latency["requests"], latency["changed"]) == ("with this latency", 2, 1)
 
 
-def test_a_forgotten_response_is_looked_for_at_each_endpoint(made: World) -> None:
-    rows = yaml.safe_load(made.made.pool.read_text())["targets"]
+def test_a_forgotten_response_is_looked_for_at_each_endpoint(world: World) -> None:
+    rows = yaml.safe_load(world.files.pool.read_text())["targets"]
     rows = [{**row, **({} if "endpoints" in row else {"serves": ["chat"]})} for row in rows]
-    made.made.pool.write_text(yaml.safe_dump({"targets": rows}))
-    made[DEAR].then(whole(ERROR, status=404))
-    made[WEST].usual = whole(RESPONSE)
-    with served(made) as gateway:
+    world.files.pool.write_text(yaml.safe_dump({"targets": rows}))
+    world[EXPENSIVE].then(json_reply(ERROR, status=404))
+    world[WEST].usual = json_reply(RESPONSE)
+    with serve_world(world) as gateway:
         assert gateway.ask("/v1/responses/resp_9").json["id"] == "resp_1"
-    assert made.asked() == [DEAR, WEST]
+    assert world.requested_targets() == [EXPENSIVE, WEST]

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from packages.gateway.tests.server_process import Made
+from packages.gateway.tests.server_process import GatewayFiles
 from packages.gateway.tests.world import (
     MIDDLE,
     PATIENCE,
-    Served,
+    LocalGateway,
     World,
     chat,
+    make_world,
     router_folder,
-    served,
-    world,
+    serve_world,
 )
 from prefill_router.router import Router, VersionRegistry
 from prefill_router_gateway.receipts import explain
@@ -34,20 +34,20 @@ LAMS = 0.6, 0.7, 0.7
 def versioned(here: World) -> World:
     """The same files, with the versions of a router in place of one, and a default target."""
 
-    class Versioned(Made):
-        def places(self, **options: Any) -> Any:
-            found = super().places(**options)
+    class Versioned(GatewayFiles):
+        def paths(self, **options: Any) -> Any:
+            found = super().paths(**options)
             overrides = {**found.overrides, "routing": {"fallback": MIDDLE}}
             place = self.folder / "versions"
             return replace(found, router=None, versions=place, overrides=overrides)
 
-    here.made = Versioned(**vars(here.made))
+    here.files = Versioned(**vars(here.files))
     return here
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with world(tmp_path_factory.mktemp("versions"), settings=SETTINGS) as here:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with make_world(tmp_path_factory.mktemp("versions"), settings=SETTINGS) as here:
         for queries, lam in zip((200, 220, 220), LAMS, strict=True):
             router = Router.load(router_folder(queries))
             assert router.record.chosen is not None
@@ -57,47 +57,47 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield versioned(here)
 
 
-def registry_of(made: World) -> VersionRegistry:
-    return VersionRegistry.at(made.made.folder / "versions")
+def registry_of(world: World) -> VersionRegistry:
+    return VersionRegistry.at(world.files.folder / "versions")
 
 
 @pytest.fixture
-def registry(made: World, gateway: Served) -> VersionRegistry:
+def registry(world: World, gateway: LocalGateway) -> VersionRegistry:
     """The versions, of which the first serves alone."""
-    found = registry_of(made)
+    found = registry_of(world)
     found.promote("0001")
     until(gateway, ServedVersions("0001"))
     return found
 
 
-def until(gateway: Served, wanted: ServedVersions) -> None:
+def until(gateway: LocalGateway, wanted: ServedVersions) -> None:
     """Wait until these versions serve, and the steps that led there are applied."""
     live = gateway.gateway
 
     def holds() -> bool:
         return live.live.loaded.served == wanted and not live.versions_problem
 
-    gateway.until(holds)
+    gateway.wait_until(holds)
 
 
-def ask_about(gateway: Served, conversation: int) -> str:
+def ask_about(gateway: LocalGateway, conversation: int) -> str:
     """Ask within a conversation; returns the version that decided, as its receipt says."""
     reply = gateway.ask(body=chat(), **{"x-session-id": f"conversation {conversation}"})
     assert reply.status == 200
-    (receipt,) = (r for r in gateway.receipts if r.choice.id == reply.own("decision-id"))
+    (receipt,) = (r for r in gateway.receipts if r.choice.id == reply.own_header("decision-id"))
     version: str = receipt.details["version"][0]
     assert receipt.router == fingerprints(gateway)[version]
     return version
 
 
-def fingerprints(gateway: Served) -> dict[str, str]:
+def fingerprints(gateway: LocalGateway) -> dict[str, str]:
     registry = gateway.gateway._places.registry
     assert registry is not None
     return {version.name: version.fingerprint for version in registry.state().versions}
 
 
 def test_a_share_of_conversations_stays_with_the_candidate_as_it_grows(
-    registry: VersionRegistry, gateway: Served
+    registry: VersionRegistry, gateway: LocalGateway
 ) -> None:
     registry.shadow("0002")
     registry.widen(0.3)
@@ -116,7 +116,7 @@ def test_a_share_of_conversations_stays_with_the_candidate_as_it_grows(
 
 
 def test_each_version_decides_at_the_lam_that_was_chosen_for_it(
-    made: World, registry: VersionRegistry, gateway: Served
+    world: World, registry: VersionRegistry, gateway: LocalGateway
 ) -> None:
     worth = dict(zip(("0001", "0002"), LAMS, strict=False))
     registry.shadow("0002")
@@ -127,16 +127,16 @@ def test_each_version_decides_at_the_lam_that_was_chosen_for_it(
         version = ask_about(gateway, len(gateway.receipts))
         seen[version] = gateway.receipts[-1].choice.lam
     assert seen == worth
-    made.made.configure({"routing": {**SETTINGS["routing"], "lam": 0.25}})
+    world.files.configure({"routing": {**SETTINGS["routing"], "lam": 0.25}})
     gateway.wait_for(gateway.gateway.reload())
     ask_about(gateway, 0)
     assert gateway.receipts[-1].choice.lam == 0.25
-    made.made.configure(SETTINGS)
+    world.files.configure(SETTINGS)
     gateway.wait_for(gateway.gateway.reload())
 
 
 def test_receipt_readiness_page_log_and_metrics_name_the_versions_and_their_evidence(
-    registry: VersionRegistry, gateway: Served, caplog: pytest.LogCaptureFixture
+    registry: VersionRegistry, gateway: LocalGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     registry.shadow("0002")
     caplog.set_level(logging.INFO, "prefill_router_gateway.runtime.versions")
@@ -162,12 +162,12 @@ def test_receipt_readiness_page_log_and_metrics_name_the_versions_and_their_evid
     assert (shown["serving"], shown["versions"]) == (both, 3)
     assert shown["steps"][0]["words"] == f"{widened}: it isn't surely cheaper yet"
     assert shown["steps"][0]["evidence"] == [{"name": "e values, cheaper", "value": "3.25"}]
-    gateway.until(lambda: f"{widened}: it isn't surely cheaper yet (evidence: " in caplog.text)
+    gateway.wait_until(lambda: f"{widened}: it isn't surely cheaper yet (evidence: " in caplog.text)
     assert 'version_share{version="0002"} 0.5' in gateway.ask("/metrics").body.decode()
 
 
 def test_promoting_and_rolling_back_fail_no_request(
-    registry: VersionRegistry, gateway: Served
+    registry: VersionRegistry, gateway: LocalGateway
 ) -> None:
     statuses: list[int] = []
     ended = threading.Event()
@@ -196,7 +196,7 @@ def test_promoting_and_rolling_back_fail_no_request(
 
 
 def test_a_damaged_version_is_refused_and_the_old_one_serves_on(
-    registry: VersionRegistry, gateway: Served, caplog: pytest.LogCaptureFixture
+    registry: VersionRegistry, gateway: LocalGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     damaged = Path(str(registry.router("0003")))
     (file,) = (path for path in damaged.iterdir() if path.name == "router.json")
@@ -204,14 +204,14 @@ def test_a_damaged_version_is_refused_and_the_old_one_serves_on(
     file.write_bytes(whole[:-20])
     try:
         registry.promote("0003")
-        gateway.until(lambda: bool(gateway.gateway.versions_problem))
+        gateway.wait_until(lambda: bool(gateway.gateway.versions_problem))
         assert ask_about(gateway, 1) == "0001"
         assert gateway.ask("/ready").json["checks"]["versions"]["state"] == "degraded"
         registry.roll_back("0001")
         until(gateway, ServedVersions("0001"))
         registry.shadow("0003")
         registry.widen(0.5)
-        gateway.until(lambda: bool(gateway.gateway.versions_problem))
+        gateway.wait_until(lambda: bool(gateway.gateway.versions_problem))
         assert {ask_about(gateway, n) for n in range(10)} == {"0001"}
     finally:
         file.write_bytes(whole)
@@ -220,19 +220,19 @@ def test_a_damaged_version_is_refused_and_the_old_one_serves_on(
 
 
 def test_after_a_restart_the_state_is_taken_up(
-    registry: VersionRegistry, gateway: Served, made: World
+    registry: VersionRegistry, gateway: LocalGateway, world: World
 ) -> None:
     registry.shadow("0002")
     registry.widen(0.3)
     until(gateway, ServedVersions("0001", "0002", 0.3))
     before = [ask_about(gateway, n) for n in range(20)]
-    with served(made) as other:
+    with serve_world(world) as other:
         assert [ask_about(other, n) for n in range(20)] == before
     assert set(before) == {"0001", "0002"}
 
 
 def test_what_providers_charge_counts_before_the_prices_of_the_pool_file(
-    registry: VersionRegistry, gateway: Served
+    registry: VersionRegistry, gateway: LocalGateway
 ) -> None:
     router, before = Router.load(registry.router("0001")), gateway.gateway.live.loaded.light.pool
     targets = tuple(replace(one, input_price=7.0, output_price=8.0) for one in router.pool)
@@ -247,9 +247,9 @@ def test_what_providers_charge_counts_before_the_prices_of_the_pool_file(
 
 
 def test_before_the_first_version_the_default_target_serves(tmp_path: Path) -> None:
-    with world(tmp_path, settings=SETTINGS) as here, served(versioned(here)) as gateway:
+    with make_world(tmp_path, settings=SETTINGS) as here, serve_world(versioned(here)) as gateway:
         reply = gateway.ask(body=chat())
-        assert (reply.own("target"), reply.own("fallback")) == (MIDDLE, "no_router")
+        assert (reply.own_header("target"), reply.own_header("fallback")) == (MIDDLE, "no_router")
         assert gateway.ask("/ready").json["router"]["serving"] == "the default target"
         registry = registry_of(here)
         registry.add(Router.load(router_folder()), {})
@@ -258,4 +258,4 @@ def test_before_the_first_version_the_default_target_serves(tmp_path: Path) -> N
         assert ask_about(gateway, 1) == "0001"
         registry.roll_back()
         until(gateway, ServedVersions(None))
-        assert gateway.ask(body=chat()).own("fallback") == "no_router"
+        assert gateway.ask(body=chat()).own_header("fallback") == "no_router"

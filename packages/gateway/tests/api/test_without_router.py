@@ -7,8 +7,17 @@ from typing import Any
 
 import pytest
 
-from packages.gateway.tests.server_process import Made
-from packages.gateway.tests.world import CHEAP, DEAR, MIDDLE, Served, World, chat, served, world
+from packages.gateway.tests.server_process import GatewayFiles
+from packages.gateway.tests.world import (
+    CHEAP,
+    EXPENSIVE,
+    MIDDLE,
+    LocalGateway,
+    World,
+    chat,
+    make_world,
+    serve_world,
+)
 from prefill_router.errors import ConfigError
 from prefill_router_gateway.receipts import explain, read_receipts
 from prefill_router_gateway.runtime import load
@@ -19,37 +28,41 @@ pytestmark = pytest.mark.slow
 def unfitted(here: World, default: str) -> World:
     """The same files, without the router, and with a default target."""
 
-    class Unfitted(Made):
-        def places(self, **options: Any) -> Any:
-            found = super().places(**options)
+    class Unfitted(GatewayFiles):
+        def paths(self, **options: Any) -> Any:
+            found = super().paths(**options)
             overrides = {**found.overrides, "routing": {"fallback": default}}
             return replace(found, router=None, overrides=overrides)
 
-    here.made = Unfitted(**vars(here.made))
+    here.files = Unfitted(**vars(here.files))
     return here
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with world(tmp_path_factory.mktemp("unfitted")) as here:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with make_world(tmp_path_factory.mktemp("unfitted")) as here:
         yield unfitted(here, MIDDLE)
 
 
 @pytest.fixture(autouse=True)
-def _forget(made: World) -> None:
-    made.forget()
+def _forget(world: World) -> None:
+    world.forget()
 
 
-def test_everything_goes_to_the_default_and_leaves_a_receipt(made: World, gateway: Served) -> None:
+def test_everything_goes_to_the_default_and_leaves_a_receipt(
+    world: World, gateway: LocalGateway
+) -> None:
     reply = gateway.ask(body=chat())
     assert reply.status == 200
-    assert (reply.own("target"), reply.own("reason")) == (MIDDLE, "fallback")
-    assert reply.own("fallback") == "no_router"
-    assert made.asked() == [MIDDLE]
-    found = [r for r in read_receipts(made.made.url) if r.choice.id == reply.own("decision-id")]
+    assert (reply.own_header("target"), reply.own_header("reason")) == (MIDDLE, "fallback")
+    assert reply.own_header("fallback") == "no_router"
+    assert world.requested_targets() == [MIDDLE]
+    found = [
+        r for r in read_receipts(world.files.url) if r.choice.id == reply.own_header("decision-id")
+    ]
     assert [(r.outcome.target, r.router, r.choice.correctness) for r in found] == [(MIDDLE, "", {})]
     assert found[0].cost
-    assert set(found[0].choice.estimated_cost) == {CHEAP, MIDDLE, DEAR}
+    assert set(found[0].choice.estimated_cost) == {CHEAP, MIDDLE, EXPENSIVE}
     assert (
         "there was no router yet, so the default target came first"
         in explain(found[0]).sentences()[2]
@@ -57,16 +70,16 @@ def test_everything_goes_to_the_default_and_leaves_a_receipt(made: World, gatewa
 
 
 def test_others_answer_where_they_are_named_or_the_default_fails(
-    made: World, gateway: Served
+    world: World, gateway: LocalGateway
 ) -> None:
-    assert gateway.ask(body=chat(CHEAP)).own("fallback") is None
+    assert gateway.ask(body=chat(CHEAP)).own_header("fallback") is None
     down = [b"HTTP/1.1 500 no\r\ncontent-length: 0\r\n\r\n"]
-    made[MIDDLE].then(*[down] * 5)
+    world[MIDDLE].then(*[down] * 5)
     reply = gateway.ask(body=chat(text="again"))
-    assert (reply.status, reply.own("target")) == (200, DEAR)
+    assert (reply.status, reply.own_header("target")) == (200, EXPENSIVE)
 
 
-def test_page_metrics_and_readiness_say_that_there_is_no_router(gateway: Served) -> None:
+def test_page_metrics_and_readiness_say_that_there_is_no_router(gateway: LocalGateway) -> None:
     for number in range(30):
         gateway.ask(body=chat(text=f"question {number}"))
     ready = gateway.ask("/ready").json
@@ -80,17 +93,19 @@ def test_page_metrics_and_readiness_say_that_there_is_no_router(gateway: Served)
 
 
 def test_an_unpriced_target_leaves_costs_unestimated(tmp_path: Path) -> None:
-    with world(tmp_path, {CHEAP: {"input_price": 1.0, "output_price": 2.0}, DEAR: {}}) as here:
-        loaded = load(unfitted(here, CHEAP).made.places())
+    with make_world(
+        tmp_path, {CHEAP: {"input_price": 1.0, "output_price": 2.0}, EXPENSIVE: {}}
+    ) as here:
+        loaded = load(unfitted(here, CHEAP).files.paths())
         assert loaded.light.costs.is_free
-        with served(here) as gateway:
+        with serve_world(here) as gateway:
             reply = gateway.ask(body=chat())
-        assert (reply.own("target"), reply.own("estimated-cost")) == (CHEAP, None)
-        assert next(iter(read_receipts(here.made.url))).cost  # of the answer, at CHEAP's price
+        assert (reply.own_header("target"), reply.own_header("estimated-cost")) == (CHEAP, None)
+        assert next(iter(read_receipts(here.files.url))).cost  # of the answer, at CHEAP's price
 
 
 @pytest.mark.parametrize("default", ["prior", "cheapest", "taget-1"])
-def test_a_default_that_is_no_target_is_refused(default: str, made: World) -> None:
-    places = replace(made.made.places(), overrides={"routing": {"fallback": default}})
+def test_a_default_that_is_no_target_is_refused(default: str, world: World) -> None:
+    places = replace(world.files.paths(), overrides={"routing": {"fallback": default}})
     with pytest.raises(ConfigError, match="--default"):
         load(places)

@@ -34,10 +34,10 @@ def here() -> World:
     return world(parts(*POOL))
 
 
-def answered(made: World, deployment: str | None, **known: Any) -> None:
+def answered(world: World, deployment: str | None, **known: Any) -> None:
     """Note that `large` answered at this endpoint."""
-    choice = made.decide(forecast(0.1, 0.9), lam_asked=1.0, session=SESSION)
-    made.decider.record_outcome(choice, ended(deployment, **known), cost=None, at=AT)
+    choice = world.decide(forecast(0.1, 0.9), lam_asked=1.0, session=SESSION)
+    world.decider.record_outcome(choice, ended(deployment, **known), cost=None, at=AT)
 
 
 def ended(deployment: str | None, **known: Any) -> RequestOutcome:

@@ -14,10 +14,10 @@ import pytest
 
 from packages.gateway.tests.server_process import (
     TARGETS,
-    Made,
-    Process,
+    GatewayFiles,
+    GatewayProcess,
     gateway_process,
-    make_gateway,
+    write_gateway_files,
 )
 from prefill_router_gateway.receipts.rows import from_row
 from prefill_router_minipool.server import ScriptedModel, serve
@@ -38,16 +38,16 @@ _HEAD = (
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
+def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayFiles]:
     models = [ScriptedModel(name, {}, otherwise="word " * 8) for name in TARGETS]
     with serve(models) as server:
         folder = tmp_path_factory.mktemp("killed")
-        yield make_gateway(folder, server.base_url, settings=BUDGET)
+        yield write_gateway_files(folder, server.base_url, settings=BUDGET)
 
 
 @pytest.fixture(scope="module")
-def gateway(made: Made) -> Iterator[Process]:
-    with gateway_process(made) as running:
+def gateway(files: GatewayFiles) -> Iterator[GatewayProcess]:
+    with gateway_process(files) as running:
         yield running
 
 
@@ -106,19 +106,19 @@ def integrity(path: Path) -> str:
         return str(db.execute("pragma integrity_check").fetchone()[0])
 
 
-def check_receipts(made: Made, whole: list[str]) -> None:
-    assert integrity(made.database) == "ok"
-    rows = made.rows()
+def check_receipts(files: GatewayFiles, whole: list[str]) -> None:
+    assert integrity(files.database) == "ok"
+    rows = files.rows()
     for row in rows:
         assert from_row(tuple(row.values())).outcome.kind in ("answered", "disconnected")
     assert not set(whole) - {row["id"] for row in rows}
 
 
-def test_a_killed_gateway_loses_nothing_that_a_client_has(made: Made) -> None:
+def test_a_killed_gateway_loses_nothing_that_a_client_has(files: GatewayFiles) -> None:
     chance = random.Random(5)
     whole: list[str] = []
 
-    async def load(gateway: Process, answers: int) -> None:
+    async def load(gateway: GatewayProcess, answers: int) -> None:
         async def kill() -> None:
             while len(whole) < answers:
                 await asyncio.sleep(0.001)
@@ -130,25 +130,25 @@ def test_a_killed_gateway_loses_nothing_that_a_client_has(made: Made) -> None:
         await asyncio.gather(kill(), *asking)
 
     for _ in range(KILLS):
-        with gateway_process(made) as gateway:
+        with gateway_process(files) as gateway:
             asyncio.run(load(gateway, len(whole) + chance.randrange(40)))
-        check_receipts(made, whole)
+        check_receipts(files, whole)
         # at most the ones that were in flight, and had no end yet, are more than clients know of
-        assert len(made.rows("id")) <= len(whole) + KILLS * CLIENTS
+        assert len(files.rows("id")) <= len(whole) + KILLS * CLIENTS
     assert len(whole) > CLIENTS
 
 
-def test_what_was_spent_and_who_answered_are_known_after_a_restart(made: Made) -> None:
-    with gateway_process(made) as gateway:
+def test_what_was_spent_and_who_answered_are_known_after_a_restart(files: GatewayFiles) -> None:
+    with gateway_process(files) as gateway:
         asyncio.run(one_conversation(gateway.port))
         gateway.kill()
-    spent = sum(row["cost"] for row in made.rows("at, id, cost"))
-    (first,) = [r for r in made.rows() if r["requested"] == "prefill-router:1"]
-    with gateway_process(made) as gateway:
+    spent = sum(row["cost"] for row in files.rows("at, id, cost"))
+    (first,) = [r for r in files.rows() if r["requested"] == "prefill-router:1"]
+    with gateway_process(files) as gateway:
         left = asyncio.run(metric(gateway.port, "prefill_router_budget_left_dollars"))
         asyncio.run(one_conversation(gateway.port, model="prefill-router:0", turns=3))
     assert left == pytest.approx(1000 - spent, abs=1e-9)
-    last = made.rows()[-1]
+    last = files.rows()[-1]
     assert (last["session"], last["target"]) == (first["session"], first["target"])
     assert last["reason"] == "session"
     assert last["policy_target"] != last["target"]
@@ -194,11 +194,11 @@ def resident_mb(pid: int) -> float:
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs /proc of Linux")
 def test_reloads_without_end_drop_no_request_and_leave_nothing_behind(
-    made: Made, gateway: Process
+    files: GatewayFiles, gateway: GatewayProcess
 ) -> None:
     whole: list[str] = []
 
-    async def storm(gateway: Process) -> list[int]:
+    async def storm(gateway: GatewayProcess) -> list[int]:
         done = asyncio.Event()
         asking = [client(gateway.port, n, whole, 10**6, done) for n in range(CLIENTS)]
         tasks = [asyncio.create_task(one) for one in asking]
@@ -208,7 +208,7 @@ def test_reloads_without_end_drop_no_request_and_leave_nothing_behind(
         done.set()
         return await asyncio.gather(*tasks)
 
-    async def settled(gateway: Process, before: tuple[int, int]) -> tuple[int, int]:
+    async def settled(gateway: GatewayProcess, before: tuple[int, int]) -> tuple[int, int]:
         """What it has open once idle connections to targets are closed."""
         for _ in range(600):
             if (now := held(gateway.run.pid)) <= before:
@@ -224,7 +224,7 @@ def test_reloads_without_end_drop_no_request_and_leave_nothing_behind(
     assert asyncio.run(storm(gateway)) == [0] * CLIENTS
     assert len(whole) > CLIENTS
     for size in (5, 6):  # with another one, the encoder's process is a new one
-        made.configure({**BUDGET, "routing": {"max_batch": size}})
+        files.configure({**BUDGET, "routing": {"max_batch": size}})
         asyncio.run(reload_now(gateway.port))
         whole.clear()
         never = asyncio.Event()
@@ -233,7 +233,7 @@ def test_reloads_without_end_drop_no_request_and_leave_nothing_behind(
     after = asyncio.run(settled(gateway, before))
     assert after[0] <= before[0], "files stay open"
     assert after[1] <= before[1], "processes stay"
-    made.configure(BUDGET)
+    files.configure(BUDGET)
 
 
 async def reload_now(port: int) -> None:
@@ -246,8 +246,8 @@ async def reload_now(port: int) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs /proc of Linux")
-def test_memory_stays_what_it_was(gateway: Process) -> None:
-    async def load(gateway: Process, count: int) -> None:
+def test_memory_stays_what_it_was(gateway: GatewayProcess) -> None:
+    async def load(gateway: GatewayProcess, count: int) -> None:
         never, whole = asyncio.Event(), list[str]()
         asking = [client(gateway.port, n, whole, count // CLIENTS, never) for n in range(CLIENTS)]
         assert await asyncio.gather(*asking) == [0] * CLIENTS

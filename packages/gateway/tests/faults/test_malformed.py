@@ -11,7 +11,7 @@ from benchmarks import fuzz
 from benchmarks._attack import UPSTREAM_KEY, Spiteful, attack
 from benchmarks._malformed import BODIES, KEY, Case, cases, good
 from packages.gateway.tests.guard.guarded_server import read_reply
-from packages.gateway.tests.server_process import Made, Process, gateway_process
+from packages.gateway.tests.server_process import GatewayFiles, GatewayProcess, gateway_process
 
 pytestmark = pytest.mark.slow
 
@@ -19,18 +19,20 @@ COUNT = 1_000
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Process, Path, Spiteful]]:
+def world(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[GatewayProcess, Path, Spiteful]]:
     folder = tmp_path_factory.mktemp("malformed")
     with fuzz.spiteful_target() as (target, upstream):
         router, pool = fuzz.write_files(folder, upstream)
-        made = Made(folder, router, pool, folder / "gateway.yaml")
+        files = GatewayFiles(folder, router, pool, folder / "gateway.yaml")
         known, keys = {"FUZZED_KEY": UPSTREAM_KEY}, str(folder / "keys.yaml")
-        with gateway_process(made, "--keys", keys, environment=known) as gateway:
+        with gateway_process(files, "--keys", keys, environment=known) as gateway:
             yield gateway, folder, target
 
 
 def test_malformed_requests_get_proper_errors_and_nothing_leaks(
-    world: tuple[Process, Path, Spiteful],
+    world: tuple[GatewayProcess, Path, Spiteful],
 ) -> None:
     gateway, folder, target = world
     sent = cases(COUNT, seed=3)
@@ -53,7 +55,7 @@ def test_malformed_requests_get_proper_errors_and_nothing_leaks(
 
 
 def test_what_isnt_http_is_refused_behind_the_answers_that_are_due(
-    world: tuple[Process, Path, Spiteful],
+    world: tuple[GatewayProcess, Path, Spiteful],
 ) -> None:
     gateway, _, target = world
     target.is_kind = True
@@ -68,7 +70,7 @@ def test_what_isnt_http_is_refused_behind_the_answers_that_are_due(
     assert b'"code": "not_http"' in rest
 
 
-def test_a_broken_chunk_is_refused_at_once(world: tuple[Process, Path, Spiteful]) -> None:
+def test_a_broken_chunk_is_refused_at_once(world: tuple[GatewayProcess, Path, Spiteful]) -> None:
     gateway, _, _ = world
     head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer %b\r\n"
     head %= KEY.encode()
@@ -82,7 +84,7 @@ def test_a_broken_chunk_is_refused_at_once(world: tuple[Process, Path, Spiteful]
 
 @pytest.mark.parametrize("offer", ["h2c", "websocket"])
 def test_an_upgrade_that_is_offered_is_passed_over(
-    world: tuple[Process, Path, Spiteful], offer: str
+    world: tuple[GatewayProcess, Path, Spiteful], offer: str
 ) -> None:
     gateway, _, target = world
     target.is_kind = True
@@ -99,7 +101,7 @@ def test_an_upgrade_that_is_offered_is_passed_over(
 
 
 def test_a_websocket_is_refused_at_once_and_the_connection_goes_on(
-    world: tuple[Process, Path, Spiteful],
+    world: tuple[GatewayProcess, Path, Spiteful],
 ) -> None:
     gateway, _, target = world
     target.is_kind = True
@@ -118,7 +120,7 @@ def test_a_websocket_is_refused_at_once_and_the_connection_goes_on(
 
 
 def test_a_targets_headers_that_quote_its_key_stay_behind(
-    world: tuple[Process, Path, Spiteful],
+    world: tuple[GatewayProcess, Path, Spiteful],
 ) -> None:
     gateway, _, target = world
     target.is_kind = True

@@ -11,9 +11,9 @@ import pytest
 from packages.gateway.tests.server_process import (
     QUIET,
     TARGETS,
-    Running,
+    GatewayThread,
     gateway_thread,
-    make_gateway,
+    write_gateway_files,
 )
 from prefill_router_gateway.api.app import application
 from prefill_router_minipool.server import ScriptedModel, serve
@@ -25,20 +25,20 @@ SLOW = ("/admin/reload",)
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayThread]:
     settings = {**QUIET, "failures": {"backoff_seconds": 0.0, "breaker_failures": 1_000_000}}
     with serve([ScriptedModel(name, {}) for name in TARGETS]) as server:
-        made = make_gateway(
+        files = write_gateway_files(
             tmp_path_factory.mktemp("schema"),
             server.base_url,
             settings=settings,
             accepts=("tools", "images"),
         )
-        with gateway_thread(made.places(threads=1)) as running:
+        with gateway_thread(files.paths(threads=1)) as running:
             yield running
 
 
-def test_every_route_is_described(gateway: Running) -> None:
+def test_every_route_is_described(gateway: GatewayThread) -> None:
     with gateway.client() as client:
         document = client.get("/openapi.json").json()
     assert document["openapi"].startswith("3.1")
@@ -58,7 +58,7 @@ def test_every_route_is_described(gateway: Running) -> None:
 
 # Checks of types draw items of what the gateway's thread is given, while this one draws requests.
 @pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
-def test_nothing_that_the_document_allows_or_forbids_brings_a_500(gateway: Running) -> None:
+def test_nothing_that_the_document_allows_or_forbids_brings_a_500(gateway: GatewayThread) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of schemathesis' own parts, as they are imported
         import schemathesis
@@ -83,7 +83,7 @@ def test_nothing_that_the_document_allows_or_forbids_brings_a_500(gateway: Runni
         assert client.post("/v1/chat/completions", json=body).status_code == 200
 
 
-def attack(cases: Any, operation: Any, gateway: Running, statuses: Counter[int]) -> None:
+def attack(cases: Any, operation: Any, gateway: GatewayThread, statuses: Counter[int]) -> None:
     @hypothesis.settings(
         max_examples=EXAMPLES,
         deadline=None,

@@ -14,7 +14,12 @@ from typing import Any
 import httpx2
 import pytest
 
-from packages.gateway.tests.server_process import Made, Process, gateway_process, make_gateway
+from packages.gateway.tests.server_process import (
+    GatewayFiles,
+    GatewayProcess,
+    gateway_process,
+    write_gateway_files,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -29,38 +34,38 @@ def silent() -> Iterator[str]:
 
 
 @pytest.fixture
-def made(tmp_path: Path, silent: str) -> Made:
+def files(tmp_path: Path, silent: str) -> GatewayFiles:
     ending = {"unready_seconds": 60.0, "drain_seconds": 0.2}
-    return make_gateway(tmp_path, silent, settings={"listen": ending})
+    return write_gateway_files(tmp_path, silent, settings={"listen": ending})
 
 
 def asked(url: str) -> httpx2.Response:
     return httpx2.get(url, trust_env=False, timeout=60)
 
 
-def asks_in_vain(gateway: Process) -> str:
+def asks_in_vain(gateway: GatewayProcess) -> str:
     with pytest.raises(httpx2.TransportError) as caught:
         httpx2.post(f"{gateway.url}/v1/chat/completions", json=BODY, timeout=60, trust_env=False)
     return type(caught.value).__name__
 
 
-def under_way(gateway: Process) -> bool:
+def under_way(gateway: GatewayProcess) -> bool:
     return "prefill_router_requests_in_flight 1.0" in asked(f"{gateway.url}/metrics").text
 
 
-def end(gateway: Process, *signals: int) -> int:
+def end(gateway: GatewayProcess, *signals: int) -> int:
     for number in signals:
         gateway.run.send_signal(number)
     return gateway.run.wait(60)
 
 
-def checks(gateway: Process) -> tuple[int, Any]:
+def checks(gateway: GatewayProcess) -> tuple[int, Any]:
     reply = asked(f"{gateway.url}/ready")
     return reply.status_code, reply.json()["checks"]["process"]
 
 
-def test_it_is_not_ready_first_and_answers_on(made: Made) -> None:
-    with gateway_process(made) as gateway, ThreadPoolExecutor(1) as pool:
+def test_it_is_not_ready_first_and_answers_on(files: GatewayFiles) -> None:
+    with gateway_process(files) as gateway, ThreadPoolExecutor(1) as pool:
         assert checks(gateway) == (200, {"state": "ok"})
         client = pool.submit(asks_in_vain, gateway)
         while not under_way(gateway):
@@ -76,8 +81,10 @@ def test_it_is_not_ready_first_and_answers_on(made: Made) -> None:
     assert "ASGI" not in gateway.log.read_text()
 
 
-def test_what_takes_longer_than_the_drain_ends_with_its_receipt_and_no_error(made: Made) -> None:
-    with gateway_process(made) as gateway, ThreadPoolExecutor(1) as pool:
+def test_what_takes_longer_than_the_drain_ends_with_its_receipt_and_no_error(
+    files: GatewayFiles,
+) -> None:
+    with gateway_process(files) as gateway, ThreadPoolExecutor(1) as pool:
         client = pool.submit(asks_in_vain, gateway)
         while not under_way(gateway):
             time.sleep(0.02)
@@ -88,7 +95,7 @@ def test_what_takes_longer_than_the_drain_ends_with_its_receipt_and_no_error(mad
     assert "Traceback" not in log
     assert "Cancel" not in log
     assert "1 connections are still open" in log
-    [row] = made.rows("outcome")
+    [row] = files.rows("outcome")
     assert row == {"outcome": "disconnected"}
 
 
@@ -103,12 +110,12 @@ main()
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_ends_at_once_while_the_encoder_is_loaded(
-    made: Made, tmp_path: Path, number: signal.Signals
+    files: GatewayFiles, tmp_path: Path, number: signal.Signals
 ) -> None:
-    made.configure({})
+    files.configure({})
     (tmp_path / "slow_encoder.py").write_text(SLOW_ENCODER)
-    line = [sys.executable, "-c", SERVE, "serve", made.router, "--pool", made.pool]
-    line += ["--config", made.config, "--port", "0", "--receipts", made.url]
+    line = [sys.executable, "-c", SERVE, "serve", files.router, "--pool", files.pool]
+    line += ["--config", files.config, "--port", "0", "--receipts", files.url]
     known = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(line, stderr=subprocess.PIPE, text=True, env=known) as process:
         try:

@@ -16,10 +16,10 @@ import pytest
 from packages.gateway.tests.faults.test_killed import answer, asked, check_receipts, connected
 from packages.gateway.tests.server_process import (
     TARGETS,
-    Made,
-    Process,
+    GatewayFiles,
+    GatewayProcess,
     gateway_process,
-    make_gateway,
+    write_gateway_files,
 )
 from prefill_router.errors import ConfigError
 from prefill_router.targets import Pool
@@ -42,17 +42,17 @@ WORKER, ENCODER = (
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
+def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayFiles]:
     models = [ScriptedModel(name, {}, otherwise="word " * 8) for name in TARGETS]
     with serve(models) as server:
         folder = tmp_path_factory.mktemp("workers")
-        yield make_gateway(folder, server.base_url, settings=ALONE, serves=("chat",))
+        yield write_gateway_files(folder, server.base_url, settings=ALONE, serves=("chat",))
 
 
 @pytest.fixture(scope="module")
-def gateway(made: Made) -> Iterator[Process]:
+def gateway(files: GatewayFiles) -> Iterator[GatewayProcess]:
     """Each test but the last leaves it with two workers and an encoder that serve."""
-    with gateway_process(made, "--workers", "2") as running:
+    with gateway_process(files, "--workers", "2") as running:
         yield running
 
 
@@ -76,40 +76,42 @@ def until(condition: Callable[[], bool]) -> None:
     raise TimeoutError
 
 
-def get(gateway: Process, path: str) -> httpx2.Response:
+def get(gateway: GatewayProcess, path: str) -> httpx2.Response:
     return httpx2.get(f"{gateway.url}{path}", trust_env=False, timeout=60)
 
 
-def post(gateway: Process, path: str, value: object) -> httpx2.Response:
+def post(gateway: GatewayProcess, path: str, value: object) -> httpx2.Response:
     return httpx2.post(f"{gateway.url}{path}", json=value, trust_env=False, timeout=60)
 
 
-def metric(gateway: Process, name: str) -> float:
+def metric(gateway: GatewayProcess, name: str) -> float:
     rows = get(gateway, "/metrics").text.splitlines()
     return sum(float(r.rsplit(" ", 1)[1]) for r in rows if r.startswith(f"prefill_router_{name}"))
 
 
-def ask(gateway: Process, text: str) -> httpx2.Headers:
+def ask(gateway: GatewayProcess, text: str) -> httpx2.Headers:
     turns = [{"role": "user", "content": text}]
     reply = post(gateway, "/v1/chat/completions", {"model": "auto", "messages": turns})
     assert reply.status_code == 200
     return reply.headers
 
 
-def serving_workers(gateway: Process) -> set[str]:
+def serving_workers(gateway: GatewayProcess) -> set[str]:
     """The workers that have logged a request."""
     log = gateway.log.read_text()
     return {row.split('"worker": ')[1][0] for row in log.splitlines() if '"request"' in row}
 
 
-def whole(gateway: Process) -> bool:
+def whole(gateway: GatewayProcess) -> bool:
     """Whether two workers and the encoder serve."""
     checks = get(gateway, "/ready").json()["checks"]
     states = {checks[name]["state"] for name in ("workers", "encoder")}
     return states == {"ok"} and len(children(gateway.run.pid, WORKER)) == 2
 
 
-def test_both_answer_with_one_encoder_and_count_together(gateway: Process, made: Made) -> None:
+def test_both_answer_with_one_encoder_and_count_together(
+    gateway: GatewayProcess, files: GatewayFiles
+) -> None:
     before = metric(gateway, "requests_total")
     number = 0
     while len(serving_workers(gateway)) < 2:  # a new connection each, so either may answer
@@ -120,35 +122,35 @@ def test_both_answer_with_one_encoder_and_count_together(gateway: Process, made:
     assert len(children(gateway.run.pid, ENCODER)) == 1
     assert len(children(gateway.run.pid, WORKER)) == 2
     assert not children(children(gateway.run.pid, WORKER)[0], ENCODER)
-    assert len(made.rows("id")) >= number
+    assert len(files.rows("id")) >= number
     until(lambda: len(get(gateway, "/page/api/decisions").json()["decisions"]) >= number)
 
 
 @pytest.mark.slow
-def test_lam_set_on_the_page_counts_in_both(gateway: Process) -> None:
+def test_lam_set_on_the_page_counts_in_both(gateway: GatewayProcess) -> None:
     assert post(gateway, "/page/api/lam", {"lam": 0.25}).status_code == 200
     until(lambda: all(lam_of(gateway) == "0.25" for _ in range(12)))
     assert metric(gateway, "lam") == 0.25
 
 
-def lam_of(gateway: Process) -> str:
+def lam_of(gateway: GatewayProcess) -> str:
     return ask(gateway, "How are you?")["x-prefill-router-lam"]
 
 
 @pytest.mark.slow
-def test_a_reload_reaches_both_or_neither(gateway: Process, made: Made) -> None:
+def test_a_reload_reaches_both_or_neither(gateway: GatewayProcess, files: GatewayFiles) -> None:
     (encoder,) = children(gateway.run.pid, ENCODER)
-    made.configure({**ALONE, "routing": {"lam": 3}})
+    files.configure({**ALONE, "routing": {"lam": 3}})
     refused = post(gateway, "/admin/reload", {})
     assert (refused.status_code, "routing.lam" in refused.text) == (409, True)
     gateway.reload()
     until(lambda: "reload failed" in gateway.log.read_text())
-    made.configure({**ALONE, "budgets": [{"dollars": 1, "per": "day"}]})
+    files.configure({**ALONE, "budgets": [{"dollars": 1, "per": "day"}]})
     assert "budgets" in post(gateway, "/admin/reload", {}).text
     assert children(gateway.run.pid, ENCODER) == [encoder]
 
     names = {"lam-8": 0.8}
-    made.configure({**ALONE, "routing": {"names": names, "max_batch": 5}})
+    files.configure({**ALONE, "routing": {"names": names, "max_batch": 5}})
     gateway.reload()  # with another size of batches, the encoder is another one
     until(lambda: "all workers are reloaded" in gateway.log.read_text())
     models = [get(gateway, "/v1/models").json()["data"] for _ in range(12)]
@@ -156,12 +158,14 @@ def test_a_reload_reaches_both_or_neither(gateway: Process, made: Made) -> None:
     until(lambda: len(children(gateway.run.pid, ENCODER)) == 1)
     assert children(gateway.run.pid, ENCODER) != [encoder]
     assert "x-prefill-router-fallback" not in ask(gateway, "And now?")
-    made.configure(ALONE)
+    files.configure(ALONE)
     assert post(gateway, "/admin/reload", {}).status_code == 200
 
 
 @pytest.mark.slow
-def test_a_killed_worker_takes_only_its_own_requests_along(gateway: Process, made: Made) -> None:
+def test_a_killed_worker_takes_only_its_own_requests_along(
+    gateway: GatewayProcess, files: GatewayFiles
+) -> None:
     victim, other = children(gateway.run.pid, WORKER)
     answered, broken_ports, late_breaks = list[str](), set[int](), list[int]()
     counted, safe_ports = list[float](), set[int]()
@@ -200,7 +204,7 @@ def test_a_killed_worker_takes_only_its_own_requests_along(gateway: Process, mad
     assert not broken_ports & safe_ports
     assert not late_breaks  # the killed one takes connections until its sockets are closed
     until(lambda: whole(gateway))
-    check_receipts(made, answered)
+    check_receipts(files, answered)
     # what the killed one had counted stays, but for what was under way
     assert metric(gateway, "requests_total") - len(answered) >= counted[0] - 6
     assert "worker" in gateway.log.read_text().split("ended with status -9")[0][-40:]
@@ -219,7 +223,7 @@ def client_ports(pid: int) -> set[int]:
 
 @pytest.mark.slow
 def test_a_killed_encoder_is_restarted_once_and_the_fallback_decides_meanwhile(
-    gateway: Process,
+    gateway: GatewayProcess,
 ) -> None:
     (encoder,) = children(gateway.run.pid, ENCODER)
     os.kill(encoder, signal.SIGKILL)
@@ -238,9 +242,11 @@ def test_a_killed_encoder_is_restarted_once_and_the_fallback_decides_meanwhile(
 
 
 @pytest.mark.slow
-def test_what_is_under_way_is_answered_at_the_end_and_no_process_is_left(made: Made) -> None:
-    made.configure(ALONE)
-    with gateway_process(made, "--workers", "2") as gateway:
+def test_what_is_under_way_is_answered_at_the_end_and_no_process_is_left(
+    files: GatewayFiles,
+) -> None:
+    files.configure(ALONE)
+    with gateway_process(files, "--workers", "2") as gateway:
         ours = [*children(gateway.run.pid, WORKER), *children(gateway.run.pid, ENCODER)]
         answered = list[str]()
 
@@ -266,7 +272,7 @@ def test_what_is_under_way_is_answered_at_the_end_and_no_process_is_left(made: M
 
 
 @pytest.mark.slow
-def test_a_killed_supervisor_leaves_no_process(gateway: Process) -> None:
+def test_a_killed_supervisor_leaves_no_process(gateway: GatewayProcess) -> None:
     ours = [*children(gateway.run.pid, WORKER), *children(gateway.run.pid, ENCODER)]
     assert len(ours) == 3
     gateway.kill()
@@ -290,20 +296,20 @@ def is_running(pid: int) -> bool:
     ],
 )
 def test_what_workers_would_have_apart_is_named(
-    made: Made, settings: dict[str, Any], names: list[str]
+    files: GatewayFiles, settings: dict[str, Any], names: list[str]
 ) -> None:
-    made.configure(settings)
-    found = needs_shared_state(load(made.places()))
+    files.configure(settings)
+    found = needs_shared_state(load(files.paths()))
     assert [name.split(" ")[0] for name in found] == names
 
 
-def test_limits_of_keys_tool_loops_and_stored_responses_are_named_too(made: Made) -> None:
-    made.configure(ALONE)
-    keys = made.folder / "keys.yaml"
+def test_limits_of_keys_tool_loops_and_stored_responses_are_named_too(files: GatewayFiles) -> None:
+    files.configure(ALONE)
+    keys = files.folder / "keys.yaml"
     add_key(keys, ClientKey(name="free", sha256="0" * 64))
-    assert not needs_shared_state(load(made.places(keys=keys)))
+    assert not needs_shared_state(load(files.paths(keys=keys)))
     add_key(keys, ClientKey(name="ann", sha256="1" * 64, concurrent=2))
-    loaded = load(made.places(keys=keys))
+    loaded = load(files.paths(keys=keys))
     able = [replace(t, accepts=("tools",), serves=("chat", "responses")) for t in loaded.pool]
     pool = Pool(tuple(able), loaded.pool.prices_date, loaded.pool.providers)
     assert needs_shared_state(replace(loaded, pool=pool)) == [
@@ -313,8 +319,8 @@ def test_limits_of_keys_tool_loops_and_stored_responses_are_named_too(made: Made
     ]
 
 
-def test_workers_are_refused_where_limits_would_be_wrong(made: Made) -> None:
-    made.configure({**ALONE, "budgets": [{"dollars": 1.0, "per": "day"}]})
-    places = made.places()
+def test_workers_are_refused_where_limits_would_be_wrong(files: GatewayFiles) -> None:
+    files.configure({**ALONE, "budgets": [{"dollars": 1.0, "per": "day"}]})
+    places = files.paths()
     with pytest.raises(ConfigError, match="budgets; share them through PostgreSQL"):
         run_workers(places, load(places), workers=2, on_ready=print)

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from packages.gateway.tests.scripted_target import GOOD, chunked, pool_of, whole
-from packages.gateway.tests.world import CHATS, CHEAP, Served, World, chat, user, world
+from packages.gateway.tests.scripted_target import GOOD, chunked_reply, json_reply, pool_of
+from packages.gateway.tests.world import CHATS, CHEAP, LocalGateway, World, chat, make_world, user
 from prefill_router.errors import ConfigError
 from prefill_router_gateway.api.routed_calls import read_incoming
 from prefill_router_gateway.errors import RefusalError
@@ -236,9 +236,9 @@ def test_what_was_read_of_a_body_is_forgotten_before_anything_is_waited_for(mode
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with world(tmp_path_factory.mktemp("bodies"), settings={"routing": {"lam": 0}}) as made:
-        yield made
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with make_world(tmp_path_factory.mktemp("bodies"), settings={"routing": {"lam": 0}}) as world:
+        yield world
 
 
 def long_chat(**more: Any) -> bytes:
@@ -246,7 +246,7 @@ def long_chat(**more: Any) -> bytes:
     return json.dumps(chat(messages=said, **more)).encode()
 
 
-def begin(gateway: Served, body: bytes) -> socket.socket:
+def begin(gateway: LocalGateway, body: bytes) -> socket.socket:
     """Send a request, and read nothing of its answer."""
     place = urlsplit(gateway.url)
     sock = socket.create_connection((place.hostname, place.port), timeout=60)
@@ -255,18 +255,20 @@ def begin(gateway: Served, body: bytes) -> socket.socket:
     return sock
 
 
-def held(gateway: Served) -> int:
+def held(gateway: LocalGateway) -> int:
     """As metrics tell it."""
     lines = gateway.ask("/metrics").body.decode().splitlines()
     (line,) = [line for line in lines if line.startswith("prefill_router_held_bytes ")]
     return int(float(line.split()[1]))
 
 
-def test_a_stream_that_has_begun_holds_nothing_of_its_request(made: World, gateway: Served) -> None:
+def test_a_stream_that_has_begun_holds_nothing_of_its_request(
+    world: World, gateway: LocalGateway
+) -> None:
     streams = 4
     go = threading.Event()
-    script = chunked(GOOD)
-    made[CHEAP].then(*[[*script[:2], go, *script[2:]]] * streams)
+    script = chunked_reply(GOOD)
+    world[CHEAP].then(*[[*script[:2], go, *script[2:]]] * streams)
     body = long_chat(stream=True)
     gc.collect()
     tracemalloc.start()
@@ -289,19 +291,19 @@ def test_a_stream_that_has_begun_holds_nothing_of_its_request(made: World, gatew
         sock.close()
 
 
-def test_a_body_is_held_while_it_may_be_sent_again(made: World, gateway: Served) -> None:
-    made.forget()
+def test_a_body_is_held_while_it_may_be_sent_again(world: World, gateway: LocalGateway) -> None:
+    world.forget()
     body = long_chat()
     for leaves in (True, False):
         go = threading.Event()
-        made[CHEAP].then([go, *whole({"choices": []})])
+        world[CHEAP].then([go, *json_reply({"choices": []})])
         sock = begin(gateway, body)
-        assert made[CHEAP].asked.acquire(timeout=60)
+        assert world[CHEAP].request_arrived.acquire(timeout=60)
         assert held(gateway) == len(body)
         if not leaves:
             go.set()
             assert sock.recv(12) == b"HTTP/1.1 200"
         sock.close()
-        gateway.until(lambda: gateway.gateway.body_budget.held_bytes == 0)
+        gateway.wait_until(lambda: gateway.gateway.body_budget.held_bytes == 0)
         go.set()
     assert held(gateway) == 0

@@ -12,10 +12,10 @@ import pytest
 from packages.gateway.tests.litellm.test_strategy import NOBODY, ReplyServer, reply, unused
 from packages.gateway.tests.server_process import (
     TARGETS,
-    Made,
-    Running,
+    GatewayFiles,
+    GatewayThread,
     gateway_thread,
-    make_gateway,
+    write_gateway_files,
 )
 from prefill_router import Router
 from prefill_router.errors import ConfigError
@@ -37,14 +37,14 @@ USAGE = {
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+def files(tmp_path_factory: pytest.TempPathFactory) -> GatewayFiles:
     settings = {"logs": {"level": "warning"}, "routing": {"deadline_seconds": PATIENT}}
-    return make_gateway(tmp_path_factory.mktemp("plugin"), NOBODY, settings=settings)
+    return write_gateway_files(tmp_path_factory.mktemp("plugin"), NOBODY, settings=settings)
 
 
 @pytest.fixture(scope="module")
-def running(made: Made) -> Iterator[Running]:
-    with gateway_thread(made.places(threads=1)) as run:
+def running(files: GatewayFiles) -> Iterator[GatewayThread]:
+    with gateway_thread(files.paths(threads=1)) as run:
         yield run
 
 
@@ -118,12 +118,14 @@ def play(go: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(whole())
 
 
-def outcomes(made: Made, *decisions: str) -> list[Any]:
-    found = {receipt.choice.id: receipt for receipt in read_receipts(made.url)}
+def outcomes(files: GatewayFiles, *decisions: str) -> list[Any]:
+    found = {receipt.choice.id: receipt for receipt in read_receipts(files.url)}
     return [found[decision] for decision in decisions]
 
 
-def test_the_chosen_target_is_left_with_all_its_deployments(running: Running, made: Made) -> None:
+def test_the_chosen_target_is_left_with_all_its_deployments(
+    running: GatewayThread, files: GatewayFiles
+) -> None:
     async def go() -> None:
         for lam, models in ((0.0, [f"openai/{CHEAP}"] * 2), (1.0, ["azure/large"])):
             lite = Lite(plugin(running.url, lam=lam), *MODELS, f"openai/{CHEAP}")
@@ -131,7 +133,7 @@ def test_the_chosen_target_is_left_with_all_its_deployments(running: Running, ma
             own = lite.own
             assert (own["target"], own["lam"]) == (MODELS[models[0]], lam)
             assert own["targets"] == MODELS
-            right = Router.load(made.router).route("hi", lam=lam).correctness
+            right = Router.load(files.router).route("hi", lam=lam).correctness
             assert own["probabilities"] == pytest.approx({m: right[t] for m, t in MODELS.items()})
             costs = [own["costs"][model] for model in MODELS]
             assert costs == sorted(costs)
@@ -142,37 +144,41 @@ def test_the_chosen_target_is_left_with_all_its_deployments(running: Running, ma
     play(go)
 
 
-def test_what_isnt_a_choice_between_targets_stays(running: Running, made: Made) -> None:
+def test_what_isnt_a_choice_between_targets_stays(
+    running: GatewayThread, files: GatewayFiles
+) -> None:
     chosen = plugin(running.url, lam=0.0)
 
     async def go() -> None:
         await Lite(chosen).attempt()  # from now on the gateway's targets are known
-        before = len(made.rows("id"))
+        before = len(files.rows("id"))
         for models in (["openai/a", "openai/b"], [DEAR], [DEAR, "openai/a"], [DEAR, DEAR]):
             lite = Lite(chosen, *models)
             assert await lite.attempt() == models
             assert await chosen.headers({"metadata": lite.metadata}) is None
         nothing = Lite(chosen, messages=[])
         assert await nothing.attempt() == list(MODELS)
-        assert len(made.rows("id")) == before
+        assert len(files.rows("id")) == before
 
     play(go)
 
 
-def test_a_decision_is_among_the_candidates(running: Running, made: Made) -> None:
+def test_a_decision_is_among_the_candidates(running: GatewayThread, files: GatewayFiles) -> None:
     chosen = plugin(running.url, lam=0.0)
 
     async def go() -> None:
         await Lite(chosen).attempt()
         lite = Lite(chosen, MIDDLE, "azure/large", "openai/other")
         assert await lite.attempt() == [MIDDLE]
-        (receipt,) = outcomes(made, lite.own["id"])
+        (receipt,) = outcomes(files, lite.own["id"])
         assert receipt.choice.order == (MIDDLE, DEAR)
 
     play(go)
 
 
-def test_an_attempt_that_failed_is_followed_by_another_target(running: Running, made: Made) -> None:
+def test_an_attempt_that_failed_is_followed_by_another_target(
+    running: GatewayThread, files: GatewayFiles
+) -> None:
     async def go() -> None:
         lite = Lite(plugin(running.url, lam=0.0))
         seen = []
@@ -184,7 +190,7 @@ def test_an_attempt_that_failed_is_followed_by_another_target(running: Running, 
         assert await lite.attempt() == [f"openai/{CHEAP}"]  # all have failed once
         await lite.event(f"openai/{CHEAP}", "success", USAGE)
         ids = [decision for _, decision in seen]
-        *failed, last = outcomes(made, *ids, lite.own["id"])
+        *failed, last = outcomes(files, *ids, lite.own["id"])
         ends = [(r.outcome.kind, r.outcome.attempts[0].target) for r in failed]
         assert ends == [("failed", target) for target, _ in seen]
         assert [r.outcome.status for r in failed] == [429] * 3
@@ -195,7 +201,7 @@ def test_an_attempt_that_failed_is_followed_by_another_target(running: Running, 
 
 @pytest.mark.parametrize("status", [None, 0, 700])  # no answer's status: the gateway's 500
 def test_a_late_event_is_of_its_own_attempt(
-    running: Running, made: Made, status: int | None
+    running: GatewayThread, files: GatewayFiles, status: int | None
 ) -> None:
     async def go() -> None:
         lite = Lite(plugin(running.url, lam=0.0))
@@ -205,14 +211,14 @@ def test_a_late_event_is_of_its_own_attempt(
         (second,) = await lite.attempt()
         await lite.failed(first, status)  # only now is it logged
         await lite.event(second, "success", USAGE)
-        one, other = outcomes(made, earlier, lite.own["id"])
+        one, other = outcomes(files, earlier, lite.own["id"])
         assert (one.outcome.kind, one.outcome.status) == ("failed", 500)
         assert (other.outcome.kind, other.outcome.target) == ("answered", MODELS[second])
 
     play(go)
 
 
-def test_receipts_have_cost_latency_and_tokens(running: Running, made: Made) -> None:
+def test_receipts_have_cost_latency_and_tokens(running: GatewayThread, files: GatewayFiles) -> None:
     async def go() -> None:
         lite = Lite(plugin(running.url, lam=0.0))
         (model,) = await lite.attempt()
@@ -221,7 +227,7 @@ def test_receipts_have_cost_latency_and_tokens(running: Running, made: Made) -> 
         paid = Lite(lite.plugin)
         (model,) = await paid.attempt()
         await paid.event(model, "success", USAGE, response_cost=0.25)
-        first, second = outcomes(made, lite.own["id"], paid.own["id"])
+        first, second = outcomes(files, lite.own["id"], paid.own["id"])
         assert first.cost not in (None, 0.5)
         assert second.cost == 0.25
         usage, outcome = first.outcome.usage, first.outcome
@@ -233,21 +239,21 @@ def test_receipts_have_cost_latency_and_tokens(running: Running, made: Made) -> 
     play(go)
 
 
-def test_attempts_of_others_arent_reported(running: Running, made: Made) -> None:
+def test_attempts_of_others_arent_reported(running: GatewayThread, files: GatewayFiles) -> None:
     async def go() -> None:
         lite = Lite(plugin(running.url, lam=0.0))
         await lite.event("openai/other", "success", USAGE)
         await lite.attempt()
         await lite.event("openai/other", "success", USAGE)
         await lite.event("auto", "failure", {})  # no deployment was left
-        (receipt,) = outcomes(made, lite.own["id"])
+        (receipt,) = outcomes(files, lite.own["id"])
         assert receipt.outcome.kind == "routed"
 
     play(go)
 
 
 def test_without_a_gateway_all_candidates_stay(
-    running: Running, caplog: pytest.LogCaptureFixture
+    running: GatewayThread, caplog: pytest.LogCaptureFixture
 ) -> None:
     secret = "a prompt that is nobody's business"
 
@@ -269,7 +275,7 @@ def test_without_a_gateway_all_candidates_stay(
 
 
 def test_a_report_that_isnt_taken_is_said_once(
-    running: Running, caplog: pytest.LogCaptureFixture
+    running: GatewayThread, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def go() -> None:
         lite, alone = Lite(plugin(running.url, lam=0.0)), plugin(unused())
@@ -283,7 +289,7 @@ def test_a_report_that_isnt_taken_is_said_once(
     assert "outcomes aren't reported" in line
 
 
-def test_a_pool_that_changed_is_learned_anew(running: Running) -> None:
+def test_a_pool_that_changed_is_learned_anew(running: GatewayThread) -> None:
     async def go() -> None:
         chosen = plugin(running.url, lam=0.0)
         chosen._target_names = frozenset(("gone", CHEAP))

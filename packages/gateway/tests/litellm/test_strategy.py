@@ -15,10 +15,10 @@ from pydantic import BaseModel
 from packages.gateway.tests.litellm.stand_in import NewerStandIn, StandIn, deployment
 from packages.gateway.tests.server_process import (
     TARGETS,
-    Made,
-    Running,
+    GatewayFiles,
+    GatewayThread,
     gateway_thread,
-    make_gateway,
+    write_gateway_files,
 )
 from prefill_router import Router
 from prefill_router.errors import ConfigError
@@ -35,14 +35,14 @@ BOTH = pytest.mark.parametrize("lite", [StandIn, NewerStandIn], indirect=True)
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+def files(tmp_path_factory: pytest.TempPathFactory) -> GatewayFiles:
     settings = {"logs": {"level": "warning"}, "routing": {"deadline_seconds": PATIENT}}
-    return make_gateway(tmp_path_factory.mktemp("litellm"), NOBODY, settings=settings)
+    return write_gateway_files(tmp_path_factory.mktemp("litellm"), NOBODY, settings=settings)
 
 
 @pytest.fixture(scope="module")
-def running(made: Made) -> Iterator[Running]:
-    with gateway_thread(made.places(threads=1)) as run:
+def running(files: GatewayFiles) -> Iterator[GatewayThread]:
+    with gateway_thread(files.paths(threads=1)) as run:
         yield run
 
 
@@ -74,24 +74,24 @@ def unused() -> str:
         return f"http://127.0.0.1:{place.getsockname()[1]}"
 
 
-def of(made: Made, lam: float, text: str = "hi") -> tuple[str, ...]:
-    return Router.load(made.router).route(text, lam=lam).order
+def of(files: GatewayFiles, lam: float, text: str = "hi") -> tuple[str, ...]:
+    return Router.load(files.router).route(text, lam=lam).order
 
 
 def test_the_gateway_chooses_at_the_lam_that_is_given(
-    lite: StandIn, running: Running, made: Made
+    lite: StandIn, running: GatewayThread, files: GatewayFiles
 ) -> None:
     for lam in (0.0, 1.0):
         chosen = strategy(lite, running.url, lam=lam)
-        wanted = {CHEAP: "cheap-1", MIDDLE: "middle", DEAR: "dear"}[of(made, lam)[0]]
+        wanted = {CHEAP: "cheap-1", MIDDLE: "middle", DEAR: "dear"}[of(files, lam)[0]]
         assert lite.completion("auto") == wanted
         chosen.close()
         lite = type(lite)(*lite.rows)
-    assert of(made, 0.0)[0] == CHEAP
+    assert of(files, 0.0)[0] == CHEAP
 
 
 @BOTH
-def test_awaited_calls_are_asked_in_every_loop(lite: StandIn, running: Running) -> None:
+def test_awaited_calls_are_asked_in_every_loop(lite: StandIn, running: GatewayThread) -> None:
     chosen = strategy(lite, running.url + "/v1/", lam=0.0)
 
     async def ask() -> list[str]:
@@ -103,7 +103,9 @@ def test_awaited_calls_are_asked_in_every_loop(lite: StandIn, running: Running) 
     assert asyncio.run(ask()) == asyncio.run(ask()) == ["cheap-1"] * 4
 
 
-def test_litellm_itself_picks_among_a_targets_deployments(lite: StandIn, running: Running) -> None:
+def test_litellm_itself_picks_among_a_targets_deployments(
+    lite: StandIn, running: GatewayThread
+) -> None:
     chosen = strategy(lite, running.url, lam=0.0)
     lite.cooling = {"cheap-1"}
     assert lite.completion("auto", stop=["x"]) == "cheap-2"
@@ -115,11 +117,11 @@ def test_litellm_itself_picks_among_a_targets_deployments(lite: StandIn, running
 
 @BOTH
 def test_a_target_that_has_none_to_give_is_followed_by_the_next_in_order(
-    lite: StandIn, running: Running, made: Made
+    lite: StandIn, running: GatewayThread, files: GatewayFiles
 ) -> None:
     chosen = strategy(lite, running.url, lam=0.0)
     lite.cooling = {"cheap-1", "cheap-2"}
-    second = of(made, 0.0)[1]
+    second = of(files, 0.0)[1]
     assert lite.completion("auto") == {MIDDLE: "middle", DEAR: "dear"}[second]
     everything, lite.rows = lite.rows, lite.rows[2:]  # begins with the target that cools down
     assert lite.completion("auto") == {MIDDLE: "middle", DEAR: "dear"}[second]
@@ -130,11 +132,11 @@ def test_a_target_that_has_none_to_give_is_followed_by_the_next_in_order(
 
 @BOTH
 def test_a_target_that_failed_at_a_request_is_followed_by_the_next_in_order(
-    lite: StandIn, running: Running, made: Made
+    lite: StandIn, running: GatewayThread, files: GatewayFiles
 ) -> None:
     chosen = strategy(lite, running.url, lam=0.0)
     places = {MIDDLE: "middle", DEAR: "dear"}
-    second, third = (places[target] for target in of(made, 0.0)[1:])
+    second, third = (places[target] for target in of(files, 0.0)[1:])
     lite.down = {"cheap-1"}
     assert lite.completion("auto") == second
     lite.down = {"cheap-1", second}
@@ -148,10 +150,10 @@ def test_a_target_that_failed_at_a_request_is_followed_by_the_next_in_order(
 
 
 def test_other_groups_deployments_and_embeddings_go_as_before(
-    lite: StandIn, running: Running, made: Made
+    lite: StandIn, running: GatewayThread, files: GatewayFiles
 ) -> None:
     chosen = strategy(lite, running.url, lam=0.0)
-    before = len(made.rows("id"))
+    before = len(files.rows("id"))
 
     async def ask() -> list[str]:
         found = [await lite.acompletion("other"), await lite.aembedding("auto", ["a", "b"])]
@@ -162,13 +164,13 @@ def test_other_groups_deployments_and_embeddings_go_as_before(
 
     assert asyncio.run(ask()) == ["other", "spare", "spare", "spare", "spare"]
     assert lite.completion(DEAR) == "dear"
-    assert len(made.rows("id")) == before
+    assert len(files.rows("id")) == before
     with pytest.raises(ValueError, match="No deployments"):
         lite.completion("nonsense")
 
 
 def test_requests_are_read_as_the_gateway_reads_them(
-    lite: StandIn, running: Running, made: Made
+    lite: StandIn, running: GatewayThread, files: GatewayFiles
 ) -> None:
     chosen = strategy(lite, running.url, lam=0.0)
 
@@ -178,13 +180,13 @@ def test_requests_are_read_as_the_gateway_reads_them(
         return found
 
     assert asyncio.run(ask()) == "cheap-1"
-    last = made.rows("endpoint, outcome, session")[-1]
+    last = files.rows("endpoint, outcome, session")[-1]
     assert (last["endpoint"], last["outcome"]) == ("responses", "routed")
     assert last["session"]
 
 
 def test_a_gateway_that_cannot_be_reached_is_told_once(
-    lite: StandIn, caplog: pytest.LogCaptureFixture, running: Running
+    lite: StandIn, caplog: pytest.LogCaptureFixture, running: GatewayThread
 ) -> None:
     chosen = strategy(lite, unused(), lam=0.0)
     with caplog.at_level(logging.INFO, logger="prefill_router_gateway.litellm"):
@@ -212,8 +214,10 @@ def test_without_a_group_of_its_own_the_first_deployment_is_the_last_resort(
     chosen.close()
 
 
-def test_a_router_in_this_process_chooses_as_it_would_alone(lite: StandIn, made: Made) -> None:
-    chosen = PrefillRouterStrategy(lite, router=made.router, lam=1.0, timeout=PATIENT)
+def test_a_router_in_this_process_chooses_as_it_would_alone(
+    lite: StandIn, files: GatewayFiles
+) -> None:
+    chosen = PrefillRouterStrategy(lite, router=files.router, lam=1.0, timeout=PATIENT)
     lite.set_custom_routing_strategy(chosen)
     places = {CHEAP: "cheap-1", MIDDLE: "middle", DEAR: "dear"}
     texts = ["hi", "Prove it. " * 60, "What is 2 + 2?"]
@@ -221,14 +225,14 @@ def test_a_router_in_this_process_chooses_as_it_would_alone(lite: StandIn, made:
     async def ask() -> list[str]:
         return [await lite.acompletion("auto", text) for text in texts]
 
-    wanted = [places[of(made, 1.0, text)[0]] for text in texts]
+    wanted = [places[of(files, 1.0, text)[0]] for text in texts]
     assert asyncio.run(ask()) == [lite.completion("auto", text) for text in texts] == wanted
     assert lite.completion("auto", " ") == "spare"  # nothing to read
     chosen.close()
 
 
 def test_a_router_in_this_process_takes_marks_of_agents(
-    lite: StandIn, made: Made, tmp_path: Path
+    lite: StandIn, files: GatewayFiles, tmp_path: Path
 ) -> None:
     marks = tmp_path / "agents.yaml"
     marks.write_text("agents: {marks: {ours: {openings: [<memo>], blocks: [memo]}}}")
@@ -237,22 +241,22 @@ def test_a_router_in_this_process_takes_marks_of_agents(
     seen = {}
     for agents, text in ((None, "hi"), (marks, wrapped), (None, wrapped)):
         chosen = PrefillRouterStrategy(
-            lite, router=made.router, lam=0.9, agents=agents, timeout=PATIENT
+            lite, router=files.router, lam=0.9, agents=agents, timeout=PATIENT
         )
         lite.set_custom_routing_strategy(chosen)
         seen[agents, text] = lite.completion("auto", text)
         chosen.close()
         lite = type(lite)(*lite.rows)
-    assert seen[marks, wrapped] == seen[None, "hi"] == places[of(made, 0.9, "hi")[0]]
-    assert seen[None, wrapped] == places[of(made, 0.9, wrapped)[0]] != seen[None, "hi"]
+    assert seen[marks, wrapped] == seen[None, "hi"] == places[of(files, 0.9, "hi")[0]]
+    assert seen[None, wrapped] == places[of(files, 0.9, wrapped)[0]] != seen[None, "hi"]
     with pytest.raises(ConfigError, match="a gateway's marks in its settings"):
         PrefillRouterStrategy(lite, gateway="http://127.0.0.1:1", agents=marks)
 
 
 def test_a_router_in_this_process_decides_at_its_own_setting(
-    lite: StandIn, made: Made, tmp_path: Path
+    lite: StandIn, files: GatewayFiles, tmp_path: Path
 ) -> None:
-    whole = Router.load(made.router)
+    whole = Router.load(files.router)
     seen = {}
     for name, lam in (("cheap", 0.0), ("accurate", 1.0)):
         points = OperatingPoints(1.0, None, lam, DEAR)
@@ -261,7 +265,7 @@ def test_a_router_in_this_process_decides_at_its_own_setting(
         chosen = PrefillRouterStrategy(lite, router=tmp_path / name, timeout=PATIENT)
         lite.set_custom_routing_strategy(chosen)
         seen[name] = lite.completion("auto")
-        assert seen[name] == {CHEAP: "cheap-1", MIDDLE: "middle", DEAR: "dear"}[of(made, lam)[0]]
+        assert seen[name] == {CHEAP: "cheap-1", MIDDLE: "middle", DEAR: "dear"}[of(files, lam)[0]]
         chosen.close()
         lite = type(lite)(*lite.rows)
     assert seen["cheap"] != seen["accurate"]
@@ -359,7 +363,7 @@ def test_what_is_no_router_of_litellm_is_told() -> None:
 
 
 @BOTH
-def test_a_strategy_may_replace_another(lite: StandIn, running: Running) -> None:
+def test_a_strategy_may_replace_another(lite: StandIn, running: GatewayThread) -> None:
     first = strategy(lite, unused(), model_group=CHEAP)
     second = strategy(lite, running.url, lam=0.0)
     assert lite.completion("auto") == "cheap-1"  # else the first would ask, in vain

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from packages.gateway.tests.browser import chromium, served
+from packages.gateway.tests.browser import chromium, serve_app
 from packages.gateway.tests.page.app import PageApp
 from packages.gateway.tests.page.source import FakeSource
 
@@ -19,7 +19,7 @@ def draw(folder: Path) -> None:
     """The page of made-up traffic, as `gateway-light.png` and `gateway-dark.png`."""
     app = PageApp(FakeSource())
     with (
-        served(app) as url,
+        serve_app(app) as url,
         tempfile.TemporaryDirectory() as scratch,
         chromium(Path(scratch)) as browser,
     ):

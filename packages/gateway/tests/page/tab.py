@@ -20,7 +20,7 @@ def tab(browser: Any, url: str, *, quiet: bool = True, **options: Any) -> Iterat
     try:
         page.goto(url)
         yield page
-        assert watch.elsewhere(url) == []
+        assert watch.foreign_urls(url) == []
         assert watch.urls
         if quiet:
             assert watch.complaints == []

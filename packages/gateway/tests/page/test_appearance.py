@@ -12,9 +12,9 @@ from packages.gateway.tests.browser import (
     Watch,
     accessible_nodes,
     contrast,
-    served,
+    serve_app,
     text_contrasts,
-    until,
+    wait_until,
 )
 from packages.gateway.tests.page.app import PageApp
 from packages.gateway.tests.page.source import NAMES, FakeSource
@@ -28,7 +28,7 @@ SOURCE = FakeSource(requests=120)
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with served(PageApp(SOURCE)) as url:
+    with serve_app(PageApp(SOURCE)) as url:
         yield url
 
 
@@ -62,7 +62,7 @@ def test_what_a_page_must_not_do_is_noticed(browser: Any, address: str) -> None:
     page.close()
     assert "img-src" in said
     assert "connect-src" in said
-    assert watch.elsewhere(address)
+    assert watch.foreign_urls(address)
 
 
 def test_details_by_keyboard_alone(looked: Any) -> None:
@@ -76,7 +76,7 @@ def test_details_by_keyboard_alone(looked: Any) -> None:
     name = row.get_attribute("data-id")
     assert looked.evaluate("document.activeElement.closest('tr').dataset.id") == name
     looked.keyboard.press("Enter")
-    until(looked, "document.activeElement.id === 'detail-title'")
+    wait_until(looked, "document.activeElement.id === 'detail-title'")
     assert row.locator("button").get_attribute("aria-expanded") == "true"
     shown = looked.locator("#detail").inner_text()
     for said in (*NAMES, name, "left out: its breaker is open"):

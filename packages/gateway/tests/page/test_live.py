@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from packages.gateway.tests.browser import served, until
+from packages.gateway.tests.browser import serve_app, wait_until
 from packages.gateway.tests.page.app import PageApp
 from packages.gateway.tests.page.source import FakeSource
 from packages.gateway.tests.page.tab import look_again, tab, texts, whole
@@ -25,7 +25,7 @@ def source() -> FakeSource:
 @pytest.fixture(scope="module")
 def live(browser: Any, source: FakeSource) -> Iterator[Any]:
     """One page for several tests, since opening one takes longest."""
-    with served(PageApp(source)) as url, tab(browser, url, quiet=False) as page:
+    with serve_app(PageApp(source)) as url, tab(browser, url, quiet=False) as page:
         yield whole(page)
 
 
@@ -46,7 +46,7 @@ def test_decisions_appear_newest_first_and_go_on(live: Any, source: FakeSource) 
     assert live.locator("#rows tbody tr").count() == 50
     assert live.locator("#rows tbody tr").first.get_attribute("data-id") == new
     assert texts(live, "#rows tbody tr td:first-child")[1:] == before[:-1]
-    until(live, "/^\\d+ new decisions?$/.test(document.getElementById('news').textContent)")
+    wait_until(live, "/^\\d+ new decisions?$/.test(document.getElementById('news').textContent)")
 
 
 def test_steps_of_versions_open_to_their_evidence_and_stay_open(
@@ -71,7 +71,7 @@ def test_steps_of_versions_open_to_their_evidence_and_stay_open(
     }
     assert steps.nth(2).locator("details").count() == 0  # an operator gives no evidence
     source.calls.clear()
-    until(live, "document.querySelector('#versions-body details').open")
+    wait_until(live, "document.querySelector('#versions-body details').open")
 
 
 def test_no_row_moves_under_a_pointer_or_a_keyboard(live: Any, source: FakeSource) -> None:
@@ -100,11 +100,11 @@ def test_decisions_are_filtered_by_outcome_and_id(live: Any, source: FakeSource)
     every = [kept.detail["decision"] for kept in source.kept]
     cut = {row["id"] for row in every if row["outcome"] == "cut"}
     live.locator("#filter-outcome").select_option("cut")
-    until(live, f"document.querySelectorAll('#rows tbody tr').length === {len(cut)}")
+    wait_until(live, f"document.querySelectorAll('#rows tbody tr').length === {len(cut)}")
     assert set(texts(live, "#rows tbody .pill")) == {"cut off"}
     one = min(cut)
     live.locator("#filter-id").fill(one)
-    until(live, "document.querySelectorAll('#rows tbody tr').length === 1")
+    wait_until(live, "document.querySelectorAll('#rows tbody tr').length === 1")
     live.keyboard.press("Enter")
     live.locator("#detail-title:focus").wait_for()
     live.locator("#detail-close").click()
@@ -112,7 +112,7 @@ def test_decisions_are_filtered_by_outcome_and_id(live: Any, source: FakeSource)
     live.get_by_text("None of the latest requests matches.").wait_for()
     live.locator("#filter-id").fill("")
     live.locator("#filter-outcome").select_option("")
-    until(live, "document.querySelectorAll('#rows tbody tr').length === 50")
+    wait_until(live, "document.querySelectorAll('#rows tbody tr').length === 50")
     settle(live, source)
 
 
@@ -126,7 +126,9 @@ def test_open_disclosures_outlive_new_numbers(live: Any, source: FakeSource) -> 
     source.incomparable = 7
     compared = f"The comparison is over the {len(source.kept) - 7} requests"
     look_again(live)
-    until(live, "(text) => document.querySelector('#spend').innerText.includes(text)", arg=compared)
+    wait_until(
+        live, "(text) => document.querySelector('#spend').innerText.includes(text)", arg=compared
+    )
     assert table.is_visible()
     assert cell.evaluate("(cell) => cell.isConnected")
     summary.click()
@@ -144,9 +146,9 @@ def test_lam_is_looked_at_then_applied_then_undone(live: Any, source: FakeSource
     assert slider.input_value() == "0.9"
     words = "0.90, more accurate than the current 0.62"
     assert slider.get_attribute("aria-valuetext") == words
-    until(live, "document.querySelector('#whatif .moves') !== null")
+    wait_until(live, "document.querySelector('#whatif .moves') !== null")
     assert "→" in live.locator("#whatif dl").inner_text()
-    until(
+    wait_until(
         live, "document.getElementById('whatif-said').textContent.startsWith('At lam 0.90: expect')"
     )
     assert source.lam == 0.62
@@ -161,7 +163,7 @@ def test_lam_is_looked_at_then_applied_then_undone(live: Any, source: FakeSource
     dialog.get_by_role("button", name="Apply").click()
     live.get_by_text("lam is 0.90 now.").wait_for()
     assert source.lam == 0.9
-    until(live, "document.getElementById('fact-lam').textContent === '0.90'")
+    wait_until(live, "document.getElementById('fact-lam').textContent === '0.90'")
     live.get_by_role("button", name="Undo").click()
     live.get_by_text("Undone: lam is 0.62 again.").wait_for()
     assert source.lam == 0.62
@@ -196,7 +198,7 @@ def test_numbers_that_can_not_be_read_are_told_of(live: Any, source: FakeSource)
 
 def test_no_request_yet_then_one_and_a_pause_asks_for_none(browser: Any) -> None:
     source = FakeSource(requests=0)
-    with served(PageApp(source)) as url, tab(browser, url) as page:
+    with serve_app(PageApp(source)) as url, tab(browser, url) as page:
         for said in (
             "No requests yet. They appear",
             "No request with a forecast has been recorded yet.",
@@ -224,16 +226,16 @@ def test_no_request_yet_then_one_and_a_pause_asks_for_none(browser: Any) -> None
 def test_nothing_moves_by_itself(browser: Any, width: int) -> None:
     source = FakeSource(requests=30)
     view = {"width": width, "height": 812}
-    with served(PageApp(source)) as url, tab(browser, url, viewport=view) as page:
+    with serve_app(PageApp(source)) as url, tab(browser, url, viewport=view) as page:
         whole(page)
         new = source.arrive()
         look_again(page)
         page.wait_for_selector(f"#rows tr[data-id={new}]")
         page.locator("#problems", has_text="heron-32b").wait_for()
-        until(page, "document.querySelector('#rows tbody').getAnimations().length === 0")
+        wait_until(page, "document.querySelector('#rows tbody').getAnimations().length === 0")
         assert page.evaluate("window.shifted") < MOST_SHIFT
         page.evaluate("document.querySelector('.head').style.paddingTop = '300px'")
-        until(page, f"window.shifted > {MOST_SHIFT}")
+        wait_until(page, f"window.shifted > {MOST_SHIFT}")
 
 
 def test_what_the_reasons_say(live: Any, source: FakeSource) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from packages.gateway.tests.browser import PATIENCE_MS, served, until
+from packages.gateway.tests.browser import PATIENCE_MS, serve_app, wait_until
 from packages.gateway.tests.page.app import ANSWER, PageApp
 from packages.gateway.tests.page.source import FakeSource
 from packages.gateway.tests.page.tab import choose, tab, whole
@@ -23,7 +23,7 @@ def app() -> PageApp:
 @pytest.fixture(scope="module")
 def page(browser: Any, app: PageApp) -> Iterator[Any]:
     """One page for all prompts."""
-    with served(app) as url, tab(browser, url, quiet=False) as opened:
+    with serve_app(app) as url, tab(browser, url, quiet=False) as opened:
         yield opened
 
 
@@ -58,7 +58,7 @@ def test_an_answer_stays_text(page: Any, app: PageApp) -> None:
     assert "x-prefill-router-lam" not in headers
     assert "heron-70b" in page.locator("#try-answer dl").inner_text()
     page.get_by_role("button", name="Why this target").click()
-    until(page, "document.activeElement.id === 'detail-title'")
+    wait_until(page, "document.activeElement.id === 'detail-title'")
 
 
 def test_answers_that_fail_say_so(page: Any) -> None:
@@ -72,7 +72,7 @@ def test_answers_that_fail_say_so(page: Any) -> None:
 
 def test_an_answer_is_stopped(page: Any, app: PageApp) -> None:
     ask(page, "stay")
-    until(
+    wait_until(
         page,
         "(text) => document.querySelector('#try-answer .answer[role]')?.textContent === text",
         arg=ANSWER,
@@ -90,7 +90,7 @@ def test_an_answer_is_stopped(page: Any, app: PageApp) -> None:
 
 def test_the_page_asks_for_a_key_once(browser: Any) -> None:
     app = PageApp(FakeSource(requests=20), key=KEY)
-    with served(app) as url, tab(browser, url, quiet=False) as page:
+    with serve_app(app) as url, tab(browser, url, quiet=False) as page:
         dialog = page.get_by_role("dialog", name="Admin key")
         dialog.wait_for()
         assert app.source.calls == []
@@ -110,7 +110,7 @@ def test_the_page_asks_for_a_key_once(browser: Any) -> None:
 
 def test_without_a_key_the_page_waits(browser: Any) -> None:
     app = PageApp(FakeSource(requests=20), key=KEY)
-    with served(app) as url, tab(browser, url, quiet=False) as page:
+    with serve_app(app) as url, tab(browser, url, quiet=False) as page:
         page.get_by_role("dialog", name="Admin key").wait_for()
         page.keyboard.press("Escape")
         page.get_by_text("The gateway requires an admin key.").wait_for()

@@ -7,19 +7,19 @@ import pytest
 
 from packages.gateway.tests.scripted_target import (
     ERROR,
-    GOOD_WHOLE,
+    GOOD_REPLY,
     QUICK,
     STREAM,
-    Asked,
     Fake,
     Gateway,
     Script,
-    asked,
-    chunked,
+    ScriptedClient,
+    ask_targets,
+    body_reply,
+    chunked_reply,
     delta,
-    framed,
     gateway,
-    whole,
+    json_reply,
 )
 from prefill_router.endpoints import Breakers
 from prefill_router_gateway.settings import FailureSettings
@@ -105,11 +105,11 @@ def test_targets_whose_breaker_is_open_are_left_out_unless_all_are() -> None:
     async def ask() -> list[list[tuple[str, str]]]:
         breakers = Breakers(failures=1, seconds=3600)
         breakers.record_failure("a")
-        async with Fake(GOOD_WHOLE) as a, Fake(GOOD_WHOLE) as b:
+        async with Fake(GOOD_REPLY) as a, Fake(GOOD_REPLY) as b:
             async with gateway(a, b, breakers=breakers) as app:
-                await Asked().ask(app)
+                await ScriptedClient().ask(app)
                 breakers.record_failure("b")
-                await Asked().ask(app)
+                await ScriptedClient().ask(app)
                 assert app.forwarder.state()["b"].breaker == "open"
                 assert app.forwarder.state()["a"].under_way == 0
             return [[(t.target, t.end) for t in o.attempts] for o in app.outcomes]
@@ -121,14 +121,14 @@ def test_targets_whose_breaker_is_open_are_left_out_unless_all_are() -> None:
 
 def test_a_breaker_that_opens_ends_the_retries() -> None:
     failures = FailureSettings(backoff_seconds=0.0, retries=9, breaker_failures=3)
-    _, app, counts = asked([whole(ERROR, status=500)], failures=failures)
+    _, app, counts = ask_targets([json_reply(ERROR, status=500)], failures=failures)
     assert counts == [3]
     assert app.breakers.state("a") == "open"
 
 
 def test_retries_of_a_rate_limit_count_once_and_only_where_none_got_past_it() -> None:
-    limited = whole(ERROR, status=429)
-    _, app, counts = asked([limited], failures=QUICK.model_copy(update={"retries": 3}))
+    limited = json_reply(ERROR, status=429)
+    _, app, counts = ask_targets([limited], failures=QUICK.model_copy(update={"retries": 3}))
     assert counts == [4]
     assert app.breakers.failures("a") == 1
 
@@ -139,11 +139,11 @@ def test_streams_that_are_cut_time_and_again_open_the_breaker(
     async def ask() -> Gateway:
         failures = FailureSettings(breaker_failures=2)
         async with (
-            Fake(chunked([delta("4")], end=False)) as fake,
+            Fake(chunked_reply([delta("4")], end=False)) as fake,
             gateway(fake, failures=failures) as app,
         ):
             for _ in range(2):
-                await Asked(STREAM).ask(app)
+                await ScriptedClient(STREAM).ask(app)
             return app
 
     assert asyncio.run(ask()).breakers.state("a") == "open"
@@ -153,13 +153,13 @@ def test_streams_that_are_cut_time_and_again_open_the_breaker(
 @pytest.mark.parametrize(
     ("script", "why"),
     [
-        (framed(b"<html>", kind="text/html"), r"sent a web page; check that its base_url .*"),
-        (whole(ERROR, status=500), r"had an internal error; try again later \(HTTP 500\)"),
+        (body_reply(b"<html>", kind="text/html"), r"sent a web page; check that its base_url .*"),
+        (json_reply(ERROR, status=500), r"had an internal error; try again later \(HTTP 500\)"),
     ],
 )
 def test_log_says_why_a_breaker_opened(
     script: Script, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked([script], failures=QUICK.model_copy(update={"breaker_failures": 1}))
+    ask_targets([script], failures=QUICK.model_copy(update={"breaker_failures": 1}))
     (message,) = caplog.messages
     assert re.search(rf"to test it; its endpoint at http://127\.0\.0\.1:\d+\S* {why}", message)

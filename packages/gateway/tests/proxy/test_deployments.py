@@ -8,13 +8,13 @@ import pytest
 
 from packages.gateway.tests.scripted_target import (
     ERROR,
-    GOOD_WHOLE,
-    Asked,
+    GOOD_REPLY,
     Fake,
     Gateway,
-    asked,
+    ScriptedClient,
+    ask_targets,
     gateway,
-    whole,
+    json_reply,
 )
 from prefill_router.endpoints import Breakers
 from prefill_router.targets import Pool, Target, TargetEndpoint
@@ -22,7 +22,7 @@ from prefill_router_gateway.proxy import RateHeadroom
 from prefill_router_gateway.proxy.deployments import DeploymentOrder
 from prefill_router_gateway.settings import FailureSettings
 
-FAILED, LIMITED = whole(ERROR, status=500), whole(ERROR, status=429)
+FAILED, LIMITED = json_reply(ERROR, status=500), json_reply(ERROR, status=429)
 QUIET = FailureSettings(backoff_seconds=0.0, retries=1)
 
 
@@ -84,7 +84,9 @@ def calls(app: Gateway) -> list[tuple[str | None, str]]:
 
 
 def test_a_call_fails_over_to_the_next_endpoint_before_the_next_target() -> None:
-    client, app, counts = asked([FAILED], [GOOD_WHOLE], [GOOD_WHOLE], pool=pool_of, failures=QUIET)
+    client, app, counts = ask_targets(
+        [FAILED], [GOOD_REPLY], [GOOD_REPLY], pool=pool_of, failures=QUIET
+    )
     assert client.status == 200
     assert calls(app) == [("t@a", "server_error"), ("t@b", "answered")]
     assert (app.outcome.target, app.outcome.deployment) == ("t", "t@b")
@@ -92,7 +94,7 @@ def test_a_call_fails_over_to_the_next_endpoint_before_the_next_target() -> None
 
 
 def test_only_the_last_endpoint_is_retried_and_then_the_next_target_called() -> None:
-    _, app, _ = asked([FAILED], [FAILED], [GOOD_WHOLE], pool=pool_of, failures=QUIET)
+    _, app, _ = ask_targets([FAILED], [FAILED], [GOOD_REPLY], pool=pool_of, failures=QUIET)
     ends = [("t@a", "server_error"), *[("t@b", "server_error")] * 2, ("z", "answered")]
     assert calls(app) == ends
     assert (app.outcome.target, app.outcome.deployment) == ("z", None)
@@ -100,13 +102,13 @@ def test_only_the_last_endpoint_is_retried_and_then_the_next_target_called() -> 
 
 def test_endpoints_count_as_one_of_the_targets_that_may_be_called() -> None:
     one = QUIET.model_copy(update={"targets": 1})
-    client, _, counts = asked([FAILED], [FAILED], [GOOD_WHOLE], pool=pool_of, failures=one)
+    client, _, counts = ask_targets([FAILED], [FAILED], [GOOD_REPLY], pool=pool_of, failures=one)
     assert (client.status, counts) == (502, [1, 2, 0])
 
 
 def test_the_clients_own_error_ends_at_the_first_endpoint() -> None:
-    refusal = whole({"error": {"message": "no such field", "code": None}}, status=400)
-    client, app, counts = asked([refusal], [GOOD_WHOLE], [GOOD_WHOLE], pool=pool_of)
+    refusal = json_reply({"error": {"message": "no such field", "code": None}}, status=400)
+    client, app, counts = ask_targets([refusal], [GOOD_REPLY], [GOOD_REPLY], pool=pool_of)
     assert (client.status, counts) == (400, [1, 0, 0])
     assert app.outcome.deployment == "t@a"
 
@@ -119,10 +121,10 @@ def test_each_endpoint_has_a_breaker_and_a_target_is_broken_if_all_are() -> None
         breakers = Breakers(failures=1, seconds=3600)
         breakers.use_pool(SEVERAL)
         states = []
-        async with Fake(FAILED) as a, Fake(GOOD_WHOLE, FAILED) as b, Fake(GOOD_WHOLE) as z:
+        async with Fake(FAILED) as a, Fake(GOOD_REPLY, FAILED) as b, Fake(GOOD_REPLY) as z:
             async with gateway(a, b, z, pool=pool_of, failures=QUIET, breakers=breakers) as app:
                 for _ in range(3):
-                    await Asked().ask(app)
+                    await ScriptedClient().ask(app)
                     states.append(
                         (breakers.state("t@a"), breakers.state("t@b"), breakers.state("t"))
                     )
@@ -151,8 +153,8 @@ def test_a_targets_breaker_is_tried_again_when_the_first_of_its_endpoints_may_be
 
 
 def test_a_request_that_must_stay_at_an_endpoint_is_never_called_elsewhere() -> None:
-    client, app, counts = asked(
-        [GOOD_WHOLE], [FAILED], [GOOD_WHOLE], pool=pool_of, failures=QUIET, order=("t@b",)
+    client, app, counts = ask_targets(
+        [GOOD_REPLY], [FAILED], [GOOD_REPLY], pool=pool_of, failures=QUIET, order=("t@b",)
     )
     assert (client.status, counts) == (502, [0, 2, 0])
     assert {attempt.deployment for attempt in app.outcome.attempts} == {"t@b"}
@@ -165,18 +167,18 @@ def test_an_endpoint_gets_the_body_with_its_own_model() -> None:
         named.append(deployment)
         return b"{}"
 
-    asked([FAILED], [GOOD_WHOLE], [GOOD_WHOLE], pool=pool_of, failures=QUIET, bodies=body_for)
+    ask_targets([FAILED], [GOOD_REPLY], [GOOD_REPLY], pool=pool_of, failures=QUIET, bodies=body_for)
     assert named == ["t@a", "t@b"]
 
 
 @pytest.mark.parametrize(
     "script",
     [
-        whole(ERROR, status=429, headers="retry-after: 1\r\n"),
+        json_reply(ERROR, status=429, headers="retry-after: 1\r\n"),
         LIMITED,
-        whole({"choices": []}, headers="x-ratelimit-remaining-requests: 0\r\n"),
-        whole({"choices": []}, headers="x-ratelimit-remaining-tokens: 4\r\n"),
-        whole(
+        json_reply({"choices": []}, headers="x-ratelimit-remaining-requests: 0\r\n"),
+        json_reply({"choices": []}, headers="x-ratelimit-remaining-tokens: 4\r\n"),
+        json_reply(
             {"choices": []},
             headers="anthropic-ratelimit-requests-remaining: 0\r\n"
             "anthropic-ratelimit-requests-reset: 2099-01-01T00:00:00Z\r\n",
@@ -186,11 +188,11 @@ def test_an_endpoint_gets_the_body_with_its_own_model() -> None:
 )
 def test_an_endpoint_without_headroom_isnt_called_while_another_has_some(script: Any) -> None:
     async def ask() -> list[int]:
-        async with Fake(script, GOOD_WHOLE) as a, Fake(GOOD_WHOLE) as b, Fake(GOOD_WHOLE) as z:
+        async with Fake(script, GOOD_REPLY) as a, Fake(GOOD_REPLY) as b, Fake(GOOD_REPLY) as z:
             async with gateway(a, b, z, pool=pool_of, failures=QUIET) as app:
-                await Asked().ask(app)
+                await ScriptedClient().ask(app)
                 b.requests.clear()
-                await Asked().ask(app)
+                await ScriptedClient().ask(app)
             return [len(fake.requests) for fake in (a, b, z)]
 
     assert asyncio.run(ask()) == [1, 1, 0]

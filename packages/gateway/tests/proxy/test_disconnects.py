@@ -15,16 +15,16 @@ from packages.gateway.tests.scripted_target import (
     HANG,
     QUICK,
     STREAM,
-    Asked,
     Fake,
     Gateway,
     Script,
-    chunked,
+    ScriptedClient,
+    body_reply,
+    chunked_reply,
     delta,
-    framed,
     gateway,
-    listening,
-    whole,
+    json_reply,
+    serve_app,
 )
 from prefill_router.endpoints import Breakers
 from prefill_router_gateway.proxy import await_to_end
@@ -33,10 +33,10 @@ from prefill_router_gateway.proxy.proxied_connections import ProxiedConnections
 
 WAITS: dict[str, Script] = {
     "before the headers": [HANG],
-    "after the headers": chunked([HANG]),
-    "after a comment": chunked([b": wait\n\n", HANG]),
-    "in the middle": chunked([delta("0123"), HANG]),
-    "in a plain answer": [(framed(json.dumps(ANSWER).encode())[0] or b"")[:-9], HANG],
+    "after the headers": chunked_reply([HANG]),
+    "after a comment": chunked_reply([b": wait\n\n", HANG]),
+    "in the middle": chunked_reply([delta("0123"), HANG]),
+    "in a plain answer": [(body_reply(json.dumps(ANSWER).encode())[0] or b"")[:-9], HANG],
 }
 
 
@@ -44,12 +44,16 @@ WAITS: dict[str, Script] = {
 def test_a_client_that_leaves_frees_the_target(when: str) -> None:
     async def ask() -> Gateway:
         async with Fake(WAITS[when]) as fake, gateway(fake) as app:
-            client = Asked(STREAM)
+            client = ScriptedClient(STREAM)
             task = asyncio.create_task(client.ask(app))
-            await (client.got.wait() if when == "in the middle" else fake.asked.wait())
+            await (
+                client.body_arrived.wait()
+                if when == "in the middle"
+                else fake.request_arrived.wait()
+            )
             client.leave()
             await task
-            await fake.left.wait()
+            await fake.client_left.wait()
             assert app.forwarder.state()["a"].under_way == 0
             assert app.breakers.failures("a") == 0
             return app
@@ -68,15 +72,15 @@ def test_a_client_that_leaves_frees_the_target(when: str) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_connection_that_closes_frees_the_target(stream: bool) -> None:
     """The same through uvicorn and sockets."""
-    script = chunked([delta("4"), HANG]) if stream else [HANG]
+    script = chunked_reply([delta("4"), HANG]) if stream else [HANG]
 
     async def ask() -> Gateway:
-        async with Fake(script) as fake, gateway(fake) as app, listening(app) as url:
+        async with Fake(script) as fake, gateway(fake) as app, serve_app(app) as url:
             async with httpx2.AsyncClient(trust_env=False) as client:
                 asking = asyncio.create_task(_first_piece(client, url, STREAM if stream else CHAT))
-                await (asking if stream else fake.asked.wait())
+                await (asking if stream else fake.request_arrived.wait())
                 asking.cancel()
-            await fake.left.wait()
+            await fake.client_left.wait()
             await app.ended.wait()
             return app
 
@@ -94,9 +98,9 @@ def test_while_it_waits_to_try_again() -> None:
     failures = QUICK.model_copy(update={"backoff_seconds": 60.0})
 
     async def ask() -> Gateway:
-        script = whole({"error": {}}, status=500)
+        script = json_reply({"error": {}}, status=500)
         async with Fake(script) as fake, gateway(fake, failures=failures) as app:
-            client = Asked()
+            client = ScriptedClient()
             task = asyncio.create_task(client.ask(app))
             while app.breakers.failures("a") == 0:
                 await asyncio.sleep(0)
@@ -115,7 +119,7 @@ def test_while_it_connects() -> None:
         full = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, backlog=1)
         port = full.sockets[0].getsockname()[1]
         async with gateway(f"http://127.0.0.1:{port}") as app:
-            client = Asked()
+            client = ScriptedClient()
             task = asyncio.create_task(client.ask(app))
             await asyncio.sleep(0)
             client.leave()
@@ -131,15 +135,15 @@ def test_while_it_connects() -> None:
 @pytest.mark.parametrize("sent", [False, True])
 def test_a_call_that_is_cancelled_is_reported_too(sent: bool) -> None:
     async def ask() -> Gateway:
-        script = chunked([delta("4"), HANG]) if sent else [HANG]
+        script = chunked_reply([delta("4"), HANG]) if sent else [HANG]
         async with Fake(script) as fake, gateway(fake) as app:
-            client = Asked(STREAM)
+            client = ScriptedClient(STREAM)
             task = asyncio.create_task(client.ask(app))
-            await (client.got.wait() if sent else fake.asked.wait())
+            await (client.body_arrived.wait() if sent else fake.request_arrived.wait())
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            await fake.left.wait()
+            await fake.client_left.wait()
             assert client.is_over == sent
             assert (b"the gateway is stopping" in client.pieces[-1]) if sent else True
             return app
@@ -150,15 +154,15 @@ def test_a_call_that_is_cancelled_is_reported_too(sent: bool) -> None:
 
 
 def test_a_fault_of_the_server_is_reported_too_and_frees_the_target() -> None:
-    class Broken(Asked):
+    class Broken(ScriptedClient):
         async def send(self, message: Any) -> None:
             raise RuntimeError(f"the handle is closed: {message['type']}")
 
     async def ask() -> Gateway:
-        async with Fake(chunked([delta("4"), HANG])) as fake, gateway(fake) as app:
+        async with Fake(chunked_reply([delta("4"), HANG])) as fake, gateway(fake) as app:
             with pytest.raises(RuntimeError, match="closed"):
                 await Broken(STREAM).ask(app)
-            await fake.left.wait()
+            await fake.client_left.wait()
             assert app.forwarder.state()["a"].under_way == 0
             return app
 
@@ -174,9 +178,9 @@ def test_a_trial_that_the_client_leaves_lets_another_one_try() -> None:
         breakers.record_failure("a")
         now[0] = 10.0
         async with Fake([HANG]) as fake, gateway(fake, breakers=breakers) as app:
-            client = Asked()
+            client = ScriptedClient()
             task = asyncio.create_task(client.ask(app))
-            await fake.asked.wait()
+            await fake.request_arrived.wait()
             assert not breakers.allow("a")
             client.leave()
             await task
@@ -191,10 +195,10 @@ def test_a_slow_client_is_not_taken_for_a_silent_target() -> None:
     failures = QUICK.model_copy(update={"silence_seconds": 0.05})
     long = delta("x" * 300_000)
 
-    async def ask() -> tuple[Asked, Gateway]:
-        script = chunked([long, long, long, *GOOD])
+    async def ask() -> tuple[ScriptedClient, Gateway]:
+        script = chunked_reply([long, long, long, *GOOD])
         async with Fake(script) as fake, gateway(fake, failures=failures) as app:
-            client = Asked(STREAM)
+            client = ScriptedClient(STREAM)
             send, slow = client.send, asyncio.Event()
 
             async def send_slowly(message: object) -> None:
@@ -212,13 +216,13 @@ def test_a_slow_client_is_not_taken_for_a_silent_target() -> None:
 
 
 def test_many_streams_at_once_share_nothing_and_leave_no_connection_behind() -> None:
-    async def ask() -> tuple[list[Asked], int]:
-        async with Fake(chunked(GOOD)) as fake, gateway(fake) as app:
-            clients = [Asked(STREAM) for _ in range(50)]
+    async def ask() -> tuple[list[ScriptedClient], int]:
+        async with Fake(chunked_reply(GOOD)) as fake, gateway(fake) as app:
+            clients = [ScriptedClient(STREAM) for _ in range(50)]
             await asyncio.gather(*(client.ask(app) for client in clients))
             assert {outcome.kind for outcome in app.outcomes} == {"answered"}
             before = fake.connections
-            await Asked(STREAM).ask(app)
+            await ScriptedClient(STREAM).ask(app)
             assert fake.connections == before
             return clients, before
 
@@ -229,15 +233,15 @@ def test_many_streams_at_once_share_nothing_and_leave_no_connection_behind() -> 
 
 def test_a_closed_forwarder_lets_calls_end_and_keeps_no_connection() -> None:
     async def ask() -> Gateway:
-        script = chunked([delta("4"), *[delta("2")] * 50, *GOOD])
-        async with Fake(script, chunked(GOOD)) as fake, gateway(fake) as app:
-            client = Asked(STREAM)
+        script = chunked_reply([delta("4"), *[delta("2")] * 50, *GOOD])
+        async with Fake(script, chunked_reply(GOOD)) as fake, gateway(fake) as app:
+            client = ScriptedClient(STREAM)
             task = asyncio.create_task(client.ask(app))
-            await client.got.wait()
+            await client.body_arrived.wait()
             await app.forwarder.close()
             await task
             assert client.body.endswith(b"[DONE]\n\n")
-            await Asked(STREAM).ask(app)
+            await ScriptedClient(STREAM).ask(app)
             assert fake.connections == 2
             return app
 
@@ -251,22 +255,22 @@ def test_by_way_of_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
     async def ask() -> None:
-        scripts = (chunked(GOOD), whole(ANSWER), chunked([delta("4"), HANG]), [])
+        scripts = (chunked_reply(GOOD), json_reply(ANSWER), chunked_reply([delta("4"), HANG]), [])
         async with Fake(*scripts) as proxy:
             monkeypatch.setenv("HTTP_PROXY", proxy.url)
             async with gateway("http://nowhere.invalid", failures=QUICK) as app:
-                client = await Asked(STREAM).ask(app)
+                client = await ScriptedClient(STREAM).ask(app)
                 assert client.body == b"".join(GOOD)
                 assert proxy.requests[0][0] == "http://nowhere.invalid/v1/chat/completions"
-                client = await Asked().ask(app)
+                client = await ScriptedClient().ask(app)
                 assert client.body == json.dumps(ANSWER).encode()
-                leaves = Asked(STREAM)
+                leaves = ScriptedClient(STREAM)
                 task = asyncio.create_task(leaves.ask(app))
-                await leaves.got.wait()
+                await leaves.body_arrived.wait()
                 leaves.leave()
                 await task
-                await proxy.left.wait()
-                assert (await Asked().ask(app)).status == 502
+                await proxy.client_left.wait()
+                assert (await ScriptedClient().ask(app)).status == 502
             kinds = [outcome.kind for outcome in app.outcomes]
             assert kinds == ["answered", "answered", "disconnected", "failed"]
             assert [a.end for a in app.outcomes[-1].attempts] == ["broken_off", "broken_off"]
@@ -288,7 +292,7 @@ def test_a_slow_client_holds_up_a_proxy_too() -> None:
         calls = ProxiedConnections(url, connect_seconds=1)
         transport = httpx2.MockTransport(lambda _: httpx2.Response(200, content=pieces()))
         calls._client = httpx2.AsyncClient(transport=transport)  # for the proxy
-        client = Asked()
+        client = ScriptedClient()
         arrival = await calls.call(
             b"POST",
             b"/",

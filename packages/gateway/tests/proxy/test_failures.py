@@ -14,23 +14,23 @@ from packages.gateway.tests.scripted_target import (
     DONE,
     ERROR,
     GOOD,
-    GOOD_WHOLE,
+    GOOD_REPLY,
     HANG,
     PAUSE,
     QUICK,
     STREAM,
-    Asked,
     Fake,
     Gateway,
     Script,
-    asked,
-    chunked,
+    ScriptedClient,
+    ask_targets,
+    body_reply,
+    chunked_reply,
     delta,
     event,
-    framed,
     gateway,
+    json_reply,
     pool_of,
-    whole,
 )
 from prefill_router.endpoints import Breakers
 from prefill_router.errors import ConfigError
@@ -39,28 +39,31 @@ from prefill_router_minipool.server import Faults, Rule, ScriptedModel, serve
 
 pytestmark = pytest.mark.slow
 
-HALF = framed(json.dumps(ANSWER).encode())[0][:-20]
+HALF = body_reply(json.dumps(ANSWER).encode())[0][:-20]
 
 
 BAD: dict[str, tuple[Script, str]] = {
-    "500": (whole(ERROR, status=500), "server_error"),
-    "503": (whole(ERROR, status=503), "overloaded"),
-    "429": (whole(ERROR, status=429, headers="retry-after-ms: 1\r\n"), "rate_limited"),
-    "408": (whole(ERROR, status=408), "server_error"),
-    "409": (whole(ERROR, status=409), "server_error"),
+    "500": (json_reply(ERROR, status=500), "server_error"),
+    "503": (json_reply(ERROR, status=503), "overloaded"),
+    "429": (json_reply(ERROR, status=429, headers="retry-after-ms: 1\r\n"), "rate_limited"),
+    "408": (json_reply(ERROR, status=408), "server_error"),
+    "409": (json_reply(ERROR, status=409), "server_error"),
     "closed": ([], "broken_off"),
     "half a head": ([b"HTTP/1.1 200 OK\r\ncontent-"], "broken_off"),
     "half a body": ([HALF or b""], "broken_off"),
-    "no JSON": (framed(b'{"choices": ['), "malformed"),
-    "a page": (framed(b"<html>", kind="text/html"), "malformed"),
+    "no JSON": (body_reply(b'{"choices": ['), "malformed"),
+    "a page": (body_reply(b"<html>", kind="text/html"), "malformed"),
     "no HTTP": ([b"SSH-2.0-x\r\n\r\n"], "malformed"),
-    "moved": (framed(b"", status=302, headers="location: http://127.0.0.1:9/\r\n"), "malformed"),
-    "an error as an answer": (whole(ERROR), "server_error"),
-    "an empty stream": (chunked([]), "broken_off"),
-    "a stream that breaks": (chunked([b": hello\n\n"], end=False), "broken_off"),
-    "only the end of a stream": (chunked([DONE]), "malformed"),
-    "an error first": (chunked([event(ERROR), DONE]), "server_error"),
-    "nonsense first": (chunked([b"data: {nonsense\n\n", *GOOD]), "malformed"),
+    "moved": (
+        body_reply(b"", status=302, headers="location: http://127.0.0.1:9/\r\n"),
+        "malformed",
+    ),
+    "an error as an answer": (json_reply(ERROR), "server_error"),
+    "an empty stream": (chunked_reply([]), "broken_off"),
+    "a stream that breaks": (chunked_reply([b": hello\n\n"], end=False), "broken_off"),
+    "only the end of a stream": (chunked_reply([DONE]), "malformed"),
+    "an error first": (chunked_reply([event(ERROR), DONE]), "server_error"),
+    "nonsense first": (chunked_reply([b"data: {nonsense\n\n", *GOOD]), "malformed"),
     "endless headers": ([b"HTTP/1.1 200 OK\r\n" + b"x: %b\r\n" % (b"y" * 999) * 300], "malformed"),
 }
 
@@ -69,8 +72,8 @@ BAD: dict[str, tuple[Script, str]] = {
 @pytest.mark.parametrize("what", BAD)
 def test_what_fails_before_its_first_byte_is_tried_again(what: str, body: bytes) -> None:
     script, end = BAD[what]
-    good = chunked(GOOD) if body is STREAM else GOOD_WHOLE
-    client, app, counts = asked([script, good], body=body)
+    good = chunked_reply(GOOD) if body is STREAM else GOOD_REPLY
+    client, app, counts = ask_targets([script, good], body=body)
     assert client.status == 200
     assert client.body == (b"".join(GOOD) if body is STREAM else json.dumps(ANSWER).encode())
     assert app.ends == [("a", end), ("a", "answered")]
@@ -81,7 +84,7 @@ def test_what_fails_before_its_first_byte_is_tried_again(what: str, body: bytes)
 @pytest.mark.parametrize("what", BAD)
 def test_then_the_next_target_is_asked(what: str) -> None:
     script, end = BAD[what]
-    client, app, counts = asked([script], [GOOD_WHOLE])
+    client, app, counts = ask_targets([script], [GOOD_REPLY])
     assert client.body == json.dumps(ANSWER).encode()
     assert client.headers["x-own"] == "b 3"
     assert app.ends == [("a", end), ("a", end), ("b", "answered")]
@@ -90,33 +93,39 @@ def test_then_the_next_target_is_asked(what: str) -> None:
 
 
 ELSEWHERE: dict[str, tuple[Script, str]] = {
-    "401": (whole(ERROR, status=401), "unauthorised"),
-    "402": (whole(ERROR, status=402), "unauthorised"),
-    "403": (whole(ERROR, status=403), "unauthorised"),
-    "404": (whole(ERROR, status=404), "unknown_model"),
-    "405": (whole(ERROR, status=405), "unknown_call"),
-    "501": (whole(ERROR, status=501), "unknown_call"),
+    "401": (json_reply(ERROR, status=401), "unauthorised"),
+    "402": (json_reply(ERROR, status=402), "unauthorised"),
+    "403": (json_reply(ERROR, status=403), "unauthorised"),
+    "404": (json_reply(ERROR, status=404), "unknown_model"),
+    "405": (json_reply(ERROR, status=405), "unknown_call"),
+    "501": (json_reply(ERROR, status=501), "unknown_call"),
     "too long": (
-        whole({"error": {"code": "context_length_exceeded"}}, status=400),
+        json_reply({"error": {"code": "context_length_exceeded"}}, status=400),
         "context_too_long",
     ),
     "unknown parameter": (
-        whole({"error": {"code": "unsupported_parameter"}}, status=400),
+        json_reply({"error": {"code": "unsupported_parameter"}}, status=400),
         "unsupported",
     ),
     "no tools": (
-        whole({"error": {"message": "a does not support tools"}}, status=422),
+        json_reply({"error": {"message": "a does not support tools"}}, status=422),
         "unsupported",
     ),
-    "no credit": (whole({"error": {"code": "insufficient_quota"}}, status=429), "unauthorised"),
-    "come back later": (whole(ERROR, status=429, headers="retry-after: 60\r\n"), "rate_limited"),
+    "no credit": (
+        json_reply({"error": {"code": "insufficient_quota"}}, status=429),
+        "unauthorised",
+    ),
+    "come back later": (
+        json_reply(ERROR, status=429, headers="retry-after: 60\r\n"),
+        "rate_limited",
+    ),
 }
 
 
 @pytest.mark.parametrize("what", ELSEWHERE)
 def test_what_a_retry_cannot_mend_goes_to_the_next_target_at_once(what: str) -> None:
     script, end = ELSEWHERE[what]
-    client, app, _ = asked([script], [GOOD_WHOLE])
+    client, app, _ = ask_targets([script], [GOOD_REPLY])
     assert client.status == 200
     assert app.ends == [("a", end), ("b", "answered")]
     is_harmless = end in ("context_too_long", "unsupported", "unknown_call")
@@ -129,8 +138,8 @@ def test_an_error_that_is_the_clients_own_is_passed_on_byte_for_byte(status: int
     kind = "application/problem+json"
     if status == 413:  # which means a prompt that is too long, for other targets perhaps not
         body = b'{"error": {}}'
-    script = framed(body, status=status, kind=kind)
-    client, app, counts = asked([script], [script])
+    script = body_reply(body, status=status, kind=kind)
+    client, app, counts = ask_targets([script], [script])
     assert (client.status, client.body) == (status, body)
     assert client.headers["content-type"] == kind
     assert app.outcome.kind == "refused"
@@ -140,11 +149,11 @@ def test_an_error_that_is_the_clients_own_is_passed_on_byte_for_byte(status: int
 
 def test_a_prompt_too_long_for_all_is_told_so_and_not_where_one_failed_otherwise() -> None:
     too_long, _ = ELSEWHERE["too long"]
-    client, app, _ = asked([too_long], [too_long])
+    client, app, _ = ask_targets([too_long], [too_long])
     assert client.status == 400
     assert app.outcome.kind == "refused"
     assert app.outcome.target == "b"
-    client, app, _ = asked([too_long], [whole(ERROR, status=500)])
+    client, app, _ = ask_targets([too_long], [json_reply(ERROR, status=500)])
     assert client.status == 502
     assert app.outcome.kind == "failed"
 
@@ -152,7 +161,7 @@ def test_a_prompt_too_long_for_all_is_told_so_and_not_where_one_failed_otherwise
 @pytest.mark.parametrize("what", ["too long", "unknown parameter", "no tools"])
 def test_what_no_target_can_do_is_said_in_the_last_ones_words(what: str) -> None:
     script, _ = ELSEWHERE[what]
-    client, app, counts = asked([ELSEWHERE["unknown parameter"][0]], [script])
+    client, app, counts = ask_targets([ELSEWHERE["unknown parameter"][0]], [script])
     assert script[0] is not None
     assert script[0].endswith(client.body)
     assert (app.outcome.kind, app.outcome.target) == ("refused", "b")
@@ -161,8 +170,8 @@ def test_what_no_target_can_do_is_said_in_the_last_ones_words(what: str) -> None
 
 def test_the_limit_of_one_target_alone_is_passed_on_as_it_is() -> None:
     headers = "retry-after: 518400\r\nanthropic-ratelimit-unified-status: rejected\r\n"
-    limit = whole(ERROR, status=429, headers=headers)
-    client, app, counts = asked([limit])
+    limit = json_reply(ERROR, status=429, headers=headers)
+    client, app, counts = ask_targets([limit])
     assert (client.status, client.body) == (429, json.dumps(ERROR).encode())
     assert client.headers["retry-after"] == "518400"  # six days, as subscriptions say
     assert client.headers["anthropic-ratelimit-unified-status"] == "rejected"
@@ -172,11 +181,11 @@ def test_the_limit_of_one_target_alone_is_passed_on_as_it_is() -> None:
 
 def test_a_limit_that_quotes_the_key_is_not_passed_on() -> None:
     body = json.dumps({"error": {"message": "sk-hush-1 is over its limit"}}).encode()
-    packed = framed(gzip.compress(body), status=400, headers="content-encoding: x-gzip\r\n")
-    unknown = framed(body[::-1], status=400, headers="content-encoding: br\r\n")
+    packed = body_reply(gzip.compress(body), status=400, headers="content-encoding: x-gzip\r\n")
+    unknown = body_reply(body[::-1], status=400, headers="content-encoding: br\r\n")
     escaped = body.replace(b"sk-", b"sk\\u002d")
-    for script in (framed(body, status=429), framed(escaped, status=400), packed, unknown):
-        client, _, _ = asked(
+    for script in (body_reply(body, status=429), body_reply(escaped, status=400), packed, unknown):
+        client, _, _ = ask_targets(
             [script],
             pool=lambda *u: pool_of(*u, key="LAB_KEY"),
             environment={"LAB_KEY": "sk-hush-1"},
@@ -187,7 +196,7 @@ def test_a_limit_that_quotes_the_key_is_not_passed_on() -> None:
 
 
 def test_at_the_end_of_all_an_error_lists_what_was_tried_and_nothing_else() -> None:
-    client, app, _ = asked([whole(ERROR, status=500)], [whole(ERROR, status=401)])
+    client, app, _ = ask_targets([json_reply(ERROR, status=500)], [json_reply(ERROR, status=401)])
     assert client.status == 502
     error = json.loads(client.body)["error"]
     assert error["code"] == "no_target_answered"
@@ -199,8 +208,8 @@ def test_at_the_end_of_all_an_error_lists_what_was_tried_and_nothing_else() -> N
 
 
 def test_where_all_are_rate_limited_the_client_is_told_when_to_come_back() -> None:
-    limits = [whole(ERROR, status=429, headers=f"retry-after: {n}\r\n") for n in (40, 30)]
-    client, app, counts = asked([limits[0]], [limits[1]])
+    limits = [json_reply(ERROR, status=429, headers=f"retry-after: {n}\r\n") for n in (40, 30)]
+    client, app, counts = ask_targets([limits[0]], [limits[1]])
     assert client.status == 429
     assert client.headers["retry-after"] == "30"
     assert counts == [1, 1]
@@ -208,24 +217,24 @@ def test_where_all_are_rate_limited_the_client_is_told_when_to_come_back() -> No
 
 
 def test_where_all_are_overloaded_the_shortest_wait_that_helps_is_told() -> None:
-    busy = [whole(ERROR, status=503, headers=f"retry-after: {n}\r\n") for n in (9, 4)]
-    client, _, _ = asked([busy[0]], [busy[1]])
+    busy = [json_reply(ERROR, status=503, headers=f"retry-after: {n}\r\n") for n in (9, 4)]
+    client, _, _ = ask_targets([busy[0]], [busy[1]])
     assert (client.status, client.headers["retry-after"]) == (503, "4")
     assert "x-should-retry" not in client.headers
     assert "try again in 4 s" in client.body.decode()
-    client, _, _ = asked([busy[0]], [whole(ERROR, status=500)])
+    client, _, _ = ask_targets([busy[0]], [json_reply(ERROR, status=500)])
     assert (client.status, client.headers["x-should-retry"]) == (502, "false")
 
 
 def test_errors_of_messages_have_their_own_shape() -> None:
-    client, _, _ = asked([whole(ERROR, status=500)], endpoint="messages")
+    client, _, _ = ask_targets([json_reply(ERROR, status=500)], endpoint="messages")
     assert json.loads(client.body)["type"] == "error"
 
 
 @pytest.mark.parametrize("limit", ["first_token_seconds", "answer_seconds"])
 def test_where_all_take_too_long_the_client_is_told_504(limit: str) -> None:
     failures = QUICK.model_copy(update={limit: 0.05})
-    client, app, counts = asked([[HANG]], [chunked([b": wait\n\n", HANG])],
+    client, app, counts = ask_targets([[HANG]], [chunked_reply([b": wait\n\n", HANG])],
                                 body=STREAM, failures=failures)  # fmt: skip
     assert client.status == 504
     assert counts == [1, 1]
@@ -234,18 +243,18 @@ def test_where_all_take_too_long_the_client_is_told_504(limit: str) -> None:
 
 def test_any_byte_shows_that_a_target_lives() -> None:
     failures = QUICK.model_copy(update={"first_token_seconds": 2.0})
-    script = chunked([*[b": thinking\n\n"] * 5, *GOOD])
+    script = chunked_reply([*[b": thinking\n\n"] * 5, *GOOD])
     for place in range(6, 1, -1):
         script.insert(place, PAUSE)
-    client, app, _ = asked([script], body=STREAM, failures=failures)
+    client, app, _ = ask_targets([script], body=STREAM, failures=failures)
     assert client.body == b": thinking\n\n" * 5 + b"".join(GOOD)
     assert app.ends == [("a", "answered")]
 
 
 def test_a_silence_after_the_first_byte_ends_the_stream_and_is_not_retried() -> None:
     failures = QUICK.model_copy(update={"silence_seconds": 0.05})
-    client, app, counts = asked(
-        [chunked([delta("4"), HANG])], [chunked(GOOD)], body=STREAM, failures=failures
+    client, app, counts = ask_targets(
+        [chunked_reply([delta("4"), HANG])], [chunked_reply(GOOD)], body=STREAM, failures=failures
     )
     assert client.body.startswith(delta("4"))
     assert b"stream_cut" in client.body
@@ -255,17 +264,17 @@ def test_a_silence_after_the_first_byte_ends_the_stream_and_is_not_retried() -> 
 
 def test_a_plain_answer_may_take_longer_than_the_first_token_of_a_stream() -> None:
     failures = QUICK.model_copy(update={"first_token_seconds": 0.001, "answer_seconds": 60.0})
-    slow = [b"HTTP/1.1 200 OK\r\n", *[b"x: y\r\n"] * 50, GOOD_WHOLE[0][17:]]  # type: ignore[index]
-    client, _, _ = asked([slow], failures=failures)
+    slow = [b"HTTP/1.1 200 OK\r\n", *[b"x: y\r\n"] * 50, GOOD_REPLY[0][17:]]  # type: ignore[index]
+    client, _, _ = ask_targets([slow], failures=failures)
     assert client.status == 200
 
 
 def test_nobody_listens() -> None:
-    async def ask() -> tuple[Asked, Gateway]:
-        async with Fake(GOOD_WHOLE) as gone:
+    async def ask() -> tuple[ScriptedClient, Gateway]:
+        async with Fake(GOOD_REPLY) as gone:
             url = gone.url
-        async with Fake(GOOD_WHOLE) as fake, gateway(url, fake) as app:
-            return await Asked().ask(app), app
+        async with Fake(GOOD_REPLY) as fake, gateway(url, fake) as app:
+            return await ScriptedClient().ask(app), app
 
     client, app = asyncio.run(ask())
     assert client.status == 200
@@ -273,12 +282,12 @@ def test_nobody_listens() -> None:
 
 
 def test_targets_of_a_server_that_cannot_be_reached_wait_for_those_of_others() -> None:
-    async def ask() -> tuple[Asked, Gateway]:
-        async with Fake(GOOD_WHOLE) as gone:
+    async def ask() -> tuple[ScriptedClient, Gateway]:
+        async with Fake(GOOD_REPLY) as gone:
             url = gone.url
         failures = QUICK.model_copy(update={"retries": 0, "targets": 2})
-        async with Fake(GOOD_WHOLE) as fake, gateway(url, url, url, fake, failures=failures) as app:
-            return await Asked().ask(app), app
+        async with Fake(GOOD_REPLY) as fake, gateway(url, url, url, fake, failures=failures) as app:
+            return await ScriptedClient().ask(app), app
 
     client, app = asyncio.run(ask())
     assert client.status == 200
@@ -286,11 +295,11 @@ def test_targets_of_a_server_that_cannot_be_reached_wait_for_those_of_others() -
 
 
 def test_where_no_server_can_be_reached_all_targets_are_asked() -> None:
-    async def ask() -> tuple[Asked, Gateway]:
-        async with Fake(GOOD_WHOLE) as gone:
+    async def ask() -> tuple[ScriptedClient, Gateway]:
+        async with Fake(GOOD_REPLY) as gone:
             url = gone.url
         async with gateway(url, url) as app:
-            return await Asked().ask(app), app
+            return await ScriptedClient().ask(app), app
 
     client, app = asyncio.run(ask())
     assert app.ends == [(name, "connect") for name in "aabb"]
@@ -298,28 +307,28 @@ def test_where_no_server_can_be_reached_all_targets_are_asked() -> None:
 
 
 def test_in_a_tool_loop_nobody_else_is_asked() -> None:
-    client, _, counts = asked([whole(ERROR, status=500)], [GOOD_WHOLE], stay=True)
+    client, _, counts = ask_targets([json_reply(ERROR, status=500)], [GOOD_REPLY], stay=True)
     assert client.status == 502
     assert counts == [2, 0]
 
 
 def test_no_more_targets_are_asked_than_were_set() -> None:
-    bad = [whole(ERROR, status=401)]
+    bad = [json_reply(ERROR, status=401)]
     failures = QUICK.model_copy(update={"targets": 2})
-    client, _, counts = asked(bad, bad, [GOOD_WHOLE], failures=failures)
+    client, _, counts = ask_targets(bad, bad, [GOOD_REPLY], failures=failures)
     assert client.status == 502
     assert counts == [1, 1, 0]
 
 
 def test_an_idle_connection_that_was_closed_costs_no_attempt() -> None:
     async def ask() -> tuple[Gateway, Fake]:
-        once = framed(json.dumps(ANSWER).encode())
+        once = body_reply(json.dumps(ANSWER).encode())
         async with Fake(once) as fake, gateway(fake) as app:
-            await Asked().ask(app)
-            await Asked().ask(app)
+            await ScriptedClient().ask(app)
+            await ScriptedClient().ask(app)
             assert fake.connections == 1
             fake.close_idle()  # the next request leaves before this is noticed
-            client = await Asked().ask(app)
+            client = await ScriptedClient().ask(app)
             assert client.status == 200
             return app, fake
 
@@ -330,10 +339,10 @@ def test_an_idle_connection_that_was_closed_costs_no_attempt() -> None:
 
 def test_what_comes_unasked_closes_the_connection() -> None:
     async def ask() -> Fake:
-        extra = [(GOOD_WHOLE[0] or b"") + b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"]
-        async with Fake(extra, GOOD_WHOLE) as fake, gateway(fake) as app:
-            first = await Asked().ask(app)
-            second = await Asked().ask(app)
+        extra = [(GOOD_REPLY[0] or b"") + b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"]
+        async with Fake(extra, GOOD_REPLY) as fake, gateway(fake) as app:
+            first = await ScriptedClient().ask(app)
+            second = await ScriptedClient().ask(app)
             assert first.body == second.body == json.dumps(ANSWER).encode()
             return fake
 
@@ -342,7 +351,7 @@ def test_what_comes_unasked_closes_the_connection() -> None:
 
 def test_early_hints_are_skipped() -> None:
     hints = b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n"
-    client, app, _ = asked([[hints + (GOOD_WHOLE[0] or b"")]])
+    client, app, _ = ask_targets([[hints + (GOOD_REPLY[0] or b"")]])
     assert client.status == 200
     assert "link" not in client.headers
     assert app.ends == [("a", "answered")]
@@ -353,8 +362,8 @@ def test_a_refusal_that_quotes_the_key_is_not_passed_on() -> None:
         return pool_of(*urls, key="LAB_KEY")
 
     body = {"error": {"message": "odd header Bearer sk-hush-1"}}
-    client, app, _ = asked(
-        [whole(body, status=400)], pool=keyed, environment={"LAB_KEY": "sk-hush-1"}
+    client, app, _ = ask_targets(
+        [json_reply(body, status=400)], pool=keyed, environment={"LAB_KEY": "sk-hush-1"}
     )
     assert client.status == 502
     assert "hush" not in client.body.decode()
@@ -365,9 +374,9 @@ def test_each_call_that_fails_says_why_and_what_to_do_without_secrets() -> None:
     def beside_a_closed_port(*urls: str) -> Pool:
         return pool_of("http://127.0.0.1:9/v1?token=hush-2", *urls, key="LAB_KEY")
 
-    page = whole({"error": {"message": "hush-1 is wrong", "code": "hush-1"}}, status=401)
-    _, app, _ = asked(
-        [page], [GOOD_WHOLE], pool=beside_a_closed_port, environment={"LAB_KEY": "hush-1"}
+    page = json_reply({"error": {"message": "hush-1 is wrong", "code": "hush-1"}}, status=401)
+    _, app, _ = ask_targets(
+        [page], [GOOD_REPLY], pool=beside_a_closed_port, environment={"LAB_KEY": "hush-1"}
     )
     ends = {(attempt.target, attempt.end): attempt.failure for attempt in app.outcome.attempts}
     nowhere = ends["a", "connect"] or ""
@@ -387,7 +396,7 @@ def test_keys_go_where_each_dialect_wants_them() -> None:
             return Pool((Target(name="a", provider="p"),), None, (served,))
 
         async with (
-            Fake(whole({"type": "message", "id": "m"})) as fake,
+            Fake(json_reply({"type": "message", "id": "m"})) as fake,
             gateway(
                 fake,
                 pool=keyed,
@@ -396,7 +405,7 @@ def test_keys_go_where_each_dialect_wants_them() -> None:
                 headers=headers,
             ) as app,
         ):
-            await Asked().ask(app)
+            await ScriptedClient().ask(app)
             path, seen, _ = fake.requests[0]
             return path, seen
 
@@ -448,13 +457,13 @@ def test_models_that_break_on_purpose(what: str, stream: bool) -> None:
         limits = {}
     failures = QUICK.model_copy(update=limits)
 
-    async def ask(url: str) -> tuple[Asked, Gateway]:
+    async def ask(url: str) -> tuple[ScriptedClient, Gateway]:
         def body(target: str) -> bytes:
             asks = {"model": target, "messages": [{"role": "user", "content": "?"}]}
             return json.dumps({**asks, "stream": stream}).encode()
 
         async with gateway(url, url, failures=failures, bodies=body, stream=stream) as app:
-            return await Asked().ask(app), app
+            return await ScriptedClient().ask(app), app
 
     with serve(models, faults=Faults(rules=[Rule(model="a", **rule)], seed=0)) as server:
         client, app = asyncio.run(ask(server.url))
@@ -472,7 +481,7 @@ def test_models_that_break_on_purpose(what: str, stream: bool) -> None:
 
 def test_nothing_but_answers_and_errors_comes_of_random_bytes() -> None:
     chance = random.Random(0)
-    good = b"".join(p for p in chunked(GOOD) if p)
+    good = b"".join(p for p in chunked_reply(GOOD) if p)
 
     def spoilt() -> bytes:
         data = bytearray(good)
@@ -491,13 +500,13 @@ def test_nothing_but_answers_and_errors_comes_of_random_bytes() -> None:
         scripts: list[Script] = [[spoilt()] for _ in range(300)]
         failures = QUICK.model_copy(update={"retries": 0})
         async with (
-            Fake(*scripts, chunked(GOOD), closes=True) as fake,
+            Fake(*scripts, chunked_reply(GOOD), closes=True) as fake,
             gateway(fake, failures=failures, breakers=Breakers(failures=1000, seconds=1)) as app,
         ):
             for _ in scripts:
-                client = await Asked(STREAM).ask(app)
+                client = await ScriptedClient(STREAM).ask(app)
                 assert client.is_over
-            last = await Asked(STREAM).ask(app)
+            last = await ScriptedClient(STREAM).ask(app)
             assert last.body == b"".join(GOOD)
             return app
 
@@ -509,10 +518,10 @@ def test_nothing_but_answers_and_errors_comes_of_random_bytes() -> None:
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_only_those_that_may_answer_later_say_when_to_try_again(status: int) -> None:
-    never = whole({"error": {"code": "unsupported_parameter"}}, status=400)
-    busy = whole(ERROR, status=status, headers="retry-after: 7\r\n")
+    never = json_reply({"error": {"code": "unsupported_parameter"}}, status=400)
+    busy = json_reply(ERROR, status=status, headers="retry-after: 7\r\n")
     for scripts in (([never], [busy]), ([busy], [never])):
-        client, app, _ = asked(*scripts)
+        client, app, _ = ask_targets(*scripts)
         assert {end for _, end in app.ends} >= {"unsupported"}
         assert (client.status, client.headers["retry-after"]) == (503, "7")
         able = next(target for target, end in app.ends if end != "unsupported")

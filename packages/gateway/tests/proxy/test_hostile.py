@@ -13,19 +13,19 @@ from packages.gateway.tests.scripted_target import (
     ANSWER,
     CHAT,
     GOOD,
-    GOOD_WHOLE,
+    GOOD_REPLY,
     QUICK,
     STREAM,
-    Asked,
     Fake,
     Script,
-    asked,
-    chunked,
+    ScriptedClient,
+    ask_targets,
+    chunked_reply,
     delta,
     event,
     gateway,
+    json_reply,
     pool_of,
-    whole,
 )
 from prefill_router_gateway.errors import BrokenResponseError, ClientGoneError
 from prefill_router_gateway.proxy import FixedBody, ForwardRequest
@@ -72,13 +72,13 @@ FRAMING: dict[str, bytes] = {
 def test_replies_whose_end_is_in_doubt_are_no_answers(what: str) -> None:
     failures = QUICK.model_copy(update={"retries": 0})
 
-    async def ask() -> tuple[Asked, list[str]]:
+    async def ask() -> tuple[ScriptedClient, list[str]]:
         async with (
             Fake([FRAMING[what]], closes=True) as bad,
-            Fake(GOOD_WHOLE) as good,
+            Fake(GOOD_REPLY) as good,
             gateway(bad, good, failures=failures) as app,
         ):
-            return await Asked().ask(app), [end for _, end in app.ends]
+            return await ScriptedClient().ask(app), [end for _, end in app.ends]
 
     client, (first, last) = asyncio.run(ask())
     assert first in ("malformed", "broken_off", "server_error")
@@ -91,7 +91,7 @@ def test_chunks_may_say_more_of_themselves_and_headers_may_follow_them() -> None
     head = OK + CHUNKED + b"trailer: x\r\n\r\n"
     size = b'%x;a=b;c="d"\r\n' % len(BODY)
     script: Script = [head + size + BODY + b"\r\n0\r\nset-cookie: a\r\nx: y\r\n\r\n"]
-    client, app, _ = asked([script])
+    client, app, _ = ask_targets([script])
     assert (client.status, client.body) == (200, BODY)
     assert not {"x", "set-cookie"} & set(client.headers)
     assert app.ends == [("a", "answered")]
@@ -195,7 +195,7 @@ def test_an_answer_that_comes_before_the_request_was_read_is_one_and_ends_the_co
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(GOOD_WHOLE[0] or b"")
+        writer.write(GOOD_REPLY[0] or b"")
         await writer.drain()
         writers.append(writer)
 
@@ -204,7 +204,7 @@ def test_an_answer_that_comes_before_the_request_was_read_is_one_and_ends_the_co
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         async with gateway(url) as app:
             for _ in range(2):
-                client = await Asked(long).ask(app)
+                client = await ScriptedClient(long).ask(app)
                 assert (client.status, client.body) == (200, BODY)
         assert len(writers) == 2
         for writer in writers:
@@ -215,9 +215,9 @@ def test_an_answer_that_comes_before_the_request_was_read_is_one_and_ends_the_co
 
 
 def test_comments_without_an_end_are_no_beginning_of_a_stream() -> None:
-    endless = chunked([b":%b\n\n" % (b"x" * 2**15)] * 40, end=False)
+    endless = chunked_reply([b":%b\n\n" % (b"x" * 2**15)] * 40, end=False)
     failures = QUICK.model_copy(update={"retries": 0})
-    client, app, _ = asked([endless], [chunked(GOOD)], body=STREAM, failures=failures)
+    client, app, _ = ask_targets([endless], [chunked_reply(GOOD)], body=STREAM, failures=failures)
     assert client.body == b"".join(GOOD)
     assert [end for _, end in app.ends] == ["malformed", "answered"]
 
@@ -275,8 +275,8 @@ def test_ids_that_are_books_arent_kept() -> None:
 
 def test_nobody_is_connected_to_for_a_client_that_has_left() -> None:
     async def ask() -> None:
-        async with Fake(GOOD_WHOLE) as fake, gateway(fake) as app:
-            client = ClientConnection(Asked().receive, Asked().send)
+        async with Fake(GOOD_REPLY) as fake, gateway(fake) as app:
+            client = ClientConnection(ScriptedClient().receive, ScriptedClient().send)
             client.is_gone = True
             line = app.forwarder._lines[0]
             with pytest.raises(ClientGoneError):
@@ -298,7 +298,7 @@ def test_a_call_that_is_cancelled_as_its_answer_begins_frees_the_target() -> Non
         provider = pool_of("http://127.0.0.1:9").provider_of("a")
         line = ProviderEndpoint(provider, "", failures=QUICK)
         line._calls = Calls()  # type: ignore[assignment]
-        client = ClientConnection(Asked().receive, Asked().send)
+        client = ClientConnection(ScriptedClient().receive, ScriptedClient().send)
         task = asyncio.create_task(line.call(a_call(), CHAT, client=client))
         while arrival._waiter is None:
             await asyncio.sleep(0)
@@ -322,16 +322,16 @@ def test_behind_a_proxy_no_cookie_goes_to_the_next_and_no_body_outlives_its_send
         monkeypatch.delenv(name, raising=False)
 
     async def ask() -> None:
-        async with Fake(whole(ANSWER, headers="set-cookie: who=first; path=/\r\n")) as proxy:
+        async with Fake(json_reply(ANSWER, headers="set-cookie: who=first; path=/\r\n")) as proxy:
             monkeypatch.setenv("HTTP_PROXY", proxy.url)
             async with gateway("http://nowhere.invalid") as app:
-                await Asked().ask(app)
-                await Asked().ask(app)
+                await ScriptedClient().ask(app)
+                await ScriptedClient().ask(app)
                 assert [headers.get("cookie") for _, headers, _ in proxy.requests] == [None, None]
                 body = CHAT.replace(b"hi", b"ho")
                 before = sys.getrefcount(body)
                 line = app.forwarder._lines[0]
-                client = ClientConnection(Asked().receive, Asked().send)
+                client = ClientConnection(ScriptedClient().receive, ScriptedClient().send)
                 arrival = await line.call(a_call(), body, client=client)
                 assert proxy.requests[-1][2] == body
                 assert sys.getrefcount(body) == before

@@ -10,15 +10,15 @@ import pytest
 from packages.gateway.tests.scripted_target import (
     ERROR,
     GOOD,
-    GOOD_WHOLE,
+    GOOD_REPLY,
     PAUSE,
     STREAM,
-    Asked,
     Fake,
     Gateway,
-    chunked,
+    ScriptedClient,
+    chunked_reply,
     gateway,
-    whole,
+    json_reply,
 )
 
 SHORT = 0.01
@@ -37,10 +37,10 @@ class SlowTarget(Fake):
         await super()._answer(head, reader, writer)
 
 
-Then = Callable[[Asked, SlowTarget], Awaitable[None]]
+Then = Callable[[ScriptedClient, SlowTarget], Awaitable[None]]
 
 
-async def _answer_after_two(client: Asked, target: SlowTarget) -> None:
+async def _answer_after_two(client: ScriptedClient, target: SlowTarget) -> None:
     while len(client.pieces) < 2:
         await asyncio.sleep(0)
     target.goes_on.set()
@@ -52,14 +52,14 @@ def ask_slow(
     others: tuple[Any, ...] = (),
     body: bytes = STREAM,
     **given: Any,
-) -> tuple[Asked, Gateway]:
+) -> tuple[ScriptedClient, Gateway]:
     """Ask a target that is silent until the client has two pieces; others answer at once."""
 
-    async def ask() -> tuple[Asked, Gateway]:
-        async with SlowTarget(*scripts) as slow, Fake(*(others or (GOOD_WHOLE,))) as quick:
+    async def ask() -> tuple[ScriptedClient, Gateway]:
+        async with SlowTarget(*scripts) as slow, Fake(*(others or (GOOD_REPLY,))) as quick:
             targets = (slow, quick) if others else (slow,)
             async with gateway(*targets, **{"keep_alive_seconds": SHORT, **given}) as app:
-                client = Asked(body)
+                client = ScriptedClient(body)
                 acting = asyncio.create_task(then(client, slow))
                 await client.ask(app)
                 await acting
@@ -80,7 +80,7 @@ def ask_slow(
 def test_a_client_gets_headers_and_then_what_its_protocol_allows(
     endpoint: str, wait: bytes
 ) -> None:
-    client, app = ask_slow(whole(ERROR, status=400), endpoint=endpoint)
+    client, app = ask_slow(json_reply(ERROR, status=400), endpoint=endpoint)
     assert client.pieces[:2] == [wait, wait]
     assert client.status == 200
     assert client.headers["content-type"].startswith("text/event-stream")
@@ -89,7 +89,7 @@ def test_a_client_gets_headers_and_then_what_its_protocol_allows(
 
 
 def test_the_answer_follows_with_its_target_in_a_comment() -> None:
-    client, app = ask_slow(chunked(GOOD))
+    client, app = ask_slow(chunked_reply(GOOD))
     assert client.body == COMMENT * client.body.count(COMMENT) + b": x-own: a 0\n\n" + b"".join(
         GOOD
     )
@@ -98,7 +98,7 @@ def test_the_answer_follows_with_its_target_in_a_comment() -> None:
 
 
 def test_another_target_may_still_answer() -> None:
-    client, app = ask_slow(whole(ERROR, status=500), others=(chunked(GOOD),))
+    client, app = ask_slow(json_reply(ERROR, status=500), others=(chunked_reply(GOOD),))
     assert client.body.endswith(b": x-own: b 2\n\n" + b"".join(GOOD))
     assert app.ends == [("a", "server_error"), ("a", "server_error"), ("b", "answered")]
 
@@ -112,7 +112,7 @@ def test_another_target_may_still_answer() -> None:
     ],
 )
 def test_a_refusal_is_an_event_of_the_protocol(endpoint: str, error: dict[str, Any]) -> None:
-    client, _ = ask_slow(whole(ERROR, status=400), endpoint=endpoint)
+    client, _ = ask_slow(json_reply(ERROR, status=400), endpoint=endpoint)
     name, _, data = client.pieces[-1].strip().rpartition(b"data: ")
     assert name.strip() == (b"" if endpoint == "chat" else b"event: error")
     value = json.loads(data)
@@ -123,14 +123,14 @@ def test_a_refusal_is_an_event_of_the_protocol(endpoint: str, error: dict[str, A
 
 
 def test_no_answer_at_all_is_an_event_too() -> None:
-    client, app = ask_slow(whole(ERROR, status=500))
+    client, app = ask_slow(json_reply(ERROR, status=500))
     error = json.loads(client.pieces[-1].strip().removeprefix(b"data: "))["error"]
     assert (error["code"], error["type"]) == ("no_target_answered", "upstream_error")
     assert (app.outcome.kind, app.outcome.status) == ("failed", 200)
 
 
 def test_an_answer_that_is_no_stream_ends_with_an_error() -> None:
-    client, app = ask_slow(GOOD_WHOLE)
+    client, app = ask_slow(GOOD_REPLY)
     assert json.loads(client.pieces[-1].strip().removeprefix(b"data: "))["error"]["code"] == (
         "no_stream"
     )
@@ -138,25 +138,25 @@ def test_an_answer_that_is_no_stream_ends_with_an_error() -> None:
 
 
 def test_a_client_that_leaves_while_it_waits_ends_the_call() -> None:
-    async def leave(client: Asked, target: SlowTarget) -> None:
+    async def leave(client: ScriptedClient, target: SlowTarget) -> None:
         while not client.pieces:
             await asyncio.sleep(0)
         client.leave()
         target.goes_on.set()
 
-    _, app = ask_slow(chunked(GOOD), then=leave)
+    _, app = ask_slow(chunked_reply(GOOD), then=leave)
     assert app.outcome.kind == "disconnected"
 
 
 def test_a_gateway_that_stops_while_a_client_waits_says_so() -> None:
-    async def ask() -> tuple[Asked, Gateway]:
+    async def ask() -> tuple[ScriptedClient, Gateway]:
         async with (
-            SlowTarget(chunked(GOOD)) as slow,
+            SlowTarget(chunked_reply(GOOD)) as slow,
             gateway(slow, keep_alive_seconds=SHORT) as app,
         ):
-            client = Asked(STREAM)
+            client = ScriptedClient(STREAM)
             asking = asyncio.create_task(client.ask(app))
-            await client.got.wait()
+            await client.body_arrived.wait()
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
             slow.goes_on.set()
@@ -168,12 +168,12 @@ def test_a_gateway_that_stops_while_a_client_waits_says_so() -> None:
 
 
 def test_silence_within_an_answer_gets_comments_between_its_lines() -> None:
-    script = [*chunked(GOOD[:1], end=False), PAUSE, *chunked(GOOD[1:])[1:]]
+    script = [*chunked_reply(GOOD[:1], end=False), PAUSE, *chunked_reply(GOOD[1:])[1:]]
 
-    async def ask() -> Asked:
+    async def ask() -> ScriptedClient:
         async with Fake(script) as fake, gateway(fake, keep_alive_seconds=SHORT) as app:
             fake.pause_seconds = 5 * SHORT
-            return await Asked(STREAM).ask(app)
+            return await ScriptedClient(STREAM).ask(app)
 
     client = asyncio.run(ask())
     assert client.body.replace(b": waiting\n", b"") == b"".join(GOOD)
@@ -183,16 +183,18 @@ def test_silence_within_an_answer_gets_comments_between_its_lines() -> None:
 
 @pytest.mark.parametrize("given", [{"keep_alive_seconds": None}, {"stream": False}])
 def test_who_wants_no_stream_or_no_keep_alives_waits(given: dict[str, Any]) -> None:
-    async def later(_: Asked, target: SlowTarget) -> None:
+    async def later(_: ScriptedClient, target: SlowTarget) -> None:
         await asyncio.sleep(4 * SHORT)
         target.goes_on.set()
 
-    client, _ = ask_slow(GOOD_WHOLE if "stream" in given else chunked(GOOD), then=later, **given)
+    client, _ = ask_slow(
+        GOOD_REPLY if "stream" in given else chunked_reply(GOOD), then=later, **given
+    )
     assert b"waiting" not in client.body
     assert client.headers["x-own"].startswith("a ")
 
 
 def test_comments_of_the_target_pass() -> None:
     theirs = b": OPENROUTER PROCESSING\n\n"
-    client, _ = ask_slow(chunked([theirs, *GOOD]))
+    client, _ = ask_slow(chunked_reply([theirs, *GOOD]))
     assert client.body.endswith(theirs + b"".join(GOOD))

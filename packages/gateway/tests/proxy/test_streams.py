@@ -13,11 +13,11 @@ from packages.gateway.tests.scripted_target import (
     GOOD,
     STREAM,
     USAGE,
-    Asked,
     Fake,
     Gateway,
     Script,
-    chunked,
+    ScriptedClient,
+    chunked_reply,
     delta,
     event,
     gateway,
@@ -38,10 +38,12 @@ TOOLS = (
 )
 
 
-def asked(*scripts: Script, body: bytes = STREAM, **call: Any) -> tuple[Asked, Gateway, Fake]:
-    async def ask() -> tuple[Asked, Gateway, Fake]:
+def asked(
+    *scripts: Script, body: bytes = STREAM, **call: Any
+) -> tuple[ScriptedClient, Gateway, Fake]:
+    async def ask() -> tuple[ScriptedClient, Gateway, Fake]:
         async with Fake(*scripts) as fake, gateway(fake, **call) as app:
-            return await Asked(body).ask(app), app, fake
+            return await ScriptedClient(body).ask(app), app, fake
 
     return asyncio.run(ask())
 
@@ -54,7 +56,7 @@ def cut_up(data: bytes, size: int) -> list[bytes]:
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
 def test_bytes_come_as_they_were_however_they_are_cut(size: int, newline: bytes) -> None:
     sent = b"".join(TOOLS).replace(b"\n", newline)
-    client, app, _ = asked(chunked(cut_up(sent, size)))
+    client, app, _ = asked(chunked_reply(cut_up(sent, size)))
     assert client.body == sent
     assert client.is_over
     outcome = app.outcome
@@ -72,7 +74,7 @@ def test_bytes_come_as_they_were_however_they_are_cut(size: int, newline: bytes)
 def test_the_counts_that_nobody_asked_for_alone_are_left_out(size: int, newline: bytes) -> None:
     sent = b"".join(TOOLS).replace(b"\n", newline)
     wanted = b"".join(e for e in TOOLS if e != COUNTS).replace(b"\n", newline)
-    client, app, _ = asked(chunked(cut_up(sent, size)), usage_added=True)
+    client, app, _ = asked(chunked_reply(cut_up(sent, size)), usage_added=True)
     assert client.body == wanted
     assert app.outcome.usage is not None
     assert app.outcome.usage.reported == USAGE
@@ -82,14 +84,14 @@ def test_counts_beside_a_choice_are_never_left_out() -> None:
     last = {"index": 0, "delta": {}, "finish_reason": "stop"}
     beside = event({"id": "c-1", "choices": [last], "usage": USAGE})
     sent = [delta("4"), beside, DONE]
-    client, app, _ = asked(chunked(sent), usage_added=True)
+    client, app, _ = asked(chunked_reply(sent), usage_added=True)
     assert client.body == b"".join(sent)
     assert app.outcome.usage is not None
     assert app.outcome.usage.output_tokens == 3
 
 
 def test_headers_of_both_sides() -> None:
-    client, _, fake = asked(chunked(GOOD, headers="x-request-id: r-1\r\n"))
+    client, _, fake = asked(chunked_reply(GOOD, headers="x-request-id: r-1\r\n"))
     assert client.headers["x-request-id"] == "r-1"
     assert client.headers["x-own"] == "a 0"
     assert client.headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -103,10 +105,10 @@ def test_headers_of_both_sides() -> None:
 
 def test_the_outcome_is_known_before_the_last_byte_is_sent() -> None:
     seen: list[bytes] = []
-    client = Asked(STREAM)
+    client = ScriptedClient(STREAM)
 
     async def ask() -> None:
-        async with Fake(chunked([*GOOD[:-1], DONE])) as fake, gateway(fake) as app:
+        async with Fake(chunked_reply([*GOOD[:-1], DONE])) as fake, gateway(fake) as app:
             app.on_outcome = lambda: seen.append(client.body)
             await client.ask(app)
 
@@ -117,7 +119,7 @@ def test_the_outcome_is_known_before_the_last_byte_is_sent() -> None:
 
 
 def test_without_counts_they_are_estimated() -> None:
-    _, app, _ = asked(chunked([delta("x" * 40), delta("y" * 21), delta(finish="stop"), DONE]))
+    _, app, _ = asked(chunked_reply([delta("x" * 40), delta("y" * 21), delta(finish="stop"), DONE]))
     assert app.outcome.usage is not None
     assert app.outcome.usage_is_estimated
     assert app.outcome.usage.input_tokens == 5
@@ -125,7 +127,7 @@ def test_without_counts_they_are_estimated() -> None:
 
 
 def test_an_end_without_its_mark_is_one_where_the_reason_was_told() -> None:
-    client, app, _ = asked(chunked(GOOD[:-1]))
+    client, app, _ = asked(chunked_reply(GOOD[:-1]))
     assert app.outcome.kind == "answered"
     assert client.body == b"".join(GOOD[:-1])
 
@@ -141,7 +143,7 @@ CUTS: dict[str, tuple[Sequence[bytes | None], bool]] = {
 @pytest.mark.parametrize("how", CUTS)
 def test_a_stream_that_breaks_off_ends_with_an_error_event(how: str) -> None:
     pieces, end = CUTS[how]
-    client, app, _ = asked(chunked(pieces, end=end))
+    client, app, _ = asked(chunked_reply(pieces, end=end))
     assert client.is_over
     assert client.body.startswith(delta("4"))
     events = [e for e in client.body.split(b"\n\n") if e.strip()]
@@ -182,7 +184,7 @@ def named(value: dict[str, Any]) -> bytes:
 
 def test_streams_of_responses() -> None:
     sent = [named(e) for e in (*RESPONSES, FINISHED)]
-    client, app, fake = asked(chunked(sent), endpoint="responses")
+    client, app, fake = asked(chunked_reply(sent), endpoint="responses")
     assert client.body == b"".join(sent)
     assert fake.requests[0][0] == "/v1/responses"
     assert app.outcome.kind == "answered"
@@ -193,7 +195,7 @@ def test_streams_of_responses() -> None:
 
 
 def test_a_cut_stream_of_responses_ends_in_its_own_shape() -> None:
-    client, app, _ = asked(chunked([named(e) for e in RESPONSES]), endpoint="responses")
+    client, app, _ = asked(chunked_reply([named(e) for e in RESPONSES]), endpoint="responses")
     last = client.body.strip().rsplit(b"\n\n", 1)[1].strip()
     name, _, data = last.partition(b"\ndata: ")
     assert name == b"event: error"
@@ -210,7 +212,7 @@ def test_a_response_that_failed_is_no_answer_and_needs_no_second_error() -> None
         "response": {"id": "resp_1", "error": {"code": "server_error", "message": "no"}},
     }
     sent = [named(e) for e in (*RESPONSES, failed)]
-    client, app, _ = asked(chunked(sent), endpoint="responses")
+    client, app, _ = asked(chunked_reply(sent), endpoint="responses")
     assert client.body == b"".join(sent)
     assert app.outcome.kind == "cut"
     assert app.ends == [("a", "server_error")]
@@ -240,7 +242,7 @@ STOPPED = (
 
 def test_streams_of_messages() -> None:
     sent = [named(e) for e in (*MESSAGES, *STOPPED)]
-    client, app, _ = asked(chunked(sent), endpoint="messages")
+    client, app, _ = asked(chunked_reply(sent), endpoint="messages")
     assert client.body == b"".join(sent)
     outcome = app.outcome
     assert (outcome.kind, outcome.response_id, outcome.tool_calls) == (
@@ -254,7 +256,7 @@ def test_streams_of_messages() -> None:
 
 
 def test_a_cut_stream_of_messages_keeps_what_was_counted_and_estimates_the_rest() -> None:
-    client, app, _ = asked(chunked([named(e) for e in MESSAGES]), endpoint="messages")
+    client, app, _ = asked(chunked_reply([named(e) for e in MESSAGES]), endpoint="messages")
     last = client.body.strip().rsplit(b"\n\n", 1)[1].strip()
     assert last.startswith(b"event: error\ndata: ")
     assert json.loads(last.partition(b"data: ")[2])["type"] == "error"
@@ -266,7 +268,7 @@ def test_a_cut_stream_of_messages_keeps_what_was_counted_and_estimates_the_rest(
 def test_an_error_within_a_stream_goes_on_as_it_is_and_counts_as_a_cut() -> None:
     error = event({"error": {"message": "oh", "type": "server_error", "code": "server_error"}})
     for end in (True, False):
-        client, app, _ = asked(chunked([delta("4"), error], end=end))
+        client, app, _ = asked(chunked_reply([delta("4"), error], end=end))
         assert client.body == delta("4") + error
         assert app.outcome.kind == "cut"
         assert app.ends == [("a", "server_error")]
@@ -276,7 +278,7 @@ def test_an_object_over_several_lines_is_read_too() -> None:
     spread = b'data: {"choices": [], "usage": {\ndata: "prompt_tokens": 7,\n'
     spread += b'data: "completion_tokens": 3}}\n\n'
     sent = [delta("4"), spread, DONE]
-    client, app, _ = asked(chunked(sent))
+    client, app, _ = asked(chunked_reply(sent))
     assert client.body == b"".join(sent)
     assert app.outcome.usage is not None
     assert app.outcome.usage.output_tokens == 3
@@ -285,7 +287,7 @@ def test_an_object_over_several_lines_is_read_too() -> None:
 
 def test_a_last_line_without_its_end_is_sent() -> None:
     sent = b"".join(GOOD).rstrip(b"\n")
-    client, app, _ = asked(chunked([sent]))
+    client, app, _ = asked(chunked_reply([sent]))
     assert client.body == sent
     assert app.outcome.kind == "answered"
 

@@ -12,9 +12,9 @@ from packages.gateway.tests.scripted_target import (
     GOOD,
     HANG,
     STREAM,
-    Asked,
     Fake,
-    chunked,
+    ScriptedClient,
+    chunked_reply,
     delta,
     gateway,
 )
@@ -33,28 +33,32 @@ def test_targets_behind_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     long = delta("x" * 500_000)
 
     async def ask() -> None:
-        scripts = (chunked([long, *GOOD]), chunked(GOOD), chunked([delta("4"), HANG]))
+        scripts = (
+            chunked_reply([long, *GOOD]),
+            chunked_reply(GOOD),
+            chunked_reply([delta("4"), HANG]),
+        )
         async with Fake(*scripts, context=context) as fake:
             async with gateway(fake) as app:
-                client = await Asked(STREAM).ask(app)
+                client = await ScriptedClient(STREAM).ask(app)
                 assert client.status == 502
                 assert {end for _, end in app.ends} == {"connect"}
             monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
             async with gateway(fake.url.replace("127.0.0.1", "localhost")) as app:
-                client = await Asked(STREAM).ask(app)
+                client = await ScriptedClient(STREAM).ask(app)
                 assert client.status == 502  # the certificate names another host
                 assert {end for _, end in app.ends} == {"connect"}
             assert not fake.requests
             before = fake.connections
             async with gateway(fake) as app:
-                assert (await Asked(STREAM).ask(app)).body == long + b"".join(GOOD)
-                assert (await Asked(STREAM).ask(app)).body == b"".join(GOOD)
-                client = Asked(STREAM)
+                assert (await ScriptedClient(STREAM).ask(app)).body == long + b"".join(GOOD)
+                assert (await ScriptedClient(STREAM).ask(app)).body == b"".join(GOOD)
+                client = ScriptedClient(STREAM)
                 task = asyncio.create_task(client.ask(app))
-                await client.got.wait()
+                await client.body_arrived.wait()
                 client.leave()
                 await task
-                await fake.left.wait()
+                await fake.client_left.wait()
                 assert app.outcomes[-1].kind == "disconnected"
             assert fake.connections == before + 1
 

@@ -18,15 +18,15 @@ from packages.gateway.tests.scripted_target import (
     PAUSE,
     QUICK,
     STREAM,
-    Asked,
     Fake,
     Script,
-    asked,
-    chunked,
-    framed,
+    ScriptedClient,
+    ask_targets,
+    body_reply,
+    chunked_reply,
     gateway,
+    json_reply,
     pool_of,
-    whole,
 )
 from prefill_router.targets import Pool, Provider, Target
 from prefill_router_gateway.proxy.client_connection import ClientConnection
@@ -47,10 +47,10 @@ def sent(query: bytes, *, own: str = "", **call: Any) -> str:
 
     async def ask() -> str:
         async with (
-            Fake(whole(ANSWER)) as fake,
+            Fake(json_reply(ANSWER)) as fake,
             gateway(fake, pool=pool, query=query, **call) as app,
         ):
-            assert (await Asked().ask(app)).status == 200
+            assert (await ScriptedClient().ask(app)).status == 200
             return fake.requests[0][0]
 
     return asyncio.run(ask())
@@ -73,8 +73,8 @@ def test_the_base_urls_own_query_comes_first(own: str, query: bytes, arrives: st
     assert below == "/v1/responses/r%2F1" + arrives
 
 
-def plainly(*scripts: Script, fakes: int = 1, **call: Any) -> tuple[Asked, Any, list[int]]:
-    return asked(*[list(scripts)] * fakes, **{**PLAIN, **call})
+def plainly(*scripts: Script, fakes: int = 1, **call: Any) -> tuple[ScriptedClient, Any, list[int]]:
+    return ask_targets(*[list(scripts)] * fakes, **{**PLAIN, **call})
 
 
 def compressed(kind: str, pieces: Sequence[bytes], *, keep: int = 10**9) -> Script:
@@ -92,7 +92,7 @@ def compressed(kind: str, pieces: Sequence[bytes], *, keep: int = 10**9) -> Scri
 @pytest.mark.parametrize("body", [CHAT, STREAM])
 def test_what_comes_compressed_unasked_is_decompressed(kind: str, body: bytes) -> None:
     pieces = GOOD if body is STREAM else [json.dumps(ANSWER).encode()]
-    client, app, _ = asked([compressed(kind, pieces)], body=body)
+    client, app, _ = ask_targets([compressed(kind, pieces)], body=body)
     assert (client.status, client.body) == (200, b"".join(pieces))
     assert "content-encoding" not in client.headers
     assert app.ends == [("a", "answered")]
@@ -100,8 +100,8 @@ def test_what_comes_compressed_unasked_is_decompressed(kind: str, body: bytes) -
 
 def test_an_encoding_that_cannot_be_read_is_named() -> None:
     body = json.dumps(ANSWER).encode()
-    odd = framed(body, headers="content-encoding: br\r\n")
-    client, app, _ = asked([odd], [framed(body)], failures=ONCE)
+    odd = body_reply(body, headers="content-encoding: br\r\n")
+    client, app, _ = ask_targets([odd], [body_reply(body)], failures=ONCE)
     assert client.body == body
     (failed, _) = app.outcome.attempts
     assert failed.end == "malformed"
@@ -112,7 +112,7 @@ def test_an_encoding_that_cannot_be_read_is_named() -> None:
 def test_several_members_and_none_at_all() -> None:
     body = json.dumps(ANSWER).encode()
     data = gzip.compress(body[:9]) + gzip.compress(body[9:])
-    client, _, _ = asked([framed(data, headers="content-encoding: gzip\r\n")])
+    client, _, _ = ask_targets([body_reply(data, headers="content-encoding: gzip\r\n")])
     assert client.body == body
     empty = b"HTTP/1.1 204 No Content\r\ncontent-encoding: gzip\r\n\r\n"
     client, app, _ = plainly([empty])
@@ -123,10 +123,10 @@ def test_several_members_and_none_at_all() -> None:
 def test_a_compressed_answer_that_is_damaged_cut_or_endless_is_a_failure() -> None:
     whole_one = json.dumps(ANSWER).encode()
     cut = compressed("gzip", [whole_one], keep=60)
-    damaged = framed(b"no gzip", headers="content-encoding: gzip\r\n")
+    damaged = body_reply(b"no gzip", headers="content-encoding: gzip\r\n")
     bomb = compressed("gzip", [b" " * 2**27])
     for script, end in ((cut, "broken_off"), (damaged, "malformed"), (bomb, "malformed")):
-        client, app, _ = asked([script], [framed(whole_one)], failures=ONCE)
+        client, app, _ = ask_targets([script], [body_reply(whole_one)], failures=ONCE)
         assert client.body == whole_one
         assert app.ends == [("a", end), ("b", "answered")]
 
@@ -135,9 +135,9 @@ def test_a_compressed_answer_that_is_damaged_cut_or_endless_is_a_failure() -> No
 @pytest.mark.parametrize("before", [b"", b"id: 1\n", b": hello\n\n"])
 def test_a_stream_is_known_by_its_beginning(kind: str, before: bytes) -> None:
     data = before + b"".join(GOOD)
-    whole_one = framed(data, kind=kind)[0] or b""
+    whole_one = body_reply(data, kind=kind)[0] or b""
     place = whole_one.index(b"\r\n\r\n") + 6  # two bytes of the body
-    client, app, _ = asked([[whole_one[:place], PAUSE, whole_one[place:]]], body=STREAM)
+    client, app, _ = ask_targets([[whole_one[:place], PAUSE, whole_one[place:]]], body=STREAM)
     assert client.body == data
     assert client.headers["content-type"] == "text/event-stream"
     assert app.ends == [("a", "answered")]
@@ -147,7 +147,7 @@ def test_a_stream_is_known_by_its_beginning(kind: str, before: bytes) -> None:
 def test_counts_that_cannot_be_read_are_estimated(usage: object) -> None:
     text = {"choices": [{"message": {"content": "forty-two"}, "finish_reason": "stop"}]}
     body = json.dumps({**text, "usage": usage}).replace("Infinity", "1e400").encode()
-    client, app, _ = asked([framed(body)])
+    client, app, _ = ask_targets([body_reply(body)])
     assert client.body == body
     assert app.outcome.usage_is_estimated
     assert app.outcome.usage is not None
@@ -156,7 +156,7 @@ def test_counts_that_cannot_be_read_are_estimated(usage: object) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"not JSON", b'{"error": {"code": "x"}}', b"[1]"])
 def test_whatever_a_target_answers_is_passed_on(body: bytes) -> None:
-    client, app, _ = plainly(framed(body))
+    client, app, _ = plainly(body_reply(body))
     assert (client.status, client.body) == (200, body)
     assert app.outcome.kind == "answered"
 
@@ -169,7 +169,7 @@ def test_what_has_no_content_has_no_length() -> None:
 
 @pytest.mark.parametrize("status", [400, 404, 405, 409, 410, 422])
 def test_a_refusal_is_passed_on_as_it_is(status: int) -> None:
-    told = whole({"error": {"message": "model not found, too many tokens"}}, status=status)
+    told = json_reply({"error": {"message": "model not found, too many tokens"}}, status=status)
     client, app, counts = plainly(told, fakes=2)
     assert client.status == status
     assert b"too many tokens" in client.body
@@ -179,20 +179,20 @@ def test_a_refusal_is_passed_on_as_it_is(status: int) -> None:
 
 @pytest.mark.parametrize("status", [401, 403, 500])
 def test_what_is_no_concern_of_the_client_is_not(status: int) -> None:
-    client, _, counts = plainly(whole(ERROR, status=status), fakes=2)
+    client, _, counts = plainly(json_reply(ERROR, status=status), fakes=2)
     assert client.status == 502
     assert b"secret words" not in client.body
     assert min(counts) >= 1
 
 
 def test_a_target_that_fails_once_is_asked_again() -> None:
-    client, _, counts = plainly(whole(ERROR, status=503), framed(b"{}"))
+    client, _, counts = plainly(json_reply(ERROR, status=503), body_reply(b"{}"))
     assert (client.status, counts) == (200, [2])
 
 
 def test_a_call_that_a_target_lacks_goes_to_the_next() -> None:
     lacking = {"lacking": frozenset((404,))}
-    client, app, counts = plainly(whole(ERROR, status=404), fakes=2, **lacking)
+    client, app, counts = plainly(json_reply(ERROR, status=404), fakes=2, **lacking)
     assert (client.status, counts) == (404, [1, 1])
     assert b"a, b can't answer" in client.body
     assert [app.breakers.failures(name) for name in "ab"] == [0, 0]
@@ -216,7 +216,7 @@ def test_lines_come_whole_and_no_byte_is_lost() -> None:
 
 
 def test_an_empty_stream_is_an_answer() -> None:
-    client, app, _ = plainly(chunked([]), stream=True)
+    client, app, _ = plainly(chunked_reply([]), stream=True)
     assert (client.status, client.body, app.outcome.kind) == (200, b"", "answered")
 
 
@@ -234,7 +234,7 @@ def test_a_proxy_gets_the_method_and_no_body(method: bytes) -> None:
     async def ask() -> bytes:
         calls = ProxiedConnections(httpx2.URL("http://nowhere.invalid/v1"), connect_seconds=1)
         calls._client = httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
-        client = Asked()
+        client = ScriptedClient()
         arrival = await calls.call(
             method,
             b"/v1/x?y",
@@ -257,10 +257,10 @@ QUOTED = {"error": {"message": "sk-secret may not"}}
 @pytest.mark.parametrize(
     "told",
     [
-        whole(QUOTED, status=404),
-        whole(QUOTED),
-        chunked([b'data: {"a": 1}\n\n', b"data: {sk-se", b"cret}\n\n"]),
-        chunked([b'data: {"a": 1}\n\ndata: sk-secret']),
+        json_reply(QUOTED, status=404),
+        json_reply(QUOTED),
+        chunked_reply([b'data: {"a": 1}\n\n', b"data: {sk-se", b"cret}\n\n"]),
+        chunked_reply([b'data: {"a": 1}\n\ndata: sk-secret']),
     ],
 )
 def test_a_key_that_a_target_quotes_stays_behind(told: Script) -> None:

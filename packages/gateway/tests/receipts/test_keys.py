@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from packages.gateway.tests.scripted_target import ANSWER, chunked, whole
-from packages.gateway.tests.world import CHEAP, PRICES, chat, served, world
+from packages.gateway.tests.scripted_target import ANSWER, chunked_reply, json_reply
+from packages.gateway.tests.world import CHEAP, PRICES, chat, make_world, serve_world
 from prefill_router_gateway.settings import LogSettings
 from prefill_router_gateway.telemetry import logging_to
 
@@ -32,13 +32,13 @@ EVENT = {
 
 def test_no_receipt_has_a_key(tmp_path: Path) -> None:
     settings = {"receipts": {"prompts": True}}
-    with world(tmp_path, settings=settings, dialects=dict.fromkeys(PRICES, "openai")) as made:
-        made.environment["LAB_KEY"] = KEY
-        made[CHEAP].then(
-            whole(QUOTING),
-            chunked([b"data: %b\n\n" % json.dumps(EVENT).encode(), b"data: [DONE]\n\n"]),
+    with make_world(tmp_path, settings=settings, dialects=dict.fromkeys(PRICES, "openai")) as world:
+        world.environment["LAB_KEY"] = KEY
+        world[CHEAP].then(
+            json_reply(QUOTING),
+            chunked_reply([b"data: %b\n\n" % json.dumps(EVENT).encode(), b"data: [DONE]\n\n"]),
         )
-        with served(made) as gateway:
+        with serve_world(world) as gateway:
             replies = [gateway.ask(body=chat(CHEAP)), gateway.ask(body=chat(CHEAP, stream=True))]
             assert [reply.status for reply in replies] == [200, 200]
             assert not [reply for reply in replies if KEY.encode() in reply.body]
@@ -48,7 +48,7 @@ def test_no_receipt_has_a_key(tmp_path: Path) -> None:
             outcomes = [receipt.outcome for receipt in gateway.receipts]
         assert [outcome.kind for outcome in outcomes] == ["answered"] * 3
         assert not [o for o in outcomes if KEY in repr((o.response_id, o.tool_calls))]
-        rows = made.made.rows()
+        rows = world.files.rows()
     assert len(rows) == 3
     assert "you said [redacted]" in rows[-1]["prompt"]
     assert [row["input_tokens"] for row in rows[:2]] == [3, 3]
@@ -59,13 +59,13 @@ def test_no_receipt_has_a_key(tmp_path: Path) -> None:
 def test_a_key_that_comes_with_a_reload_is_in_no_line_of_the_log(tmp_path: Path) -> None:
     stream, late, early = io.StringIO(), "a-late+key/0123456789", "an-early+key/0123456789"
     with (
-        world(tmp_path, dialects=dict.fromkeys(PRICES, "openai")) as made,
+        make_world(tmp_path, dialects=dict.fromkeys(PRICES, "openai")) as world,
         logging_to(LogSettings(), stream=stream) as log,
     ):
-        made.environment["LAB_KEY"] = early
-        with served(made) as gateway:
+        world.environment["LAB_KEY"] = early
+        with serve_world(world) as gateway:
             gateway.gateway.on_secrets.append(log.hide)
-            made.environment["LAB_KEY"] = late
+            world.environment["LAB_KEY"] = late
             gateway.wait_for(gateway.gateway.reload())
             logging.getLogger("prefill_router_gateway").warning("%s, %s, none", early, late)
     (line,) = (line for line in stream.getvalue().splitlines() if "none" in line)

@@ -46,11 +46,11 @@ def router(policy: Policy) -> Parts:
     return Parts(estimator(pool, ratio=1.25), policy)
 
 
-def receipt(made: World, by: Parts, question: Any, said: Any, ended: Any) -> Receipt:
+def receipt(world: World, by: Parts, question: Any, said: Any, ended: Any) -> Receipt:
     """What the gateway would write of a request that is decided here."""
-    choice = made.decider.decide(question, said)
+    choice = world.decider.decide(question, said)
     done = outcome(choice.target, **ended)
-    made.decider.record_outcome(choice, done, cost=None, at=question.at + done.total_seconds)
+    world.decider.record_outcome(choice, done, cost=None, at=question.at + done.total_seconds)
     costs = RequestCosts(by.costs, cache_seconds=SESSIONS["cache_seconds"])
     cache = costs.cache(question)
     keeping = AffinityRule(

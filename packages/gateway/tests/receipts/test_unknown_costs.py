@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from packages.gateway.tests.browser import served
+from packages.gateway.tests.browser import serve_app
 from packages.gateway.tests.page.app import PageApp
 from packages.gateway.tests.page.source import FakeSource
 from packages.gateway.tests.page.tab import tab
@@ -120,7 +120,7 @@ class Unpriced(FakeSource):
 
 
 def test_the_page_shows_question_marks(browser: Any) -> None:
-    with served(PageApp(Unpriced(requests=20))) as url, tab(browser, url) as page:
+    with serve_app(PageApp(Unpriced(requests=20))) as url, tab(browser, url) as page:
         page.get_by_text("of them of unknown cost").first.wait_for()
         page.get_by_text("Without prices there is no cost to plot accuracy against.").wait_for()
         page.wait_for_selector("#whatif dd")

@@ -13,18 +13,24 @@ import pytest
 
 from packages.gateway.tests.api.bodies import response
 from packages.gateway.tests.guard.guarded_server import JSON, Got, Pairs, read_reply, request
-from packages.gateway.tests.scripted_target import ANSWER, DONE, chunked, framed, whole
+from packages.gateway.tests.scripted_target import (
+    ANSWER,
+    DONE,
+    body_reply,
+    chunked_reply,
+    json_reply,
+)
 from packages.gateway.tests.telemetry.receipts import rendered
 from packages.gateway.tests.world import (
     CHATS,
     CHEAP,
     HEADER,
     PRICES,
-    Served,
+    LocalGateway,
     World,
     ask,
     chat,
-    world,
+    make_world,
 )
 from prefill_router_gateway.forecast import NoForecastError
 from prefill_router_gateway.telemetry import Traces
@@ -36,22 +42,22 @@ ODD = ("größe/模型", "two\nlines", 'quo"te, and more')
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     rows = {**PRICES, **dict.fromkeys(ODD, PRICES[CHEAP])}
     few = {"limits": {"streams": 1}}
-    with world(tmp_path_factory.mktemp("odd"), rows, settings=few) as made:
-        yield made
+    with make_world(tmp_path_factory.mktemp("odd"), rows, settings=few) as world:
+        yield world
 
 
 @pytest.mark.parametrize("name", ODD)
 @pytest.mark.parametrize("path", [CHATS, "/v1/route"])
 def test_names_that_headers_cannot_hold_are_percent_encoded(
-    gateway: Served, path: str, name: str
+    gateway: LocalGateway, path: str, name: str
 ) -> None:
     reply = gateway.ask(path, chat(name))
     assert reply.status == 200
     plain = name.isascii() and name.isprintable()
-    assert reply.own("target") == (name if plain else quote(name))
+    assert reply.own_header("target") == (name if plain else quote(name))
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -64,24 +70,26 @@ def test_names_that_headers_cannot_hold_are_percent_encoded(
     ],
 )
 def test_counts_that_cannot_be_true_cost_no_answer(
-    made: World, gateway: Served, usage: str, stream: bool
+    world: World, gateway: LocalGateway, usage: str, stream: bool
 ) -> None:
     answer = json.dumps({**ANSWER, "usage": "?"}).replace('"?"', usage).encode()
-    made[CHEAP].then(chunked([b"data: %b\n\n" % answer, DONE]) if stream else framed(answer))
+    world[CHEAP].then(
+        chunked_reply([b"data: %b\n\n" % answer, DONE]) if stream else body_reply(answer)
+    )
     reply = gateway.ask(body=chat(CHEAP, stream=stream))
     assert reply.status == 200
-    (row,) = (r for r in made.made.rows() if r["id"] == reply.own("decision-id"))
+    (row,) = (r for r in world.files.rows() if r["id"] == reply.own_header("decision-id"))
     assert row["outcome"] == "answered"
     assert row["cost"] > 0
     assert row["cost_is_estimated"]
 
 
 def test_more_streams_than_may_be_are_refused_and_other_requests_are_not(
-    made: World, gateway: Served
+    world: World, gateway: LocalGateway
 ) -> None:
     go_on = threading.Event()
-    head, first, *rest = chunked([b"data: %b\n\n" % json.dumps(ANSWER).encode(), DONE])
-    made[CHEAP].then([head, first, go_on, *rest])
+    head, first, *rest = chunked_reply([b"data: %b\n\n" % json.dumps(ANSWER).encode(), DONE])
+    world[CHEAP].then([head, first, go_on, *rest])
     body = chat(CHEAP, stream=True)
     with httpx2.stream("POST", gateway.url + CHATS, json=body, timeout=60) as stream:
         refused = gateway.ask(body=body)
@@ -90,13 +98,13 @@ def test_more_streams_than_may_be_are_refused_and_other_requests_are_not(
         assert gateway.ask(body=chat(CHEAP)).status == 200
         go_on.set()
         assert stream.read().endswith(DONE)
-    gateway.until(lambda: gateway.gateway.streams == 0)
-    made[CHEAP].then(chunked([b"data: %b\n\n" % json.dumps(ANSWER).encode(), DONE]))
+    gateway.wait_until(lambda: gateway.gateway.streams == 0)
+    world[CHEAP].then(chunked_reply([b"data: %b\n\n" % json.dumps(ANSWER).encode(), DONE]))
     assert gateway.ask(body=body).status == 200
 
 
 def test_streams_that_are_decided_on_together_are_no_more_than_may_be(
-    made: World, gateway: Served, monkeypatch: pytest.MonkeyPatch
+    world: World, gateway: LocalGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both, ends = threading.Barrier(2), threading.Event()
 
@@ -104,10 +112,10 @@ def test_streams_that_are_decided_on_together_are_no_more_than_may_be(
         await asyncio.to_thread(both.wait)
         raise NoForecastError("deadline")
 
-    gateway.until(lambda: gateway.gateway.streams == 0)
+    gateway.wait_until(lambda: gateway.gateway.streams == 0)
     monkeypatch.setattr(gateway.gateway.live.forecaster, "forecast", forecast)
-    head, first, *rest = chunked([b"data: %b\n\n" % json.dumps(ANSWER).encode(), DONE])
-    for target in made.targets.values():
+    head, first, *rest = chunked_reply([b"data: %b\n\n" % json.dumps(ANSWER).encode(), DONE])
+    for target in world.targets.values():
         target.usual = [head, first, ends, *rest]
     body = chat(stream=True)
     with ThreadPoolExecutor(2) as pool:
@@ -116,23 +124,23 @@ def test_streams_that_are_decided_on_together_are_no_more_than_may_be(
         ends.set()
     assert [reply.result().status for reply in early] == [503]
     assert sorted(reply.result().status for reply in asked) == [200, 503]
-    for target in made.targets.values():
-        target.usual = whole(ANSWER)
+    for target in world.targets.values():
+        target.usual = json_reply(ANSWER)
 
 
-def test_feedback_on_what_was_never_decided_is_refused(gateway: Served) -> None:
+def test_feedback_on_what_was_never_decided_is_refused(gateway: LocalGateway) -> None:
     reply = gateway.ask("/v1/feedback", {"id": "pr_" + "0" * 32, "score": 1})
     assert (reply.status, reply.error["code"]) == (404, "unknown_decision")
 
 
 @pytest.mark.parametrize("path", ["/health", "/ready", "/v1/models", "/metrics", "/"])
-def test_load_balancers_may_ask_for_the_head_alone(gateway: Served, path: str) -> None:
+def test_load_balancers_may_ask_for_the_head_alone(gateway: LocalGateway, path: str) -> None:
     reply = httpx2.head(gateway.url + path, timeout=60)
     assert (reply.status_code, reply.content) == (200, b"")
     assert int(reply.headers["content-length"]) > 0
 
 
-def test_what_is_refused_undecided_is_counted(gateway: Served) -> None:
+def test_what_is_refused_undecided_is_counted(gateway: LocalGateway) -> None:
     def counted() -> float:
         text = rendered(gateway.gateway.metrics)
         rows = [row for row in text.splitlines() if 'refusals_total{status="404"}' in row]
@@ -144,7 +152,7 @@ def test_what_is_refused_undecided_is_counted(gateway: Served) -> None:
 
 
 def sent(
-    gateway: Served,
+    gateway: LocalGateway,
     method: str,
     path: str,
     headers: Pairs = (JSON,),
@@ -182,7 +190,7 @@ BODY = json.dumps(chat(CHEAP)).encode()
     ],
 )
 def test_a_method_that_a_path_lacks_is_told_which_it_has(
-    gateway: Served, method: str, path: str, allow: str
+    gateway: LocalGateway, method: str, path: str, allow: str
 ) -> None:
     got = sent(gateway, method, path, (JSON,) if method == "POST" else (), b"{}")
     assert (got.status, got.headers["allow"]) == (405, allow)
@@ -192,7 +200,9 @@ def test_a_method_that_a_path_lacks_is_told_which_it_has(
     "path",
     ["/chat/completions", "//v1/chat/completions", "/v1//chat/completions/", "/v1/v1" + CHATS[3:]],
 )
-def test_a_path_that_is_nearly_right_is_told_the_right_one(gateway: Served, path: str) -> None:
+def test_a_path_that_is_nearly_right_is_told_the_right_one(
+    gateway: LocalGateway, path: str
+) -> None:
     got = sent(gateway, "POST", path, (JSON,), BODY)
     assert (got.status, got.error["code"]) == (404, "unknown_path")
     assert "did you mean /v1/chat/completions?" in got.error["message"]
@@ -212,10 +222,12 @@ def test_a_path_that_is_nearly_right_is_told_the_right_one(gateway: Served, path
         ("/v1/chat%2Fcompletions", ""),
     ],
 )
-def test_paths_as_clients_write_them(made: World, gateway: Served, path: str, arrives: str) -> None:
-    made.forget()
+def test_paths_as_clients_write_them(
+    world: World, gateway: LocalGateway, path: str, arrives: str
+) -> None:
+    world.forget()
     assert sent(gateway, "POST", path, (JSON,), BODY).status == 200
-    assert made[CHEAP].got.path == CHATS + arrives
+    assert world[CHEAP].request.path == CHATS + arrives
 
 
 @pytest.mark.parametrize(
@@ -228,16 +240,16 @@ def test_paths_as_clients_write_them(made: World, gateway: Served, path: str, ar
     ],
 )
 def test_bodies_as_clients_write_them(
-    made: World, gateway: Served, headers: Pairs, body: bytes
+    world: World, gateway: LocalGateway, headers: Pairs, body: bytes
 ) -> None:
-    made.forget()
+    world.forget()
     got = sent(gateway, "POST", CHATS, headers, body)
     assert got.status == 200
     assert (got.headers.get("connection") == "close") == (len(headers) == 2)
-    assert made[CHEAP].got.json == chat(CHEAP)
+    assert world[CHEAP].request.json == chat(CHEAP)
 
 
-def test_a_client_that_waits_to_send_its_body_is_asked_for_it(gateway: Served) -> None:
+def test_a_client_that_waits_to_send_its_body_is_asked_for_it(gateway: LocalGateway) -> None:
     waits = ("expect", "100-continue")
     assert sent(gateway, "POST", CHATS, (JSON, waits), BODY, wait=True).status == 200
     assert sent(gateway, "POST", CHATS, (waits, ("content-length", "70"))).status == 415
@@ -260,7 +272,7 @@ def test_a_client_that_waits_to_send_its_body_is_asked_for_it(gateway: Served) -
 )
 @pytest.mark.parametrize("path", [CHATS, "/v1/route"])
 def test_bodies_that_cannot_be_read_are_refused_with_what_would_do(
-    gateway: Served, path: str, headers: Pairs, body: bytes, status: int, told: str
+    gateway: LocalGateway, path: str, headers: Pairs, body: bytes, status: int, told: str
 ) -> None:
     got = sent(gateway, "POST", path, headers, body)
     assert got.status == status
@@ -269,34 +281,34 @@ def test_bodies_that_cannot_be_read_are_refused_with_what_would_do(
 
 
 @pytest.mark.parametrize("path", [CHATS, "/v1/route"])
-def test_what_is_nested_too_deeply_is_said_so(gateway: Served, path: str) -> None:
+def test_what_is_nested_too_deeply_is_said_so(gateway: LocalGateway, path: str) -> None:
     deep = BODY.replace(b"{", b'{"x":' + b"[" * 20_000 + b"]" * 20_000 + b",", 1)
     got = sent(gateway, "POST", path, (JSON,), deep)
     assert "nested too deeply" in got.error["message"]
 
 
 def test_a_response_that_nobody_remembers_is_where_the_client_says(
-    made: World, gateway: Served
+    world: World, gateway: LocalGateway
 ) -> None:
     path = "/v1/responses/resp_of_last_year"
     refused = gateway.ask(path)
     assert (refused.status, refused.error["code"]) == (404, "unknown_response")
     assert f"in the header {HEADER}allow" in refused.error["message"]
-    made.forget()
-    made[CHEAP].then(whole(response("resp_of_last_year")))
+    world.forget()
+    world[CHEAP].then(json_reply(response("resp_of_last_year")))
     assert gateway.ask(path, allow=CHEAP).json["id"] == "resp_of_last_year"
-    assert made[CHEAP].got.method == "GET"
-    made[CHEAP].then(framed(b"", status=204))
+    assert world[CHEAP].request.method == "GET"
+    world[CHEAP].then(body_reply(b"", status=204))
     gone = sent(gateway, "DELETE", path, ((HEADER + "allow", CHEAP),))
     assert (gone.status, gone.body) == (204, b"")
 
 
-def test_every_request_has_a_span(made: World, gateway: Served) -> None:
+def test_every_request_has_a_span(world: World, gateway: LocalGateway) -> None:
     memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
     exporter = memory.InMemorySpanExporter()
     gateway.gateway.traces = Traces("http://127.0.0.1:1", exporter=exporter)
-    made.forget()
-    made[CHEAP].then(whole(response("resp_1")))
+    world.forget()
+    world[CHEAP].then(json_reply(response("resp_1")))
     try:
         assert gateway.ask("/v1/route", chat()).status == 200
         assert gateway.ask("/v1/route", chat("nobody")).status == 404
@@ -312,11 +324,11 @@ def test_every_request_has_a_span(made: World, gateway: Served) -> None:
     assert refused["http.response.status_code"] == 404
     assert plain["prefill_router.call"] == "retrieve"
     assert plain["gen_ai.response.model"] == CHEAP
-    assert "traceparent" in made[CHEAP].got.headers
+    assert "traceparent" in world[CHEAP].request.headers
 
 
 def test_the_log_of_what_is_refused_names_its_path_and_address(
-    gateway: Served, caplog: pytest.LogCaptureFixture
+    gateway: LocalGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO", "prefill_router_gateway.api.app"):
         gateway.ask(body=chat("no-such-model"))

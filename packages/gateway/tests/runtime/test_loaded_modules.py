@@ -5,7 +5,7 @@ import json
 import httpx2
 import pytest
 
-from packages.gateway.tests.server_process import TARGETS, gateway_process, make_gateway
+from packages.gateway.tests.server_process import TARGETS, gateway_process, write_gateway_files
 from prefill_router_minipool.server import ScriptedModel, serve
 
 pytestmark = pytest.mark.slow
@@ -32,10 +32,10 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     folder, told = tmp_path_factory.mktemp("gateway"), tmp_path_factory.mktemp("told")
     (told / "sitecustomize.py").write_text(TELLS)
     with serve(models) as server:
-        made = make_gateway(folder, server.base_url)
-        with gateway_process(made, environment={"PYTHONPATH": f"{told}"}) as process:
+        files = write_gateway_files(folder, server.base_url)
+        with gateway_process(files, environment={"PYTHONPATH": f"{told}"}) as process:
             use(process.url)
-        assert [row["reason"] for row in made.rows("reason")] == ["policy"]
+        assert [row["reason"] for row in files.rows("reason")] == ["policy"]
     return set(json.loads((told / f"{process.run.pid}.json").read_text()))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from packages.gateway.tests.browser import PATIENCE_MS
-from packages.gateway.tests.world import CHEAP, Served, World, chat, world
+from packages.gateway.tests.world import CHEAP, LocalGateway, World, chat, make_world
 
 pytestmark = pytest.mark.slow
 
@@ -15,13 +15,13 @@ KEY = "pr-" + "k" * 43
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     keys = [{"name": "ann", "sha256": sha256(KEY.encode()).hexdigest(), "admin": True}]
-    with world(tmp_path_factory.mktemp("page"), keys=keys) as made:
-        yield made
+    with make_world(tmp_path_factory.mktemp("page"), keys=keys) as world:
+        yield world
 
 
-def test_the_page_works_behind_keys(gateway: Served, browser: Any) -> None:
+def test_the_page_works_behind_keys(gateway: LocalGateway, browser: Any) -> None:
     bearer = f"Bearer {KEY}"
     assert gateway.ask(body=chat(CHEAP), authorization=bearer).status == 200
     page = browser.new_page()
@@ -33,6 +33,6 @@ def test_the_page_works_behind_keys(gateway: Served, browser: Any) -> None:
     page.get_by_label("Prompt", exact=True).fill("How difficult is it?")
     page.get_by_role("button", name="Send").click()
     page.get_by_text("named by client").wait_for()
-    gateway.until(lambda: len(gateway.gateway.recent.all()) == 2)
+    gateway.wait_until(lambda: len(gateway.gateway.recent.all()) == 2)
     assert KEY not in page.content()
     assert [receipt.key for receipt in gateway.receipts] == ["ann", "ann"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from packages.gateway.tests.server_process import make_gateway
+from packages.gateway.tests.server_process import write_gateway_files
 from prefill_router.router import Forecast
 from prefill_router.router.router import Router
 from prefill_router.targets import Pool, Provider, read_pool, write_pool
@@ -18,28 +18,28 @@ pytestmark = pytest.mark.slow
 
 
 def test_targets_that_the_pool_lacks_need_no_provider_of_it(tmp_path: Path) -> None:
-    made = make_gateway(tmp_path, "http://127.0.0.1:9/v1")
-    at_the_fit = read_pool(made.pool)
-    Router.load(made.router).with_pool(at_the_fit).save(tmp_path / "elsewhere")
+    files = write_gateway_files(tmp_path, "http://127.0.0.1:9/v1")
+    at_the_fit = read_pool(files.pool)
+    Router.load(files.router).with_pool(at_the_fit).save(tmp_path / "elsewhere")
     other = Provider(name="other", base_url="http://127.0.0.1:9/v1")
     kept = replace(next(iter(at_the_fit)), provider="other")
-    write_pool(Pool((kept,), at_the_fit.prices_date, (other,)), made.pool)
+    write_pool(Pool((kept,), at_the_fit.prices_date, (other,)), files.pool)
 
-    loaded = load(replace(made.places(), router=tmp_path / "elsewhere"))
+    loaded = load(replace(files.paths(), router=tmp_path / "elsewhere"))
 
     assert loaded.pool.names == (kept.name,)
     assert loaded.light.pool.names == at_the_fit.names
 
 
 def test_targets_that_the_pool_lacks_are_neither_asked_nor_told(tmp_path: Path) -> None:
-    made = make_gateway(tmp_path, "http://127.0.0.1:9/v1")
-    at_the_fit = read_pool(made.pool)
+    files = write_gateway_files(tmp_path, "http://127.0.0.1:9/v1")
+    at_the_fit = read_pool(files.pool)
     own = [replace(t, provider=None, base_url="http://127.0.0.1:9/v1") for t in at_the_fit]
-    Router.load(made.router).with_pool(Pool(tuple(own))).save(tmp_path / "elsewhere")
+    Router.load(files.router).with_pool(Pool(tuple(own))).save(tmp_path / "elsewhere")
     dearer = replace(own[1], base_url=None, input_price=7.0, output_price=9.0)
-    write_pool(Pool((own[0], dearer)), made.pool)
+    write_pool(Pool((own[0], dearer)), files.pool)
 
-    loaded = load(replace(made.places(), router=tmp_path / "elsewhere"))
+    loaded = load(replace(files.paths(), router=tmp_path / "elsewhere"))
 
     assert loaded.pool.names == (own[0].name,)
     lacking, priced = loaded.light.pool["target-2"], loaded.light.pool["target-1"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from packages.gateway.tests.server_process import Made, make_gateway
+from packages.gateway.tests.server_process import GatewayFiles, write_gateway_files
 from packages.router.tests.commands import run
 from prefill_router.errors import refer
 from prefill_router.targets import Pool, read_pool, write_pool
@@ -22,8 +22,8 @@ targets:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    return make_gateway(tmp_path_factory.mktemp("check"), "http://127.0.0.1:1/v1")
+def files(tmp_path_factory: pytest.TempPathFactory) -> GatewayFiles:
+    return write_gateway_files(tmp_path_factory.mktemp("check"), "http://127.0.0.1:1/v1")
 
 
 def broken(folder: Path) -> list[str]:
@@ -57,11 +57,13 @@ def test_all_that_is_wrong_is_told_line_by_line(tmp_path: Path, options: list[st
         assert [line for line in lines if words in line], words
 
 
-def test_a_damaged_router_is_told_with_where_to_read_on(made: Made, tmp_path: Path) -> None:
-    shutil.copytree(made.router, tmp_path / "router")
+def test_a_damaged_router_is_told_with_where_to_read_on(
+    files: GatewayFiles, tmp_path: Path
+) -> None:
+    shutil.copytree(files.router, tmp_path / "router")
     with (tmp_path / "router" / "router.json").open("a") as file:
         file.write(" ")
-    done = run("serve", tmp_path / "router", "--pool", made.pool, "--check")
+    done = run("serve", tmp_path / "router", "--pool", files.pool, "--check")
     assert done.code == 1
     assert "isn't what was written" in done.err
     assert refer("the-router-is-damaged") in done.err
@@ -75,11 +77,13 @@ def test_programs_are_told_the_same(tmp_path: Path) -> None:
     assert run(*broken(tmp_path), "--json").code == 2
 
 
-def test_what_is_well_is_told_with_warnings(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_well_is_told_with_warnings(
+    files: GatewayFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PREFILL_ROUTER_BUDGET", "[]")
-    monkeypatch.setenv("PREFILL_ROUTER_CACHE", str(made.folder))
+    monkeypatch.setenv("PREFILL_ROUTER_CACHE", str(files.folder))
     monkeypatch.setenv("PREFILL_ROUTER_EMBEDDINGS_KEY", "a-key")
-    line = ["serve", made.router, "--pool", made.pool, "--config", made.config, "--check"]
+    line = ["serve", files.router, "--pool", files.pool, "--config", files.config, "--check"]
     told = json.loads(run(*line, "--json").out)
     assert told["ok"]
     assert told["targets"] == ["target-0", "target-1", "target-2"]
@@ -94,28 +98,28 @@ def test_what_is_well_is_told_with_warnings(made: Made, monkeypatch: pytest.Monk
 
 
 def test_what_contradicts_something_else_is_told_with_what_was_meant(
-    made: Made, tmp_path: Path
+    files: GatewayFiles, tmp_path: Path
 ) -> None:
     config = tmp_path / "gateway.yaml"
     config.write_text(
         "routing: {fallback: chepest}\ntraffic: {share: 0.5, otherwise: target-9}\n"
         "budgets: [{dollars: 1, per: day, key: ann}]\nlisten: {host: 0.0.0.0}\n"
     )
-    done = run("serve", made.router, "--pool", made.pool, "--config", config, "--check")
+    done = run("serve", files.router, "--pool", files.pool, "--config", config, "--check")
     lines = done.err.splitlines()
     assert len(lines) == 4
     assert any(line.endswith("; did you mean cheapest?") for line in lines)
 
 
-def test_what_was_hardly_meant_is_a_warning(made: Made, tmp_path: Path) -> None:
-    there = read_pool(made.pool)
+def test_what_was_hardly_meant_is_a_warning(files: GatewayFiles, tmp_path: Path) -> None:
+    there = read_pool(files.pool)
     first, second, _ = there
     named = replace(first, name="target_0")
     other = replace(first, name="helper", input_price=None, output_price=None)
     pool, config = tmp_path / "pool.yaml", tmp_path / "gateway.yaml"
     write_pool(Pool((named, second, other), there.prices_date, there.providers), pool)
     config.write_text("routing: {names: {cheap: 0.1, helper: 0.2}}\n")
-    done = run("serve", made.router, "--pool", pool, "--config", config, "--check")
+    done = run("serve", files.router, "--pool", pool, "--config", config, "--check")
     assert done.err.splitlines() == [
         f"warning: {told}"
         for told in (
@@ -126,8 +130,8 @@ def test_what_was_hardly_meant_is_a_warning(made: Made, tmp_path: Path) -> None:
     ]
 
 
-def test_without_a_router_a_default_is_all_that_is_needed(made: Made) -> None:
-    line = ["serve", "--pool", made.pool, "--config", made.config, "--check"]
+def test_without_a_router_a_default_is_all_that_is_needed(files: GatewayFiles) -> None:
+    line = ["serve", "--pool", files.pool, "--config", files.config, "--check"]
     done = run(*line, "--default", "target-1")
     assert (done.code, done.out) == (
         0,
@@ -135,5 +139,5 @@ def test_without_a_router_a_default_is_all_that_is_needed(made: Made) -> None:
     )
     assert json.loads(run(*line, "--default", "target-1", "--json").out)["router"] is None
     assert "name it with --default" in run(*line).err
-    both = run("serve", made.router, *line[1:], "--default", "target-1")
+    both = run("serve", files.router, *line[1:], "--default", "target-1")
     assert (both.code, "without a router" in both.err) == (2, True)

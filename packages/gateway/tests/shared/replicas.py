@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from packages.gateway.tests.server_process import Process, gateway_process
-from packages.gateway.tests.world import Served, World, served
+from packages.gateway.tests.server_process import GatewayProcess, gateway_process
+from packages.gateway.tests.world import LocalGateway, World, serve_world
 
 
 class Line:
@@ -75,23 +75,23 @@ def through(url: str, line: Line) -> str:
     return url.replace(f":{parts.port}/", f":{line.port}/")
 
 
-def replica_of(made: World, folder: Path, shared: Mapping[str, Any] | None) -> World:
+def replica_of(world: World, folder: Path, shared: Mapping[str, Any] | None) -> World:
     """The files of another gateway before the same targets, with receipts of its own."""
     folder.mkdir(parents=True)
-    settings = yaml.safe_load(made.made.config.read_text())
-    files = replace(made.made, folder=folder, config=folder / "gateway.yaml")
+    settings = yaml.safe_load(world.files.config.read_text())
+    files = replace(world.files, folder=folder, config=folder / "gateway.yaml")
     files.configure(settings if shared is None else {**settings, "shared": dict(shared)})
-    return replace(made, made=files)
+    return replace(world, files=files)
 
 
 @contextmanager
 def replicas(
-    made: World, folder: Path, shared: Sequence[Mapping[str, Any] | None]
-) -> Iterator[list[Served]]:
+    world: World, folder: Path, shared: Sequence[Mapping[str, Any] | None]
+) -> Iterator[list[LocalGateway]]:
     """A gateway in a thread for each of these shared states."""
     with ExitStack() as stack:
-        worlds = [replica_of(made, folder / f"{n}", each) for n, each in enumerate(shared)]
-        yield [stack.enter_context(served(each)) for each in worlds]
+        worlds = [replica_of(world, folder / f"{n}", each) for n, each in enumerate(shared)]
+        yield [stack.enter_context(serve_world(each)) for each in worlds]
 
 
 @dataclass
@@ -99,17 +99,17 @@ class Three:
     """Three replicas: two in threads, the second at a line that can be cut, and a process.
 
     Attributes:
-        made: The targets.
+        world: The targets.
         here, far: The replicas in threads.
         line: The line of the second one to the database.
         other: The process.
     """
 
-    made: World
-    here: Served
-    far: Served
+    world: World
+    here: LocalGateway
+    far: LocalGateway
     line: Line
-    other: Process
+    other: GatewayProcess
 
     @property
     def urls(self) -> tuple[str, str, str]:
@@ -117,14 +117,14 @@ class Three:
 
 
 @contextmanager
-def three(made: World, folder: Path, url: str, **shared: Any) -> Iterator[Three]:
+def three(world: World, folder: Path, url: str, **shared: Any) -> Iterator[Three]:
     """Three replicas that share a database."""
     with closing(Line("127.0.0.1", urlsplit(url).port or 0)) as line:
         urls = [{"url": url, **shared}, {"url": through(url, line), **shared}]
-        process = replica_of(made, folder / "process", {"url": url, **shared})
-        options = () if made.keys is None else ("--keys", str(made.keys))
+        process = replica_of(world, folder / "process", {"url": url, **shared})
+        options = () if world.keys is None else ("--keys", str(world.keys))
         with (
-            replicas(made, folder, urls) as (here, far),
-            gateway_process(process.made, *options) as other,
+            replicas(world, folder, urls) as (here, far),
+            gateway_process(process.files, *options) as other,
         ):
-            yield Three(made, here, far, line, other)
+            yield Three(world, here, far, line, other)

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 
 from packages.gateway.tests.receipts.postgres_server import PostgresServer
-from packages.gateway.tests.scripted_target import ANSWER, ERROR, USAGE, whole
+from packages.gateway.tests.scripted_target import ANSWER, ERROR, USAGE, json_reply
 from packages.gateway.tests.shared.replicas import Three, three
 from packages.gateway.tests.world import (
     CHATS,
     CHEAP,
-    DEAR,
+    EXPENSIVE,
     MIDDLE,
     PRICES,
     Reply,
     ask,
     chat,
+    make_world,
     user,
-    world,
 )
 from prefill_router_gateway.guard.key_file import digest
 
@@ -56,15 +56,15 @@ def replicas(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer)
         "failures": {"breaker_failures": 1, "breaker_seconds": 600, "retries": 0},
     }
     with (
-        world(folder, rows, settings=settings, keys=KEYS) as made,
-        three(made, folder, postgres.url, lease=LEASE, wait_seconds=60) as found,
+        make_world(folder, rows, settings=settings, keys=KEYS) as world,
+        three(world, folder, postgres.url, lease=LEASE, wait_seconds=60) as found,
     ):
         yield found
 
 
 @pytest.fixture(autouse=True)
 def as_new(replicas: Three) -> None:
-    replicas.made.forget()
+    replicas.world.forget()
 
 
 def asked(url: str, key: str, body: Any, path: str = CHATS, **headers: str) -> Reply:
@@ -91,11 +91,11 @@ def test_exactly_the_requests_per_minute_are_allowed(replicas: Three) -> None:
 
 def test_concurrent_requests_are_counted_over_all_replicas(replicas: Three) -> None:
     go_on = threading.Event()
-    target = replicas.made[MIDDLE].then(*[[b"", go_on, *whole(ANSWER)]] * 2)
+    target = replicas.world[MIDDLE].then(*[[b"", go_on, *json_reply(ANSWER)]] * 2)
     with ThreadPoolExecutor(2) as pool:
         held = [pool.submit(asked, url, "con", chat(MIDDLE)) for url in replicas.urls[1:]]
         for _ in held:
-            target.asked.acquire()
+            target.request_arrived.acquire()
         for url in replicas.urls:
             reply = asked(url, "con", chat(MIDDLE))
             assert (reply.status, reply.error["code"]) == (429, "concurrency_limit_exceeded")
@@ -107,17 +107,17 @@ def test_concurrent_requests_are_counted_over_all_replicas(replicas: Three) -> N
 
 def test_a_tool_loop_goes_on_at_the_target_that_called(replicas: Three) -> None:
     choices = [{"index": 0, "message": CALLING, "finish_reason": "tool_calls"}]
-    replicas.made[DEAR].then(whole({**ANSWER, "choices": choices}))
+    replicas.world[EXPENSIVE].then(json_reply({**ANSWER, "choices": choices}))
     tools = {"tools": [{"type": "function", "function": {"name": "f"}}]}
     first = [user("what does f say?")]
     begun = asked(replicas.here.url, "dan", chat(**tools) | {"messages": first}, **lam(1))
-    assert (begun.status, begun.own("target")) == (200, DEAR)
+    assert (begun.status, begun.own_header("target")) == (200, EXPENSIVE)
     result = {"role": "tool", "tool_call_id": "call_1", "content": "42"}
     rest = chat(**tools) | {"messages": [*first, CALLING, result]}
     for url in replicas.urls:
         reply = asked(url, "dan", rest, **lam(0))
-        assert (reply.own("target"), reply.own("reason")) == (DEAR, "tool_loop")
-    assert asked(replicas.far.url, "con", rest, **lam(0)).own("reason") == "policy"
+        assert (reply.own_header("target"), reply.own_header("reason")) == (EXPENSIVE, "tool_loop")
+    assert asked(replicas.far.url, "con", rest, **lam(0)).own_header("reason") == "policy"
 
 
 def lam(value: float) -> dict[str, str]:
@@ -126,16 +126,16 @@ def lam(value: float) -> dict[str, str]:
 
 def test_a_stored_response_is_found_by_its_key_at_every_replica(replicas: Three) -> None:
     response = {"id": "resp_1", "object": "response", "status": "completed", "output": []}
-    replicas.made[CHEAP].then(whole(response))
+    replicas.world[CHEAP].then(json_reply(response))
     path, body = "/v1/responses", {"model": CHEAP, "input": "hi"}
     assert asked(replicas.far.url, "dan", body, path).status == 200
     for url in replicas.urls:
-        replicas.made.forget()
+        replicas.world.forget()
         found = asked(url, "dan", None, "/v1/responses/resp_1")
-        assert (found.status, replicas.made.asked()) == (200, [CHEAP])
+        assert (found.status, replicas.world.requested_targets()) == (200, [CHEAP])
         assert asked(url, "bob", None, "/v1/responses/resp_1").status == 404
         further = {"model": "auto", "input": "on", "previous_response_id": "resp_1"}
-        assert asked(url, "dan", further, path).own("reason") == "stored"
+        assert asked(url, "dan", further, path).own_header("reason") == "stored"
         assert asked(url, "bob", further, path).status == 400
 
 
@@ -143,18 +143,18 @@ def test_the_lam_of_the_page_reaches_every_replica(replicas: Three) -> None:
     set_at = asked(replicas.here.url, "boss", {"lam": 0.125}, "/page/api/lam")
     assert set_at.status == 200
     for url in replicas.urls:
-        until(lambda url=url: asked(url, "dan", chat()).own("lam") == "0.125")
+        until(lambda url=url: asked(url, "dan", chat()).own_header("lam") == "0.125")
 
 
 def test_a_target_that_failed_at_one_replica_is_left_alone_by_all(replicas: Three) -> None:
-    replicas.made[MIDDLE].then(whole(ERROR, status=500))
+    replicas.world[MIDDLE].then(json_reply(ERROR, status=500))
     asked(replicas.far.url, "dan", chat(MIDDLE))
 
     def states() -> list[str]:
         return [breaker(url, MIDDLE) for url in replicas.urls]
 
     until(lambda: states() == ["open"] * 3)
-    replicas.far.gateway_soon(lambda: replicas.far.gateway.breakers.record_success(MIDDLE))
+    replicas.far.call_in_gateway(lambda: replicas.far.gateway.breakers.record_success(MIDDLE))
     until(lambda: states() == ["closed"] * 3)
 
 

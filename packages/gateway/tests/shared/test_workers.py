@@ -10,7 +10,12 @@ import pytest
 import yaml
 
 from packages.gateway.tests.receipts.postgres_server import PostgresServer
-from packages.gateway.tests.server_process import QUIET, TARGETS, gateway_process, make_gateway
+from packages.gateway.tests.server_process import (
+    QUIET,
+    TARGETS,
+    gateway_process,
+    write_gateway_files,
+)
 from prefill_router_gateway.guard import digest
 from prefill_router_minipool.server import ScriptedModel, serve
 
@@ -27,9 +32,9 @@ def test_two_workers_allow_exactly_the_requests_per_minute_of_a_key(
     models = [ScriptedModel(name, {}, otherwise="Yes.") for name in TARGETS]
     with serve(models) as targets:
         settings = {**QUIET, "shared": {"url": postgres.url, "wait_seconds": 60}}
-        made = make_gateway(tmp_path, targets.base_url, settings=settings)
+        files = write_gateway_files(tmp_path, targets.base_url, settings=settings)
         options = ("--workers", "2", "--keys", str(tmp_path / "keys.yaml"))
-        with gateway_process(made, *options) as running:
+        with gateway_process(files, *options) as running:
 
             def ask(number: int) -> int:
                 body = {"model": "auto", "messages": [{"role": "user", "content": f"{number}?"}]}

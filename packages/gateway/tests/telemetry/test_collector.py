@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from packages.gateway.tests.scripted_target import ANSWER, GOOD, chunked, whole
-from packages.gateway.tests.world import CHEAP, PRICES, ask, chat, served, world
+from packages.gateway.tests.scripted_target import ANSWER, GOOD, chunked_reply, json_reply
+from packages.gateway.tests.world import CHEAP, PRICES, ask, chat, make_world, serve_world
 from prefill_router_gateway.settings import LogSettings
 from prefill_router_gateway.telemetry import Traces, logging_to
 
@@ -85,20 +85,20 @@ def test_a_collector_gets_the_spans_of_requests_and_none_of_their_words(tmp_path
     dialects = dict.fromkeys(PRICES, "openai")
     with (
         Collector(200) as collector,
-        world(tmp_path, settings={"traces": collector.url}, dialects=dialects) as made,
+        make_world(tmp_path, settings={"traces": collector.url}, dialects=dialects) as world,
     ):
-        down = whole({"error": {"message": PROMPT}}, status=500)
-        made[CHEAP].then(down, whole(ANSWER), chunked(GOOD))
+        down = json_reply({"error": {"message": PROMPT}}, status=500)
+        world[CHEAP].then(down, json_reply(ANSWER), chunked_reply(GOOD))
         headers = {
             "traceparent": f"00-{TRACE}-{PARENT}-01",
             "authorization": f"Bearer {CLIENTS_KEY}",
         }
-        with served(made) as gateway:
+        with serve_world(world) as gateway:
             reply = ask(gateway.url, body=chat(CHEAP, PROMPT), headers=headers)
             ask(gateway.url, body=chat(CHEAP, PROMPT, stream=True))
             refused = ask(gateway.url, body=chat("no-such-model", PROMPT))
-        asked = [got.headers["traceparent"] for got in made[CHEAP].requests]
-        assert made[CHEAP].requests[0].headers["authorization"] == "Bearer sk-lab"
+        asked = [got.headers["traceparent"] for got in world[CHEAP].requests]
+        assert world[CHEAP].requests[0].headers["authorization"] == "Bearer sk-lab"
     assert (reply.status, refused.status) == (200, 404)
     assert {(path, kind) for path, kind, _ in collector.got} == {
         ("/v1/traces", "application/x-protobuf")
@@ -116,7 +116,7 @@ def test_a_collector_gets_the_spans_of_requests_and_none_of_their_words(tmp_path
     ends = [attributes(s)["prefill_router.attempt.end"] for s in below if s.name == "attempt"]
     assert ends == ["server_error", "answered"]
     told = attributes(route)
-    assert told["prefill_router.decision"] == reply.own("decision-id")
+    assert told["prefill_router.decision"] == reply.own_header("decision-id")
     assert told["gen_ai.response.model"] == CHEAP
     assert told["http.response.status_code"] == 200
 
