@@ -32,19 +32,19 @@ USAGE = {
 
 def completion(content: str | None = "42", *, finish: str = "stop", **message: Any) -> Any:
     """A chat completion."""
-    told = {"role": "assistant", "content": content, **message}
+    turn = {"role": "assistant", "content": content, **message}
     return {
         "id": "chatcmpl-1",
         "object": "chat.completion",
         "created": 1_790_000_000,
         "model": "their-own-name",
-        "choices": [{"index": 0, "message": told, "finish_reason": finish, "logprobs": None}],
+        "choices": [{"index": 0, "message": turn, "finish_reason": finish, "logprobs": None}],
         "usage": USAGE,
         "a_field_of_tomorrow": {"é": [1, 2]},
     }
 
 
-def called(name: str = "call_1") -> Any:
+def tool_completion(name: str = "call_1") -> Any:
     """A chat completion that calls the tool."""
     function = {"name": "weather", "arguments": ARGUMENTS}
     calls = [{"id": name, "type": "function", "function": function}]
@@ -52,14 +52,14 @@ def called(name: str = "call_1") -> Any:
 
 
 def chunk(**choice: Any) -> bytes:
-    """An event of a chat, as servers write it: not as this package would."""
-    held = {"index": 0, "delta": {}, "finish_reason": None, **choice}
+    """An event of a chat, as servers write it; this package would write it otherwise."""
+    fields = {"index": 0, "delta": {}, "finish_reason": None, **choice}
     value = {
         "id": "chatcmpl-2",
         "object": "chat.completion.chunk",
         "created": 1,
         "model": "their-own-name",
-        "choices": [held],
+        "choices": [fields],
     }
     return b"data: " + json.dumps(value, ensure_ascii=False, indent=None).encode() + b"\n\n"
 
@@ -74,7 +74,7 @@ COUNTS = event(
         "usage": USAGE,
     }
 )
-SAID = (
+CHAT_EVENTS = (
     b": a comment, as some proxies send\n\n",
     chunk(delta={"role": "assistant", "content": ""}),
     chunk(delta={"reasoning_content": "Zwei mal … "}),
@@ -89,13 +89,13 @@ def _part(**call: Any) -> bytes:
     return chunk(delta={"tool_calls": [{"index": 0, **call}]})
 
 
-CALLING = (
+TOOL_CALL_EVENTS = (
     _part(id="call_7", type="function", function={"name": "weather", "arguments": ""}),
     _part(function={"arguments": ARGUMENTS[:9]}),
     _part(function={"arguments": ARGUMENTS[9:]}),
     chunk(finish_reason="tool_calls"),
 )
-"""The same of a call of the tool."""
+"""A stream's events that call the tool, up to its token counts."""
 
 
 def response(name: str, text: str = "42", **more: Any) -> Any:
@@ -134,8 +134,8 @@ def _named(value: dict[str, Any]) -> bytes:
 
 
 def response_events(name: str) -> list[bytes]:
-    """The same as a stream."""
-    begun = response(name, status="in_progress", output=[], usage=None)
+    """The events of a response's stream."""
+    first_state = response(name, status="in_progress", output=[], usage=None)
     (item,) = response(name)["output"]
     (part,) = item["content"]
     place = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
@@ -145,7 +145,7 @@ def response_events(name: str) -> list[bytes]:
     ]
     opening = {**item, "status": "in_progress", "content": []}
     values = [
-        {"type": "response.created", "response": begun},
+        {"type": "response.created", "response": first_state},
         {"type": "response.output_item.added", "output_index": 0, "item": opening},
         {"type": "response.content_part.added", "part": {**part, "text": ""}, **place},
         *pieces,
@@ -199,19 +199,19 @@ MESSAGE_EVENTS = [
 ]
 
 
-def calls(*deltas: Any, finish: str | None = "tool_calls") -> list[bytes]:
-    """A stream that calls tools."""
-    said = [chunk(delta={"tool_calls": [delta]}) for delta in deltas]
-    return [chunk(delta={"role": "assistant"}), *said, chunk(finish_reason=finish), COUNTS, DONE]
+def tool_call_events(*deltas: Any, finish: str | None = "tool_calls") -> list[bytes]:
+    """The events of a stream that calls tools."""
+    events = [chunk(delta={"tool_calls": [delta]}) for delta in deltas]
+    return [chunk(delta={"role": "assistant"}), *events, chunk(finish_reason=finish), COUNTS, DONE]
 
 
-def begun(name: str, arguments: str = "", index: int | None = 0, tool: str = "weather") -> Any:
+def call_start(name: str, arguments: str = "", index: int | None = 0, tool: str = "weather") -> Any:
     place = {} if index is None else {"index": index}
     function = {"name": tool, "arguments": arguments}
     return {**place, "id": name, "type": "function", "function": function}
 
 
-def more(arguments: str, index: int | None = 0) -> Any:
+def call_piece(arguments: str, index: int | None = 0) -> Any:
     place = {} if index is None else {"index": index}
     return {**place, "function": {"arguments": arguments}}
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from packages.gateway.tests.api.bodies import called, completion
-from packages.gateway.tests.api.test_sampling import kept
+from packages.gateway.tests.api.bodies import completion, tool_completion
+from packages.gateway.tests.api.test_sampling import stored_sample
 from packages.gateway.tests.scripted_target import json_reply
 from packages.gateway.tests.world import (
     CHEAP,
@@ -74,7 +74,7 @@ def _answers(world: World) -> None:
         world[name].then(*[json_reply(completion("done"))] * 60)
 
 
-def answers(world: World, *scripts: Any) -> None:
+def queue_scripts(world: World, *scripts: Any) -> None:
     for name in PRICES:
         world[name].next.extendleft(reversed(scripts))
 
@@ -89,7 +89,7 @@ def send(gateway: LocalGateway, session: str, turns: list[Any], **headers: str) 
 
 def run_turn(gateway: LocalGateway, world: World, session: str, text: str) -> list[Reply]:
     """A turn of two requests: one that is answered by a call of a tool, and its result."""
-    answers(world, json_reply(called()))
+    queue_scripts(world, json_reply(tool_completion()))
     first = send(gateway, session, [user(text)])
     call = {"type": "tool_use", "id": "t", "name": "Bash", "input": {}}
     result = {"type": "tool_result", "tool_use_id": "t", "content": "12 passed"}
@@ -101,50 +101,50 @@ def score(gateway: LocalGateway, key: str = "ann", **body: Any) -> Reply:
     return gateway.ask("/v1/feedback", body, authorization=f"Bearer pr-{key}")
 
 
-def learned(gateway: LocalGateway, **given: Any) -> DatasetExport:
+def export_dataset(gateway: LocalGateway, **options: Any) -> DatasetExport:
     url = gateway.gateway.receipts_url
-    return export(scored_receipts(url), turns=turns_by_request(url), **given)
+    return export(scored_receipts(url), turns=turns_by_request(url), **options)
 
 
-def labels_of(found: DatasetExport, prompt: str) -> dict[str, float]:
-    made = found.dataset
-    (row,) = [i for i, query in enumerate(made.queries) if query.prompt == prompt]
-    values = zip(made.pool.names, made.correct[row].tolist(), strict=True)
+def labels_of(exported: DatasetExport, prompt: str) -> dict[str, float]:
+    dataset = exported.dataset
+    (row,) = [i for i, query in enumerate(dataset.queries) if query.prompt == prompt]
+    values = zip(dataset.pool.names, dataset.correct[row].tolist(), strict=True)
     return {name: value for name, value in values if not np.isnan(value)}
 
 
 def test_a_commit_is_credited_to_each_turn_of_its_conversation(
     world: World, gateway: LocalGateway
 ) -> None:
-    one, _ = run_turn(gateway, world, "c1", f"{ASK} First.")
-    two, _ = run_turn(gateway, world, "c1", f"{ASK} Second.")
+    first, _ = run_turn(gateway, world, "c1", f"{ASK} First.")
+    second, _ = run_turn(gateway, world, "c1", f"{ASK} Second.")
     title = {"system": "You are coming up with a succinct title for a coding session."}
     body = {"model": "auto", "max_tokens": 9, "messages": [user(ASK)], **title}
     aside = ask(gateway.url, "/v1/messages", body, {**CLAUDE, "x-claude-code-session-id": "c1"})
     assert aside.status == 200
     reply = score(gateway, conversation="c1", score=1, source="commit")
     assert reply.status == 200
-    ids = [one.own_header("decision-id"), two.own_header("decision-id")]
+    ids = [first.own_header("decision-id"), second.own_header("decision-id")]
     assert reply.json == {"turns": ids, "kept": True}
-    found = learned(gateway)
-    for answer, text in ((one, "First."), (two, "Second.")):
-        assert labels_of(found, f"{ASK} {text}") == {answer.own_header("target"): 1}
-    assert ASK not in [query.prompt for query in found.dataset.queries]
+    exported = export_dataset(gateway)
+    for answer, text in ((first, "First."), (second, "Second.")):
+        assert labels_of(exported, f"{ASK} {text}") == {answer.own_header("target"): 1}
+    assert ASK not in [query.prompt for query in exported.dataset.queries]
     conversations = {
-        query.conversation for query in found.dataset.queries if ASK in str(query.prompt)
+        query.conversation for query in exported.dataset.queries if ASK in str(query.prompt)
     }
     assert len(conversations) == 1
 
 
 def test_a_thumb_is_of_one_turn(world: World, gateway: LocalGateway) -> None:
-    one, step = run_turn(gateway, world, "c2", f"{ASK} Third.")
-    two, _ = run_turn(gateway, world, "c2", f"{ASK} Fourth.")
+    first, step = run_turn(gateway, world, "c2", f"{ASK} Third.")
+    second, _ = run_turn(gateway, world, "c2", f"{ASK} Fourth.")
     last = score(gateway, conversation="c2", turn="last", score=0)
-    assert last.json["turns"] == [two.own_header("decision-id")]
+    assert last.json["turns"] == [second.own_header("decision-id")]
     assert score(gateway, id=step.own_header("decision-id"), score=1).json["kept"]
-    found = learned(gateway)
-    assert labels_of(found, f"{ASK} Third.") == {one.own_header("target"): 1}
-    assert labels_of(found, f"{ASK} Fourth.") == {two.own_header("target"): 0}
+    exported = export_dataset(gateway)
+    assert labels_of(exported, f"{ASK} Third.") == {first.own_header("target"): 1}
+    assert labels_of(exported, f"{ASK} Fourth.") == {second.own_header("target"): 0}
 
 
 def test_a_request_that_names_its_target_belongs_to_its_turn_and_moves_nothing(
@@ -187,7 +187,7 @@ def test_a_header_names_a_conversation_of_any_client(gateway: LocalGateway) -> N
     for text in ("What is a monad?", "And a functor?"):
         assert ask(gateway.url, body=chat(text=text), headers=headers).status == 200
     assert len(score(gateway, conversation="h1", score=1).json["turns"]) == 2
-    rows = {query.prompt: query.conversation for query in learned(gateway).dataset.queries}
+    rows = {query.prompt: query.conversation for query in export_dataset(gateway).dataset.queries}
     assert rows["What is a monad?"] not in ("", None)
     assert len({c for prompt, c in rows.items() if "monad" in prompt or "functor" in prompt}) == 1
 
@@ -195,12 +195,12 @@ def test_a_header_names_a_conversation_of_any_client(gateway: LocalGateway) -> N
 def test_a_turn_is_kept_by_its_ask_and_its_last_answer(world: World, gateway: LocalGateway) -> None:
     reminder = "<system-reminder>\nKeep functions short.\n</system-reminder>"
     first, last = run_turn(gateway, world, "c4", f"{reminder}\n{ASK} Sixth.")
-    assert kept(gateway, first) is None
-    found = kept(gateway, last)
-    assert found is not None
-    assert found.is_turn
-    assert (found.prompt, found.answer) == (f"{ASK} Sixth.", "done")
-    assert found.body == {"messages": [user(f"{ASK} Sixth.")]}
+    assert stored_sample(gateway, first) is None
+    sample = stored_sample(gateway, last)
+    assert sample is not None
+    assert sample.is_turn
+    assert (sample.prompt, sample.answer) == (f"{ASK} Sixth.", "done")
+    assert sample.body == {"messages": [user(f"{ASK} Sixth.")]}
 
 
 @pytest.mark.skipif(not SAMPLES, reason=f"the samples are not at {FOLDER}")
@@ -230,7 +230,7 @@ def test_what_is_learned_is_what_the_forecaster_encoded(
         if reply is not None and len(encoded) > before:
             name = str(reply.own_header("decision-id"))
             assert score(gateway, id=name, score=1).status == 200
-            kept(gateway, reply)
+            stored_sample(gateway, reply)
             prompts[name] = plain_prompt(encoded[-1])
     assert len(prompts) > 20
     assert "How is a lock that two threads share freed?" in prompts.values()
@@ -240,14 +240,16 @@ def test_what_is_learned_is_what_the_forecaster_encoded(
     for pair in credited:  # by feedback, each by itself
         (query,) = export([pair]).dataset.queries
         assert plain_prompt(query.prompt) == prompts[pair[0].choice.id]
-    samples = {name: one for name, one in labelled_samples(url).items() if name in prompts}
+    samples = {name: sample for name, sample in labelled_samples(url).items() if name in prompts}
     assert len(samples) > 15
     with closing(open_learning(url)) as store:
-        write_learning(store, [row for name in samples for row in drawn(name)])
-    known = {name: one for name, one in labelled_samples(url).items() if name in samples}
-    made = export(credited, samples=known).dataset
-    assert set(samples) <= set(made.query_ids)
-    for query in made.queries:
+        write_learning(store, [row for name in samples for row in label_rows(name)])
+    samples_with_labels = {
+        name: sample for name, sample in labelled_samples(url).items() if name in samples
+    }
+    dataset = export(credited, samples=samples_with_labels).dataset
+    assert set(samples) <= set(dataset.query_ids)
+    for query in dataset.queries:
         if query.id in samples:
             assert plain_prompt(query.prompt) == prompts[query.id]
 
@@ -265,7 +267,7 @@ def kind_of(receipt: Any) -> str | None:
     return receipt.details.get("agent", {}).get("kind")
 
 
-def drawn(name: str) -> tuple[SideQuestions, AnswerLabel]:
+def label_rows(name: str) -> tuple[SideQuestions, AnswerLabel]:
     chances = dict.fromkeys(PRICES, 1.0)
     label = AnswerLabel(id=name, target=CHEAP, source="judge:j", at=1.0, score=1, error=0.1)
     return SideQuestions(id=name, at=1.0, propensity=chances, drawn=[*chances]), label
@@ -275,18 +277,20 @@ def test_a_plain_client_with_tools_has_turns_too(world: World, gateway: LocalGat
     tool = {"type": "function", "function": {"name": "weather", "parameters": {}}}
     headers = {"authorization": "Bearer pr-ann", "x-session-id": "h2"}
     turns = [user("Is it warm in Zürich?")]
-    answers(world, json_reply(called("call_h2")))
-    asked = {"model": "auto", "messages": turns, "tools": [tool]}
-    first = ask(gateway.url, body=asked, headers=headers)
+    queue_scripts(world, json_reply(tool_completion("call_h2")))
+    body = {"model": "auto", "messages": turns, "tools": [tool]}
+    first = ask(gateway.url, body=body, headers=headers)
     call = {"id": "call_h2", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
     result = {"role": "tool", "tool_call_id": "call_h2", "content": "12 degrees"}
     turns += [{"role": "assistant", "content": None, "tool_calls": [call]}, result]
-    last = ask(gateway.url, body={**asked, "messages": turns}, headers=headers)
+    last = ask(gateway.url, body={**body, "messages": turns}, headers=headers)
     assert (first.status, last.status) == (200, 200)
-    found = kept(gateway, last)
-    assert found is not None
-    assert (found.is_turn, found.prompt) == (True, "Is it warm in Zürich?")
+    sample = stored_sample(gateway, last)
+    assert sample is not None
+    assert (sample.is_turn, sample.prompt) == (True, "Is it warm in Zürich?")
     assert score(gateway, conversation="h2", score=1).json["turns"] == [
         first.own_header("decision-id")
     ]
-    assert labels_of(learned(gateway), "Is it warm in Zürich?") == {first.own_header("target"): 1}
+    assert labels_of(export_dataset(gateway), "Is it warm in Zürich?") == {
+        first.own_header("target"): 1
+    }

@@ -1,4 +1,4 @@
-"""A gateway in front of coding agents: what it decides by, and which requests it keeps together."""
+"""A gateway in front of coding agents: what decides, and which requests belong together."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -91,7 +91,7 @@ def test_what_agents_send_is_scored_by_its_ask_and_kept_by_its_conversation(
             assert receipt.choice.session is None
         if "conversation" in expected:
             sessions.setdefault(expected["conversation"], set()).add(receipt.choice.session)
-    assert all(len(found) == 1 and None not in found for found in sessions.values())
+    assert all(len(names) == 1 and None not in names for names in sessions.values())
     assert len(set.union(*sessions.values())) == len(sessions)
 
 
@@ -186,9 +186,9 @@ def test_a_task_whose_tools_fail_goes_to_a_stronger_target_once(gateway: LocalGa
     assert first.choice.target == CHEAP
     assert escalated.choice.correctness[stronger] > escalated.choice.correctness[CHEAP]
     assert {receipt.choice.target for receipt in after} == {stronger}
-    found = escalated.choice.escalation
-    assert found is not None
-    assert (found.target, found.cause, found.count) == (stronger, "failing_steps", 3)
+    escalation = escalated.choice.escalation
+    assert escalation is not None
+    assert (escalation.target, escalation.cause, escalation.count) == (stronger, "failing_steps", 3)
     words = f"3 results of tools failed in a row: the task goes to {stronger}"
     assert words in explain(escalated).sentences()
 
@@ -197,11 +197,15 @@ def test_a_target_that_cannot_read_anothers_state_passes_the_request_on(
     world: World, gateway: LocalGateway
 ) -> None:
     thought = {"type": "thinking", "thinking": "", "signature": "c2ln"}
-    said = {"type": "text", "text": "It is the tax rule."}
-    turns = [user(ASK), {"role": "assistant", "content": [thought, said]}, user("And on Sundays?")]
+    answer = {"type": "text", "text": "It is the tax rule."}
+    turns = [
+        user(ASK),
+        {"role": "assistant", "content": [thought, answer]},
+        user("And on Sundays?"),
+    ]
     body = {"model": "auto", "max_tokens": 9, "messages": turns}
-    told = {"message": "messages.1.content.0: Invalid `signature` in `thinking` block"}
-    refusal = json_reply({"type": "error", "error": told}, status=400)
+    error = {"message": "messages.1.content.0: Invalid `signature` in `thinking` block"}
+    refusal = json_reply({"type": "error", "error": error}, status=400)
     first = send(gateway, "/v1/messages", body, {**CLAUDE, "x-claude-code-session-id": "s7"})
     world[first.choice.target].forget()
     world[first.choice.target].then(refusal)

@@ -9,16 +9,16 @@ import anthropic
 import pytest
 
 from packages.gateway.tests.api.bodies import (
+    CHAT_EVENTS,
     CLAUDE_CODE,
     COUNTS,
-    SAID,
-    begun,
-    called,
-    calls,
+    call_piece,
+    call_start,
     chunk,
     completion,
     message,
-    more,
+    tool_call_events,
+    tool_completion,
 )
 from packages.gateway.tests.scripted_target import DONE, ERROR, chunked_reply, event, json_reply
 from packages.gateway.tests.sdk_clients import RequestRecorder, anthropic_client
@@ -69,7 +69,7 @@ def claude(gateway: LocalGateway, recorder: RequestRecorder) -> Iterator[anthrop
 
 
 def test_a_request_of_claude_code(world: World, gateway: LocalGateway) -> None:
-    world[CHEAP].then(chunked_reply([*SAID, COUNTS, DONE]))
+    world[CHEAP].then(chunked_reply([*CHAT_EVENTS, COUNTS, DONE]))
     reply = gateway.ask("/v1/messages?beta=true", CLAUDE_CODE, lam="0")
     assert (reply.status, reply.own_header("target"), reply.own_header("translated")) == (
         200,
@@ -155,18 +155,18 @@ def test_a_whole_answer(world: World, gateway: LocalGateway, claude: anthropic.A
 def test_a_tool_is_called_and_its_result_goes_back(
     world: World, gateway: LocalGateway, claude: anthropic.Anthropic
 ) -> None:
-    world[CHEAP].then(json_reply(called()), json_reply(completion()))
+    world[CHEAP].then(json_reply(tool_completion()), json_reply(completion()))
     answer = claude.messages.create(model="auto", max_tokens=9, messages=SAY, tools=[TOOL])
     (block,) = answer.content
     assert (answer.stop_reason, block.type) == ("tool_use", "tool_use")
     assert block.type == "tool_use"
     assert (block.id, block.name, block.input) == ("call_1", "weather", {"place": "Zürich"})
     result: Any = {"type": "tool_result", "tool_use_id": "call_1", "content": "sunny"}
-    said: Any = {"role": "assistant", "content": [block.model_dump(exclude_none=True)]}
+    turn: Any = {"role": "assistant", "content": [block.model_dump(exclude_none=True)]}
     claude.messages.create(
         model="auto",
         max_tokens=9,
-        messages=[*SAY, said, user([result])],
+        messages=[*SAY, turn, user([result])],
         tools=[TOOL],
         extra_headers={HEADER + "lam": "1"},
     )
@@ -195,9 +195,11 @@ def test_stop_reasons(world: World, claude: anthropic.Anthropic, finish: str, st
 def test_a_call_that_the_limit_cut_off_ends_with_max_tokens(
     world: World, claude: anthropic.Anthropic
 ) -> None:
-    whole_and_cut = [begun("a", '{"place": "Bern"}'), begun("b", '{"place', 1)]
+    whole_and_cut = [call_start("a", '{"place": "Bern"}'), call_start("b", '{"place', 1)]
     answer = completion("Let me see.", finish="length", tool_calls=whole_and_cut)
-    world[CHEAP].then(json_reply(answer), chunked_reply(calls(*whole_and_cut, finish="length")))
+    world[CHEAP].then(
+        json_reply(answer), chunked_reply(tool_call_events(*whole_and_cut, finish="length"))
+    )
     first = claude.messages.create(model="auto", max_tokens=9, messages=SAY, tools=[TOOL])
     assert [block.type for block in first.content] == ["text", "tool_use"]
     assert first.content[1].model_dump()["input"] == {"place": "Bern"}
@@ -217,53 +219,60 @@ def test_a_refusal_is_text(world: World, claude: anthropic.Anthropic) -> None:
 def test_too_long_a_prompt_is_refused_in_the_words_that_clients_look_for(
     world: World, claude: anthropic.Anthropic
 ) -> None:
-    said = "This model's maximum context length is 8192 tokens"
-    error = {"message": said, "code": "context_length_exceeded"}
+    problem = "This model's maximum context length is 8192 tokens"
+    error = {"message": problem, "code": "context_length_exceeded"}
     for name in (CHEAP, MIDDLE):
         world[name].then(*[json_reply({"error": error}, status=400)] * 2)
     exclude = {HEADER + "exclude": EXPENSIVE}
-    with pytest.raises(anthropic.BadRequestError, match=f"prompt is too long: {said}"):
+    with pytest.raises(anthropic.BadRequestError, match=f"prompt is too long: {problem}"):
         claude.messages.create(model="auto", max_tokens=9, messages=SAY, extra_headers=exclude)
 
 
-TWO = [{"place": "Bern"}, {"place": "Zürich"}]
+PLACES = [{"place": "Bern"}, {"place": "Zürich"}]
 
 
 @pytest.mark.parametrize(
     "deltas",
     [
         [
-            begun("a"),
-            more('{"place"'),
-            more(': "Bern"}'),
-            begun("b", index=1),
-            more('{"place": "Zürich"}', 1),
+            call_start("a"),
+            call_piece('{"place"'),
+            call_piece(': "Bern"}'),
+            call_start("b", index=1),
+            call_piece('{"place": "Zürich"}', 1),
         ],
-        [begun("a", '{"place": "Bern"}'), begun("b", '{"place": "Zürich"}')],  # one index for all
         [
-            begun("a", '{"place": "Bern"}', None),
-            begun("b", "", None),
-            more('{"place": "Zürich"}', None),
+            call_start("a", '{"place": "Bern"}'),
+            call_start("b", '{"place": "Zürich"}'),
+        ],  # one index for all
+        [
+            call_start("a", '{"place": "Bern"}', None),
+            call_start("b", "", None),
+            call_piece('{"place": "Zürich"}', None),
         ],
-        [begun("a", '{"place"'), begun("a", ': "Bern"}'), begun("b", '{"place": "Zürich"}', 1)],
+        [
+            call_start("a", '{"place"'),
+            call_start("a", ': "Bern"}'),
+            call_start("b", '{"place": "Zürich"}', 1),
+        ],
     ],
 )
 def test_a_stream_of_tool_calls(
     world: World, claude: anthropic.Anthropic, deltas: list[Any]
 ) -> None:
-    world[CHEAP].then(chunked_reply([*SAID[:3], *calls(*deltas)]))
+    world[CHEAP].then(chunked_reply([*CHAT_EVENTS[:3], *tool_call_events(*deltas)]))
     with claude.messages.stream(model="auto", max_tokens=9, messages=SAY, tools=[TOOL]) as stream:
         answer = stream.get_final_message()
-    found = [block for block in answer.content if block.type == "tool_use"]
-    assert [block.input for block in found] == TWO
-    assert [block.id for block in found] == ["a", "b"]
+    blocks = [block for block in answer.content if block.type == "tool_use"]
+    assert [block.input for block in blocks] == PLACES
+    assert [block.id for block in blocks] == ["a", "b"]
     assert answer.stop_reason == "tool_use"
     assert answer.usage.output_tokens == 4
     assert (answer.usage.input_tokens, answer.usage.cache_read_input_tokens) == (7, 2)
 
 
 def test_a_tool_without_arguments(world: World, claude: anthropic.Anthropic) -> None:
-    world[CHEAP].then(chunked_reply(calls(begun("a"))))
+    world[CHEAP].then(chunked_reply(tool_call_events(call_start("a"))))
     with claude.messages.stream(model="auto", max_tokens=9, messages=SAY, tools=[TOOL]) as stream:
         (block,) = stream.get_final_message().content
     assert block.type == "tool_use"
@@ -273,17 +282,20 @@ def test_a_tool_without_arguments(world: World, claude: anthropic.Anthropic) -> 
 @pytest.mark.parametrize(
     ("deltas", "why"),
     [
-        ([begun("a", '{"place": ')], "aren't a JSON object"),
-        ([begun("a", "[1]")], "aren't a JSON object"),
-        ([begun("a", "{x}"), begun("b", "{}", 1)], "aren't a JSON object"),
-        ([begun("a", "{}"), begun("b", "{}", 1), more(" ", 0)], "several tool calls at once"),
-        ([begun("a", tool="")], "without a name"),
+        ([call_start("a", '{"place": ')], "aren't a JSON object"),
+        ([call_start("a", "[1]")], "aren't a JSON object"),
+        ([call_start("a", "{x}"), call_start("b", "{}", 1)], "aren't a JSON object"),
+        (
+            [call_start("a", "{}"), call_start("b", "{}", 1), call_piece(" ", 0)],
+            "several tool calls at once",
+        ),
+        ([call_start("a", tool="")], "without a name"),
     ],
 )
 def test_broken_calls_in_a_stream_end_it_with_an_error(
     world: World, gateway: LocalGateway, deltas: list[Any], why: str
 ) -> None:
-    world[CHEAP].then(chunked_reply(calls(*deltas)))
+    world[CHEAP].then(chunked_reply(tool_call_events(*deltas)))
     body = {"model": CHEAP, "max_tokens": 9, "messages": SAY, "tools": [TOOL], "stream": True}
     reply = gateway.ask("/v1/messages", body)
     last = reply.body.decode().strip().split("\n\n")[-1]
@@ -296,11 +308,12 @@ def test_broken_calls_in_a_stream_end_it_with_an_error(
 @pytest.mark.parametrize(
     "broken",
     [
-        called() | {"choices": [{"message": {"tool_calls": [begun("a", "{")]}}]},
-        called() | {"choices": [{"message": {"tool_calls": [begun("a", "{}", tool="")]}}]},
-        called() | {"choices": [{"message": {"tool_calls": [5]}}]},
-        called() | {"choices": []},
-        called() | {"choices": [{"message": "hi"}]},
+        tool_completion() | {"choices": [{"message": {"tool_calls": [call_start("a", "{")]}}]},
+        tool_completion()
+        | {"choices": [{"message": {"tool_calls": [call_start("a", "{}", tool="")]}}]},
+        tool_completion() | {"choices": [{"message": {"tool_calls": [5]}}]},
+        tool_completion() | {"choices": []},
+        tool_completion() | {"choices": [{"message": "hi"}]},
     ],
 )
 def test_answers_that_cannot_be_read_are_failures_of_the_target(
@@ -313,8 +326,8 @@ def test_answers_that_cannot_be_read_are_failures_of_the_target(
 
 
 def test_errors(world: World, gateway: LocalGateway, claude: anthropic.Anthropic) -> None:
-    told = {"message": "stop is no list", "type": "invalid_request_error", "param": None}
-    world[CHEAP].then(json_reply({"error": told}, status=400, headers="x-request-id: theirs\r\n"))
+    error = {"message": "stop is no list", "type": "invalid_request_error", "param": None}
+    world[CHEAP].then(json_reply({"error": error}, status=400, headers="x-request-id: theirs\r\n"))
     with pytest.raises(anthropic.BadRequestError, match="stop is no list") as caught:
         claude.messages.create(model="auto", max_tokens=9, messages=SAY)
     assert caught.value.body == {
@@ -326,13 +339,13 @@ def test_errors(world: World, gateway: LocalGateway, claude: anthropic.Anthropic
     with pytest.raises(anthropic.APIStatusError, match="no target answered"):
         claude.messages.create(model=CHEAP, max_tokens=9, messages=SAY)
     failing = {"error": {"message": "out of memory", "code": 500}}
-    world[CHEAP].then(chunked_reply([*SAID[:4], event(failing)]))
+    world[CHEAP].then(chunked_reply([*CHAT_EVENTS[:4], event(failing)]))
     with (
         pytest.raises(anthropic.APIStatusError, match="out of memory"),
         claude.messages.stream(model=CHEAP, max_tokens=9, messages=SAY) as stream,
     ):
         stream.until_done()
-    world[CHEAP].then(chunked_reply(SAID[:4], end=False))
+    world[CHEAP].then(chunked_reply(CHAT_EVENTS[:4], end=False))
     with (
         pytest.raises(anthropic.APIStatusError, match="the answer ends here, unfinished"),
         claude.messages.stream(model=CHEAP, max_tokens=9, messages=SAY) as stream,
@@ -345,19 +358,19 @@ def test_what_a_chat_cannot_say_goes_to_who_speaks_anthropics(
     world: World, claude: anthropic.Anthropic
 ) -> None:
     world[EXPENSIVE].then(json_reply(message()))
-    asked: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "model": "auto",
         "max_tokens": 4000,
         "messages": SAY,
         "extra_body": {"top_k": 5},
     }
-    raw = claude.messages.with_raw_response.create(**asked)
+    raw = claude.messages.with_raw_response.create(**fields)
     assert raw.headers[HEADER + "target"] == EXPENSIVE
     assert HEADER + "translated" not in raw.headers
     assert world[EXPENSIVE].request.json["top_k"] == 5
     only = {HEADER + "exclude": EXPENSIVE}
     with pytest.raises(anthropic.BadRequestError, match="a chat can't say top_k"):
-        claude.messages.create(**asked, extra_headers=only)
+        claude.messages.create(**fields, extra_headers=only)
     source: Any = {"type": "text", "media_type": "text/plain", "data": "a"}
     content = [{"type": "document", "source": source}]
     with pytest.raises(anthropic.BadRequestError, match=r"messages\[0\].content\[0\]: document"):
@@ -369,12 +382,12 @@ def test_hints_are_sent_to_who_knows_them_and_left_out_for_a_chat(
     world: World, gateway: LocalGateway, claude: anthropic.Anthropic
 ) -> None:
     thinking: Any = {"type": "enabled", "budget_tokens": 2000}
-    asked: dict[str, Any] = {"max_tokens": 4000, "messages": SAY, "thinking": thinking}
+    fields: dict[str, Any] = {"max_tokens": 4000, "messages": SAY, "thinking": thinking}
     world[EXPENSIVE].then(json_reply(message()))
-    claude.messages.create(model=EXPENSIVE, **asked)
+    claude.messages.create(model=EXPENSIVE, **fields)
     assert world[EXPENSIVE].request.json["thinking"] == thinking
     world[CHEAP].then(json_reply(completion("42")))
-    claude.messages.create(model="auto", **asked)
+    claude.messages.create(model="auto", **fields)
     assert "thinking" not in world[CHEAP].request.json
     to_anthropic, to_chat = gateway.receipts[-2:]
     assert "left_out" not in to_anthropic.details
@@ -383,7 +396,7 @@ def test_hints_are_sent_to_who_knows_them_and_left_out_for_a_chat(
 
 
 @pytest.mark.parametrize(
-    ("given", "fields"),
+    ("hints", "fields"),
     [
         (
             {"thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}},
@@ -405,17 +418,17 @@ def test_hints_are_sent_to_who_knows_them_and_left_out_for_a_chat(
     ],
 )
 def test_a_chat_that_accepts_thinking_is_told_of_it(
-    world: World, gateway: LocalGateway, given: dict[str, Any], fields: dict[str, Any]
+    world: World, gateway: LocalGateway, hints: dict[str, Any], fields: dict[str, Any]
 ) -> None:
-    body = {"model": MIDDLE, "max_tokens": 4000, "messages": SAY, "context_management": {}, **given}
+    body = {"model": MIDDLE, "max_tokens": 4000, "messages": SAY, "context_management": {}, **hints}
     assert gateway.ask("/v1/messages", body).status == 200
     sent = world[MIDDLE].request.json
     assert {n: sent[n] for n in ("thinking", "reasoning_effort") if n in sent} == fields
     receipt = gateway.receipts[-1]
     assert receipt.details["left_out"] == ["context_management"]
     assert receipt.details.get("sent_hints", {}) == fields
-    told = f"asked to think as the client said: {json.dumps(fields)}"
-    assert (told in explain(receipt).sentences()) == bool(fields)
+    sentence = f"asked to think as the client said: {json.dumps(fields)}"
+    assert (sentence in explain(receipt).sentences()) == bool(fields)
 
 
 def test_a_hint_that_a_target_refuses_is_left_out(world: World, gateway: LocalGateway) -> None:
@@ -443,22 +456,22 @@ def test_a_line_that_the_settings_call_volatile_is_not_translated(
 ) -> None:
     body = {"model": CHEAP, "max_tokens": 9, "messages": SAY, "system": "x-ours: 7f\nBe brief."}
     gateway.ask("/v1/messages", body)
-    asked = {"model": CHEAP, "instructions": "x-ours: 8a\nBe brief.", "input": SAY}
-    gateway.ask("/v1/responses", {**asked, "model": MIDDLE})  # of the dialect deepseek
+    response = {"model": CHEAP, "instructions": "x-ours: 8a\nBe brief.", "input": SAY}
+    gateway.ask("/v1/responses", {**response, "model": MIDDLE})  # of the dialect deepseek
     for name in (CHEAP, MIDDLE):
         first = world[name].request.json["messages"][0]
         assert first == {"role": "system", "content": "Be brief."}
 
 
 def test_what_is_nested_too_deeply_is_refused(gateway: LocalGateway) -> None:
-    found = set()
+    replies = set()
     for depth in (100, *range(900, 1000, 4)):  # the interpreter's limit is among these
         schema = '{"a":' * depth + "1" + "}" * depth
         body = json.dumps({"model": CHEAP, "max_tokens": 9, "messages": SAY, "tools": [{**TOOL}]})
         deep = body.replace(json.dumps(TOOL["input_schema"]), schema)
         reply = gateway.ask("/v1/messages", deep.encode())
-        found.add((reply.status, reply.json["type"]))
-    assert found == {(200, "message"), (400, "error")}
+        replies.add((reply.status, reply.json["type"]))
+    assert replies == {(200, "message"), (400, "error")}
 
 
 MESSAGE_EVENTS = [
@@ -474,7 +487,7 @@ def test_the_sdk_waits_for_a_silent_target(
     goes_on = threading.Event()
     native = [b"event: %b\n" % e["type"].encode() + event(e) for e in MESSAGE_EVENTS]  # type: ignore[attr-defined]
     world[target].then(
-        [goes_on, *chunked_reply([*SAID, COUNTS, DONE] if target == CHEAP else native)]
+        [goes_on, *chunked_reply([*CHAT_EVENTS, COUNTS, DONE] if target == CHEAP else native)]
     )
     with claude.messages.with_streaming_response.create(
         model=target, max_tokens=9, messages=SAY, stream=True
@@ -505,8 +518,8 @@ def test_tokens_are_counted_by_who_speaks_anthropics_and_otherwise_estimated(
     assert claude.messages.count_tokens(model="auto", messages=SAY).input_tokens == 11
     receipts = len(gateway.receipts)
     counting = claude.messages.with_raw_response
-    for given in ({"model": CHEAP}, {"model": "auto", "extra_headers": {HEADER + "allow": CHEAP}}):
-        raw = counting.count_tokens(messages=[{"role": "user", "content": "word " * 400}], **given)
+    for fields in ({"model": CHEAP}, {"model": "auto", "extra_headers": {HEADER + "allow": CHEAP}}):
+        raw = counting.count_tokens(messages=[{"role": "user", "content": "word " * 400}], **fields)
         assert raw.headers[HEADER + "estimated"] == "input_tokens"
         assert raw.headers[HEADER + "target"] == CHEAP
         assert 400 <= raw.parse().input_tokens <= 600  # 2,000 bytes
@@ -518,7 +531,7 @@ def test_reasoning_is_left_out_and_keeps_the_client_waiting(
     world: World, gateway: LocalGateway
 ) -> None:
     thought = chunk(delta={"reasoning_content": "secret"})
-    world[CHEAP].then(chunked_reply([thought, thought, *SAID, DONE]))
+    world[CHEAP].then(chunked_reply([thought, thought, *CHAT_EVENTS, DONE]))
     body = {"model": CHEAP, "max_tokens": 9, "messages": SAY, "stream": True}
     reply = gateway.ask("/v1/messages", body).body
     assert b"secret" not in reply

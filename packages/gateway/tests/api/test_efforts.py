@@ -53,12 +53,12 @@ def test_a_routed_request_gets_the_effort_of_its_target(
     world: World, gateway: LocalGateway
 ) -> None:
     """The router's effort replaces the client's; all other fields keep their bytes."""
-    given = chat(reasoning_effort="medium", top_p=0.10, seed=7)
-    reply = gateway.ask(body=given, allow="large:high")
+    body = chat(reasoning_effort="medium", top_p=0.10, seed=7)
+    reply = gateway.ask(body=body, allow="large:high")
     assert reply.own_header("target") == "large:high"
-    got = world["large"].request
-    assert got.json == {**given, "model": "large", "reasoning_effort": "high"}
-    assert b'"top_p": 0.1' in got.body or b'"top_p":0.1' in got.body
+    request = world["large"].request
+    assert request.json == {**body, "model": "large", "reasoning_effort": "high"}
+    assert b'"top_p": 0.1' in request.body or b'"top_p":0.1' in request.body
     assert gateway.receipts[-1].outcome.target == "large:high"
 
 
@@ -102,8 +102,8 @@ def test_openrouters_list_knows_the_model(world: World, gateway: LocalGateway) -
 
 
 def test_a_model_is_named_without_its_effort(world: World, gateway: LocalGateway) -> None:
-    asked = gateway.ask(body=chat("large", reasoning_effort="low"))
-    assert (asked.own_header("target"), asked.own_header("reason")) == ("large:low", "named")
+    reply = gateway.ask(body=chat("large", reasoning_effort="low"))
+    assert (reply.own_header("target"), reply.own_header("reason")) == ("large:low", "named")
     routed = gateway.ask(body=chat("large"), lam="1")
     assert routed.own_header("target") in ("large:low", "large:high")
     assert sent_effort(world) == str(routed.own_header("target")).partition(":")[2]

@@ -8,7 +8,13 @@ import openai
 import pytest
 from openai import BadRequestError
 
-from packages.gateway.tests.api.bodies import COUNTS, SAID, completion, response, response_events
+from packages.gateway.tests.api.bodies import (
+    CHAT_EVENTS,
+    COUNTS,
+    completion,
+    response,
+    response_events,
+)
 from packages.gateway.tests.scripted_target import DONE, chunked_reply, event, json_reply
 from packages.gateway.tests.sdk_clients import RequestRecorder
 from packages.gateway.tests.world import (
@@ -50,7 +56,7 @@ def _fresh(world: World) -> None:
     world.forget()
 
 
-def everyone(world: World, *script: Any) -> None:
+def script_all_targets(world: World, *script: Any) -> None:
     """Every target of the router says this next."""
     for name in (CHEAP, MIDDLE, EXPENSIVE):
         world[name].then(script)
@@ -69,21 +75,21 @@ def test_completions(world: World, client: openai.OpenAI, recorder: RequestRecor
     choice = {"index": 0, "text": "42", "logprobs": None, "finish_reason": "stop"}
     value = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": "m"}
     world[CHEAP].then(json_reply({**value, "choices": [choice]}))
-    found = client.completions.create(
+    completion_reply = client.completions.create(
         model="auto", prompt="6 times 7 is", suffix=".", echo=False, best_of=1, logprobs=1
     )
-    assert found.choices[0].text == "42"
+    assert completion_reply.choices[0].text == "42"
     assert world[CHEAP].request.path == "/v1/completions"
     assert world[CHEAP].request.body == recorder.body.replace(b'"auto"', b'"target-0"')
 
 
 def test_completions_as_a_stream(world: World, client: openai.OpenAI) -> None:
-    said = [text_event("4"), text_event("2", "stop")]
-    world[CHEAP].then(chunked_reply([*said, COUNTS, DONE]))
+    events = [text_event("4"), text_event("2", "stop")]
+    world[CHEAP].then(chunked_reply([*events, COUNTS, DONE]))
     with client.completions.with_streaming_response.create(
         model="auto", prompt="6 times 7 is", stream=True
     ) as raw:
-        assert b"".join(raw.iter_bytes()) == b"".join((*said, DONE))
+        assert b"".join(raw.iter_bytes()) == b"".join((*events, DONE))
 
 
 # Responses.
@@ -108,8 +114,8 @@ def test_a_response_goes_on_where_it_is_kept(world: World, client: openai.OpenAI
 
 
 def test_a_response_as_a_stream_is_kept_too(world: World, client: openai.OpenAI) -> None:
-    said = response_events("resp_3")
-    world[EXPENSIVE].then(chunked_reply(said), json_reply(response("resp_4")))
+    events = response_events("resp_3")
+    world[EXPENSIVE].then(chunked_reply(events), json_reply(response("resp_4")))
     with client.responses.stream(
         model="auto", input="What is six times seven?", extra_headers={HEADER + "lam": "1"}
     ) as stream:
@@ -122,12 +128,12 @@ def test_a_response_as_a_stream_is_kept_too(world: World, client: openai.OpenAI)
 
 
 def test_a_stream_of_responses_comes_byte_for_byte(world: World, client: openai.OpenAI) -> None:
-    said = response_events("resp_5")
-    world[MIDDLE].then(chunked_reply(said))
+    events = response_events("resp_5")
+    world[MIDDLE].then(chunked_reply(events))
     with client.responses.with_streaming_response.create(
         model="auto", input="Hi", stream=True, extra_headers={**LOW, HEADER + "allow": MIDDLE}
     ) as raw:
-        assert b"".join(raw.iter_bytes()) == b"".join(said)
+        assert b"".join(raw.iter_bytes()) == b"".join(events)
 
 
 def test_a_response_whose_keeper_nobody_knows(world: World, client: openai.OpenAI) -> None:
@@ -196,8 +202,8 @@ def test_such_a_target_is_told_where_it_cannot_answer(world: World, client: open
 def test_the_page_shows_such_a_target(gateway: LocalGateway, client: openai.OpenAI) -> None:
     client.chat.completions.create(model=WRITER, messages=PLAIN)
     newest = gateway.receipts[-1].choice.id
-    told = gateway.ask(f"/page/api/decisions/{newest}")
-    assert told.json["decision"]["target"] == WRITER
+    detail = gateway.ask(f"/page/api/decisions/{newest}")
+    assert detail.json["decision"]["target"] == WRITER
     assert WRITER in [row["target"] for row in gateway.ask("/page/api/targets").json["targets"]]
     for part in ("overview", "decisions", "spend", "curve", "drift", "whatif?lam=0.2"):
         assert gateway.ask(f"/page/api/{part}").status == 200, part
@@ -211,9 +217,9 @@ def test_models(client: openai.OpenAI) -> None:
     names = [model.id for model in client.models.list()]
     routing = ["auto", "prefill-router", "MoM", "openrouter/auto", "openrouter/auto-beta"]
     assert names == [*routing, CHEAP, MIDDLE, EXPENSIVE, EMBEDDER, WRITER]
-    found = client.models.retrieve(WRITER)
-    assert found.object == "model"
-    assert (found.model_extra or {})["serves"] == ["chat", "responses"]
+    model = client.models.retrieve(WRITER)
+    assert model.object == "model"
+    assert (model.model_extra or {})["serves"] == ["chat", "responses"]
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("nobody")
 
@@ -224,8 +230,10 @@ def test_models(client: openai.OpenAI) -> None:
 def test_a_target_refuses_what_only_the_client_can_mend(
     world: World, gateway: LocalGateway, client: openai.OpenAI
 ) -> None:
-    told = {"message": "seed is no number", "type": "invalid_request_error", "param": "seed"}
-    world[CHEAP].then(json_reply({"error": told}, status=400, headers="x-request-id: theirs\r\n"))
+    problem = {"message": "seed is no number", "type": "invalid_request_error", "param": "seed"}
+    world[CHEAP].then(
+        json_reply({"error": problem}, status=400, headers="x-request-id: theirs\r\n")
+    )
     with pytest.raises(BadRequestError, match="seed is no number") as caught:
         client.chat.completions.create(model="auto", messages=PLAIN, extra_headers=LOW)
     assert caught.value.param == "seed"
@@ -250,7 +258,7 @@ def test_nobody_answers(
     error: type[openai.APIStatusError],
     code: int,
 ) -> None:
-    everyone(
+    script_all_targets(
         world,
         *json_reply({"error": {"message": "no"}}, status=status, headers="retry-after: 9\r\n"),
     )
@@ -264,7 +272,7 @@ def test_nobody_answers(
 
 
 @pytest.mark.parametrize(
-    ("body", "error", "told"),
+    ("body", "error", "message"),
     [
         ({"model": "autoo"}, openai.NotFoundError, "did you mean 'auto'"),
         ({"model": "prefill-router:2"}, BadRequestError, "a number from 0 to 1"),
@@ -280,9 +288,9 @@ def test_what_cannot_be_read_is_refused(
     client: openai.OpenAI,
     body: dict[str, Any],
     error: type[openai.APIStatusError],
-    told: str,
+    message: str,
 ) -> None:
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         client.chat.completions.create(**{"model": "auto", "messages": PLAIN, **body})
     assert world.requested_targets() == []
 
@@ -290,13 +298,13 @@ def test_what_cannot_be_read_is_refused(
 def test_a_stream_that_breaks_off_ends_with_an_error(
     world: World, gateway: LocalGateway, client: openai.OpenAI
 ) -> None:
-    world[CHEAP].then(chunked_reply(SAID[:4], end=False))
+    world[CHEAP].then(chunked_reply(CHAT_EVENTS[:4], end=False))
     stream = client.chat.completions.create(
         model="auto", messages=PLAIN, stream=True, extra_headers=LOW
     )
-    seen: list[str] = []
+    texts: list[str] = []
     with pytest.raises(openai.APIError, match="the answer ends here, unfinished") as caught:
-        seen.extend(e.choices[0].delta.content or "" for e in stream)
+        texts.extend(e.choices[0].delta.content or "" for e in stream)
     assert caught.value.code == "stream_cut"
     assert world.requested_targets() == [CHEAP]
     assert gateway.receipts[-1].outcome.kind == "cut"
@@ -305,8 +313,10 @@ def test_a_stream_that_breaks_off_ends_with_an_error(
 def test_an_error_within_a_stream_is_passed_on(
     world: World, gateway: LocalGateway, client: openai.OpenAI
 ) -> None:
-    told = event({"error": {"message": "out of memory", "type": "server_error", "code": None}})
-    world[CHEAP].then(chunked_reply([*SAID[:4], told]))
+    error_event = event(
+        {"error": {"message": "out of memory", "type": "server_error", "code": None}}
+    )
+    world[CHEAP].then(chunked_reply([*CHAT_EVENTS[:4], error_event]))
     stream = client.chat.completions.create(
         model="auto", messages=PLAIN, stream=True, extra_headers=LOW
     )
@@ -318,9 +328,9 @@ def test_an_error_within_a_stream_is_passed_on(
 def test_an_error_before_anything_is_said_goes_to_the_next(
     world: World, client: openai.OpenAI
 ) -> None:
-    told = event({"error": {"message": "overloaded", "type": "server_error", "code": 503}})
-    world[CHEAP].then(chunked_reply([told, DONE]))
-    world[MIDDLE].then(chunked_reply([*SAID, DONE]))
+    error_event = event({"error": {"message": "overloaded", "type": "server_error", "code": 503}})
+    world[CHEAP].then(chunked_reply([error_event, DONE]))
+    world[MIDDLE].then(chunked_reply([*CHAT_EVENTS, DONE]))
     stream = client.chat.completions.create(
         model="auto", messages=PLAIN, stream=True, extra_headers=LOW
     )
@@ -343,7 +353,7 @@ def test_a_client_that_waits_no_longer_frees_the_target(
 def test_a_client_that_cancels_a_stream_frees_the_target(
     world: World, gateway: LocalGateway, client: openai.OpenAI
 ) -> None:
-    world[CHEAP].then([*chunked_reply(SAID[:4], end=False), None])
+    world[CHEAP].then([*chunked_reply(CHAT_EVENTS[:4], end=False), None])
     stream = client.chat.completions.create(
         model="auto", messages=PLAIN, stream=True, extra_headers=LOW
     )
@@ -367,8 +377,8 @@ def test_feedback_is_kept(world: World, gateway: LocalGateway, client: openai.Op
         model="auto", messages=PLAIN, extra_headers=LOW
     )
     decision = raw.headers[HEADER + "decision-id"]
-    kept = gateway.ask("/v1/feedback", {"id": decision, "score": 1})
-    assert kept.json == {"id": decision, "kept": True}
+    reply = gateway.ask("/v1/feedback", {"id": decision, "score": 1})
+    assert reply.json == {"id": decision, "kept": True}
     assert "prefill_router_feedback_total 1.0" in gateway.ask("/metrics").body.decode()
     wrong = gateway.ask("/v1/feedback", {"id": decision, "score": 2})
     assert wrong.status == 400
@@ -377,9 +387,9 @@ def test_feedback_is_kept(world: World, gateway: LocalGateway, client: openai.Op
 
 def test_the_decision_alone(world: World, gateway: LocalGateway) -> None:
     reply = gateway.ask("/v1/route", {"messages": PLAIN}, lam="1")
-    told = reply.json
-    likeliest = max(told["targets"], key=lambda name: told["targets"][name]["correctness"])
-    assert told["target"] == told["order"][0] == likeliest
+    decision = reply.json
+    likeliest = max(decision["targets"], key=lambda name: decision["targets"][name]["correctness"])
+    assert decision["target"] == decision["order"][0] == likeliest
     assert reply.own_header("target") == likeliest
     assert gateway.ask("/v1/route", {"messages": PLAIN, "model": WRITER}).json["reason"] == "named"
     spoken = {"anthropic-version": "2023-06-01"}
@@ -391,7 +401,13 @@ def test_the_decision_alone(world: World, gateway: LocalGateway) -> None:
 def test_events_wait_for_nothing(world: World, client: openai.OpenAI) -> None:
     """A target that answers in bits of lines: what is whole goes on at once."""
     go_on = threading.Event()
-    pieces = [SAID[1], SAID[3][:20], SAID[3][20:] + SAID[5][:9], SAID[5][9:], DONE]
+    pieces = [
+        CHAT_EVENTS[1],
+        CHAT_EVENTS[3][:20],
+        CHAT_EVENTS[3][20:] + CHAT_EVENTS[5][:9],
+        CHAT_EVENTS[5][9:],
+        DONE,
+    ]
     script: list[Any] = list(chunked_reply(pieces))
     script.insert(4, go_on)
     world[CHEAP].then(script)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from packages.gateway.tests.api.bodies import COUNTS, PICTURE, SAID
+from packages.gateway.tests.api.bodies import CHAT_EVENTS, COUNTS, PICTURE
 from packages.gateway.tests.scripted_target import ANSWER, DONE, chunked_reply, json_reply
 from packages.gateway.tests.world import (
     CHEAP,
@@ -49,25 +49,25 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.fixture(scope="module")
-def started(world: World) -> Iterator[LocalGateway]:
+def module_gateway(world: World) -> Iterator[LocalGateway]:
     with serve_world(world) as gateway:
         yield gateway
 
 
 @pytest.fixture
-def gateway(world: World, started: LocalGateway) -> LocalGateway:
-    """The same for every test, with nothing of the last one's."""
+def gateway(world: World, module_gateway: LocalGateway) -> LocalGateway:
+    """The gateway of all tests of this module, without what the last test left."""
     for name, target in world.targets.items():
         target.usual = json_reply(ANSWER)
-        started.gateway.breakers.record_success(name)
+        module_gateway.gateway.breakers.record_success(name)
     world.forget()
     world.write_pool(PRICES)
-    settle(world, started)
-    return started
+    apply_settings(world, module_gateway)
+    return module_gateway
 
 
-def settle(world: World, gateway: LocalGateway, **parts: Any) -> None:
-    """Go on with these settings, and the usual ones."""
+def apply_settings(world: World, gateway: LocalGateway, **parts: Any) -> None:
+    """Reload with these settings and the usual settings."""
     routing = {"lam": 0, "deadline_seconds": PATIENCE, **parts.pop("routing", {})}
     world.files.configure({"failures": AT_ONCE, "routing": routing, **parts})
     assert gateway.ask("/admin/reload", {}).status == 200
@@ -98,23 +98,29 @@ def test_a_limit_gets_the_name_that_the_target_takes(
     world: World, gateway: LocalGateway, old: str
 ) -> None:
     new = {"max_tokens": "max_completion_tokens"}.get(old, "max_tokens")
-    told = f"Unsupported parameter: '{old}' is not supported with this model. Use '{new}' instead."
-    error = {"message": told, "param": old, "code": "unsupported_parameter"}
+    problem = (
+        f"Unsupported parameter: '{old}' is not supported with this model. Use '{new}' instead."
+    )
+    error = {"message": problem, "param": old, "code": "unsupported_parameter"}
     world[CHEAP].then(json_reply({"error": error}, status=400))
     body = chat(CHEAP, **{old: 9, "seed": 1})
     for retries in ("1", "0"):  # it is remembered
         reply = gateway.ask(body=body)
         assert (reply.status, reply.own_header("retries")) == (200, retries)
-        sent = world[CHEAP].requests[-1].json
-        assert (sent[new], sent["seed"], sent["messages"]) == (9, 1, body["messages"])
-        assert old not in sent
+        body_sent = world[CHEAP].requests[-1].json
+        assert (body_sent[new], body_sent["seed"], body_sent["messages"]) == (
+            9,
+            1,
+            body["messages"],
+        )
+        assert old not in body_sent
     ends = [attempt.end for attempt in gateway.receipts[-2].outcome.attempts]
     assert ends == ["unsupported", "answered"]
 
 
 def test_a_name_is_remembered_only_where_it_helped(world: World, gateway: LocalGateway) -> None:
-    told = "Unrecognized request argument supplied: max_tokens"
-    refusal = json_reply({"error": {"message": told}}, status=400)
+    problem = "Unrecognized request argument supplied: max_tokens"
+    refusal = json_reply({"error": {"message": problem}}, status=400)
     world[CHEAP].then(refusal, refusal)
     assert gateway.ask(body=chat(CHEAP, max_tokens=9)).status == 400
     assert gateway.ask(body=chat(CHEAP, max_tokens=9)).status == 200
@@ -134,21 +140,21 @@ def test_an_answer_that_begins_with_thinking_has_more_time(
 ) -> None:
     short = TimeLimits(first=0.2, silence=60, whole=60)
     monkeypatch.setattr(deployments, "_LIMITS", short)
-    settle(world, gateway)
+    apply_settings(world, gateway)
     world[CHEAP].then([None])
     assert gateway.ask(body=chat(CHEAP, stream=True)).status == 504
     thought = threading.Event()
-    world[CHEAP].then([thought, *chunked_reply([*SAID, DONE])])
+    world[CHEAP].then([thought, *chunked_reply([*CHAT_EVENTS, DONE])])
     threading.Timer(1.0, thought.set).start()
     body = chat(CHEAP, stream=True, reasoning_effort="high")
-    assert gateway.ask(body=body).body == b"".join([*SAID, DONE])
+    assert gateway.ask(body=body).body == b"".join([*CHAT_EVENTS, DONE])
 
 
 def test_a_target_that_cannot_be_reached(world: World, gateway: LocalGateway) -> None:
     nobody = FakeTarget()
     nobody.close()
     world.write_pool({**PRICES, CHEAP: {**PRICES[CHEAP], "base_url": nobody.url}})
-    settle(world, gateway)
+    apply_settings(world, gateway)
     assert gateway.ask(body=chat()).own_header("target") == MIDDLE
     named = gateway.ask(body=chat(CHEAP))
     assert named.status == 502
@@ -170,7 +176,7 @@ def test_who_fails_too_often_is_left_alone_for_a_while(world: World, gateway: Lo
     metrics = gateway.ask("/metrics").body.decode()
     assert f'breaker_state{{target="{CHEAP}"}}' in metrics
     world[CHEAP].usual = json_reply(ANSWER)
-    settle(world, gateway, failures={**AT_ONCE, "breaker_seconds": 1e-6})
+    apply_settings(world, gateway, failures={**AT_ONCE, "breaker_seconds": 1e-6})
     assert gateway.ask(body=chat()).own_header("target") == CHEAP
     assert gateway.ask("/ready").json["state"] == "ready"
 
@@ -193,7 +199,7 @@ def test_all_targets_have_failed(world: World, gateway: LocalGateway) -> None:
 
 def test_a_tool_loop_is_not_handed_to_another_target(world: World, gateway: LocalGateway) -> None:
     world.write_pool({name: {**row, "accepts": ["tools"]} for name, row in PRICES.items()})
-    settle(world, gateway)
+    apply_settings(world, gateway)
     loop: list[Any] = [user("Weather?"), {"role": "tool", "tool_call_id": "c", "content": "sunny"}]
     assert gateway.ask(body=chat(), **{"x-session-id": "s"}).own_header("target") == CHEAP
     world[CHEAP].usual = DOWN
@@ -207,8 +213,8 @@ def test_a_tool_loop_is_not_handed_to_another_target(world: World, gateway: Loca
 
 
 def test_past_the_deadline_the_fallback_decides(world: World, gateway: LocalGateway) -> None:
-    settle(world, gateway, routing={"deadline_seconds": 1e-9, "fallback": "best"})
-    world[EXPENSIVE].then(chunked_reply([*SAID, COUNTS, DONE]))
+    apply_settings(world, gateway, routing={"deadline_seconds": 1e-9, "fallback": "best"})
+    world[EXPENSIVE].then(chunked_reply([*CHAT_EVENTS, COUNTS, DONE]))
     reply = gateway.ask(body=chat(text="Nobody has read this yet.", stream=True))
     assert (reply.own_header("fallback"), reply.own_header("reason")) == ("deadline", "fallback")
     assert reply.own_header("target") == EXPENSIVE
@@ -222,7 +228,7 @@ def test_many_fallbacks_are_told_in_ready_and_metrics(
     world: World, gateway: LocalGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateway.gateway, "fallbacks", FallbackWatch())
-    settle(world, gateway, routing={"deadline_seconds": 1e-9})
+    apply_settings(world, gateway, routing={"deadline_seconds": 1e-9})
     for number in range(25):
         gateway.ask("/v1/route", body=chat(text=f"Nobody has read number {number}."))
     check = gateway.ask("/ready").json["checks"]["forecasts"]
@@ -251,7 +257,7 @@ def test_the_page_is_not_ready_where_requests_have_drifted(
 def test_without_text_the_fallback_decides(world: World, gateway: LocalGateway) -> None:
     world.write_pool({name: {**row, "accepts": ["images"]} for name, row in PRICES.items()})
     picture = user([{"type": "image_url", "image_url": {"url": PICTURE}}])
-    settle(world, gateway, routing={"fallback": "cheapest"})
+    apply_settings(world, gateway, routing={"fallback": "cheapest"})
     reply = gateway.ask(body=chat(messages=[picture]))
     assert (reply.own_header("fallback"), reply.own_header("target")) == ("no_text", CHEAP)
 
@@ -262,11 +268,11 @@ def test_an_encoder_that_is_killed_is_replaced(
     may_start = asyncio.Event()
     open_link = forecaster_module.start_encoder
 
-    async def later(*args: Any, **options: Any) -> Any:
+    async def start_when_allowed(*args: Any, **options: Any) -> Any:
         await may_start.wait()
         return await open_link(*args, **options)
 
-    monkeypatch.setattr(forecaster_module, "start_encoder", later)
+    monkeypatch.setattr(forecaster_module, "start_encoder", start_when_allowed)
     forecaster = gateway.gateway.live.forecaster
     before = forecaster.pid
     os.kill(before, signal.SIGKILL)
@@ -322,7 +328,7 @@ def test_a_budget_that_does_not_stop_leaves_the_cheapest(
     world: World, gateway: LocalGateway
 ) -> None:
     first = gateway.ask(body=chat(), lam="1")
-    settle(world, gateway, budgets=[{"dollars": 1e-6, "per": "hour"}])
+    apply_settings(world, gateway, budgets=[{"dollars": 1e-6, "per": "hour"}])
     second = gateway.ask(body=chat(), lam="1")
     assert first.own_header("target") == EXPENSIVE
     assert (second.own_header("target"), second.own_header("lam")) == (CHEAP, "0")

@@ -12,13 +12,13 @@ from pydantic import BaseModel
 
 from packages.gateway.tests.api.bodies import (
     ARGUMENTS,
-    CALLING,
+    CHAT_EVENTS,
     COUNTS,
     PICTURE,
-    SAID,
     TOOL,
-    called,
+    TOOL_CALL_EVENTS,
     completion,
+    tool_completion,
 )
 from packages.gateway.tests.scripted_target import DONE, chunked_reply, json_reply
 from packages.gateway.tests.sdk_clients import RequestRecorder
@@ -87,14 +87,14 @@ def test_all_that_is_sent_arrives_as_the_bytes_it_was(
         extra_body={"top_k": 5, "a_field_of_tomorrow": {"deep": [1, {"x": None}], "1e400": 10**30}},
         extra_headers={**LOW, "x-session-id": "one", "openai-beta": "x=1"},
     )
-    got = world[CHEAP].request
-    assert got.path == "/v1/chat/completions"
-    assert got.body == recorder.body.replace(b'"model":"auto"', b'"model":"target-0"')
-    assert got.body != recorder.body
-    assert "authorization" not in got.headers
-    assert not [name for name in got.headers if name.startswith((HEADER, "x-session"))]
-    assert got.headers["openai-beta"] == "x=1"
-    assert got.headers["user-agent"].startswith("OpenAI/Python")
+    request = world[CHEAP].request
+    assert request.path == "/v1/chat/completions"
+    assert request.body == recorder.body.replace(b'"model":"auto"', b'"model":"target-0"')
+    assert request.body != recorder.body
+    assert "authorization" not in request.headers
+    assert not [name for name in request.headers if name.startswith((HEADER, "x-session"))]
+    assert request.headers["openai-beta"] == "x=1"
+    assert request.headers["user-agent"].startswith("OpenAI/Python")
     assert raw.content == json.dumps(completion()).encode()
     assert raw.headers["x-request-id"] == "theirs-1"
     answer = raw.parse()
@@ -126,16 +126,16 @@ def test_replies_say_what_was_decided(
 def test_a_stream_comes_back_byte_for_byte_without_the_counts_nobody_asked_for(
     world: World, gateway: LocalGateway, client: openai.OpenAI, recorder: RequestRecorder
 ) -> None:
-    world[CHEAP].then(chunked_reply([*SAID, COUNTS, DONE]))
+    world[CHEAP].then(chunked_reply([*CHAT_EVENTS, COUNTS, DONE]))
     with client.chat.completions.with_streaming_response.create(
         model="auto", messages=PLAIN, stream=True, extra_headers=LOW
     ) as raw:
         assert raw.headers["content-type"] == "text/event-stream; charset=utf-8"
         assert raw.headers[HEADER + "target"] == CHEAP
-        assert b"".join(raw.iter_bytes()) == b"".join((*SAID, DONE))
-    asked = json.loads(recorder.body)
+        assert b"".join(raw.iter_bytes()) == b"".join((*CHAT_EVENTS, DONE))
+    body = json.loads(recorder.body)
     assert world[CHEAP].request.json == {
-        **asked,
+        **body,
         "model": CHEAP,
         "stream_options": {"include_usage": True},
     }
@@ -147,7 +147,7 @@ def test_a_stream_comes_back_byte_for_byte_without_the_counts_nobody_asked_for(
 def test_counts_that_were_asked_for_come(
     world: World, client: openai.OpenAI, recorder: RequestRecorder
 ) -> None:
-    world[CHEAP].then(chunked_reply([*SAID, COUNTS, DONE]))
+    world[CHEAP].then(chunked_reply([*CHAT_EVENTS, COUNTS, DONE]))
     stream = client.chat.completions.create(
         model="auto",
         messages=PLAIN,
@@ -169,7 +169,7 @@ def test_counts_that_were_asked_for_come(
 
 def test_events_come_as_they_are_said(world: World, client: openai.OpenAI) -> None:
     go_on = threading.Event()
-    world[CHEAP].then(chunked_reply([SAID[1], SAID[3], b"", SAID[5], DONE]))
+    world[CHEAP].then(chunked_reply([CHAT_EVENTS[1], CHAT_EVENTS[3], b"", CHAT_EVENTS[5], DONE]))
     script = list(world[CHEAP].next.pop())
     script[3] = go_on
     world[CHEAP].then(script)
@@ -185,14 +185,16 @@ def test_events_come_as_they_are_said(world: World, client: openai.OpenAI) -> No
 def test_a_whole_tool_loop_stays_with_its_target(
     world: World, gateway: LocalGateway, client: openai.OpenAI
 ) -> None:
-    world[MIDDLE].then(chunked_reply([*CALLING, COUNTS, DONE]), json_reply(completion("Sunny.")))
+    world[MIDDLE].then(
+        chunked_reply([*TOOL_CALL_EVENTS, COUNTS, DONE]), json_reply(completion("Sunny."))
+    )
     messages: list[Any] = [user("Weather?")]
     with client.chat.completions.stream(
         model="auto", messages=messages, tools=[TOOL], extra_headers=LOW
     ) as stream:
-        said = stream.get_final_completion().choices[0].message
-    assert said.tool_calls is not None
-    (call,) = said.tool_calls
+        answer = stream.get_final_completion().choices[0].message
+    assert answer.tool_calls is not None
+    (call,) = answer.tool_calls
     assert call.function.arguments == ARGUMENTS
     assert call.function.parsed_arguments == json.loads(ARGUMENTS)
     messages += [
@@ -224,7 +226,7 @@ def test_a_whole_tool_loop_stays_with_its_target(
 def test_tools_go_only_to_targets_that_call_them(
     world: World, gateway: LocalGateway, client: openai.OpenAI
 ) -> None:
-    world[MIDDLE].then(json_reply(called()))
+    world[MIDDLE].then(json_reply(tool_completion()))
     answer = client.chat.completions.create(
         model="auto",
         messages=PLAIN,
@@ -241,10 +243,10 @@ def test_tools_go_only_to_targets_that_call_them(
 
 def test_structured_output(world: World, client: openai.OpenAI, recorder: RequestRecorder) -> None:
     world[MIDDLE].then(json_reply(completion('{"value": 42, "why": "6·7"}')))
-    found = client.chat.completions.parse(
+    completion_reply = client.chat.completions.parse(
         model="auto", messages=PLAIN, response_format=Answer, extra_headers=LOW
     )
-    assert found.choices[0].message.parsed == Answer(value=42, why="6·7")
+    assert completion_reply.choices[0].message.parsed == Answer(value=42, why="6·7")
     schema = world[MIDDLE].request.json["response_format"]
     assert schema == json.loads(recorder.body)["response_format"]
     assert schema["json_schema"]["strict"] is True
@@ -254,12 +256,12 @@ def test_structured_output_as_a_stream(world: World, client: openai.OpenAI) -> N
     world[MIDDLE].then(
         chunked_reply(
             [
-                SAID[1],
+                CHAT_EVENTS[1],
                 *(
-                    SAID[3].replace(b"vier", json.dumps(text)[1:-1].encode())
+                    CHAT_EVENTS[3].replace(b"vier", json.dumps(text)[1:-1].encode())
                     for text in ('{"value": 42, ', '"why": "so"}')
                 ),
-                SAID[5],
+                CHAT_EVENTS[5],
                 DONE,
             ]
         )
@@ -267,8 +269,8 @@ def test_structured_output_as_a_stream(world: World, client: openai.OpenAI) -> N
     with client.chat.completions.stream(
         model="auto", messages=PLAIN, response_format=Answer, extra_headers=LOW
     ) as stream:
-        found = stream.get_final_completion()
-    assert found.choices[0].message.parsed == Answer(value=42, why="so")
+        completion_reply = stream.get_final_completion()
+    assert completion_reply.choices[0].message.parsed == Answer(value=42, why="so")
 
 
 def test_pictures_go_only_to_targets_that_see(
@@ -301,29 +303,29 @@ def test_several_choices(world: World, client: openai.OpenAI) -> None:
 
 
 def test_many_at_once_and_asynchronously(world: World, gateway: LocalGateway) -> None:
-    world[CHEAP].usual = chunked_reply([*SAID, COUNTS, DONE])
+    world[CHEAP].usual = chunked_reply([*CHAT_EVENTS, COUNTS, DONE])
 
-    async def go() -> list[str]:
+    async def ask_all() -> list[str]:
         carrier = openai.DefaultAsyncHttpxClient(trust_env=False)
         async with openai.AsyncOpenAI(
             base_url=f"{gateway.url}/v1", api_key="none", http_client=carrier, max_retries=0
         ) as client:
 
-            async def one(number: int) -> str:
+            async def ask(number: int) -> str:
                 stream = await client.chat.completions.create(
                     model="auto",
                     messages=[user(f"Question {number}?")],
                     stream=True,
                     extra_headers=LOW,
                 )
-                said = [e.choices[0].delta.content or "" async for e in stream if e.choices]
-                return "".join(said)
+                texts = [e.choices[0].delta.content or "" async for e in stream if e.choices]
+                return "".join(texts)
 
-            return await asyncio.gather(*(one(number) for number in range(16)))
+            return await asyncio.gather(*(ask(number) for number in range(16)))
 
     try:
-        assert asyncio.run(go()) == ["vierzig 🎉"] * 16
+        assert asyncio.run(ask_all()) == ["vierzig 🎉"] * 16
     finally:
         world[CHEAP].usual = json_reply(completion())
-    asked = sorted(got.json["messages"][0]["content"] for got in world[CHEAP].requests)
-    assert asked == sorted(f"Question {number}?" for number in range(16))
+    questions = sorted(got.json["messages"][0]["content"] for got in world[CHEAP].requests)
+    assert questions == sorted(f"Question {number}?" for number in range(16))

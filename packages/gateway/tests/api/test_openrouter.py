@@ -37,7 +37,7 @@ SETTINGS: dict[str, Any] = {
     "learning": {"share": 1, "keep_texts": True},
     "failures": {"retries": 0, "backoff_seconds": 0, "breaker_failures": 1000},
 }
-FAILED = json_reply(ERROR, status=500)
+FAILURE = json_reply(ERROR, status=500)
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +51,8 @@ def _fresh(world: World) -> None:
     world.forget()
 
 
-def plugin(**given: Any) -> dict[str, Any]:
-    return {"id": "auto-router", **given}
+def plugin(**fields: Any) -> dict[str, Any]:
+    return {"id": "auto-router", **fields}
 
 
 @pytest.mark.parametrize(("dial", "lam"), [(0, "1"), (10, "0"), (2.5, "0.75"), (7, "0.3")])
@@ -60,13 +60,13 @@ def plugin(**given: Any) -> dict[str, Any]:
 def test_the_dial_is_lam(
     world: World, gateway: LocalGateway, dial: float, lam: str, in_plugin: bool
 ) -> None:
-    asked = {"cost_quality_tradeoff": dial}
-    more = {"plugins": [plugin(**asked)]} if in_plugin else asked
+    fields = {"cost_quality_tradeoff": dial}
+    more = {"plugins": [plugin(**fields)]} if in_plugin else fields
     reply = gateway.ask(body=chat("openrouter/auto", **more))
     assert (reply.status, reply.own_header("lam")) == (200, lam)
-    assert json.loads(reply.own_header("asked") or "") == asked
+    assert json.loads(reply.own_header("asked") or "") == fields
     receipt = gateway.receipts[-1]
-    assert (receipt.choice.lam_asked, receipt.details["asked"]) == (float(lam), asked)
+    assert (receipt.choice.lam_asked, receipt.details["asked"]) == (float(lam), fields)
     assert f"asked for cost_quality_tradeoff: {dial}" in explain(receipt).sentences()
     target = world[reply.own_header("target") or ""].request
     assert target.json == {
@@ -153,15 +153,15 @@ def test_a_plugin_that_is_disabled_asks_for_nothing(world: World, gateway: Local
     reply = gateway.ask(body=chat(plugins=[off, {"id": "web", "max_results": 3}]))
     own = read_light(world.files.router).lam
     assert (reply.status, reply.own_header("lam")) == (200, f"{own:g}")
-    got = world[reply.own_header("target") or ""].request
-    assert got.json["plugins"] == [{"id": "web", "max_results": 3}]
+    request = world[reply.own_header("target") or ""].request
+    assert request.json["plugins"] == [{"id": "web", "max_results": 3}]
 
 
 def test_other_values_keep_their_bytes() -> None:
     body = b'\xef\xbb\xbf{"a": 1e400000, "models":["x"],"plugins": [ {"id":"web"} ],"messages":[] }'
     envelope = read_envelope("chat", body.replace(b"1e400000", b"1e10"))
-    found = envelope.body_for("m", ask_usage=False)
-    assert found == b'{"a":1e10,"messages":[],"plugins":[ {"id":"web"} ],"model":"m"}'
+    spliced_body = envelope.body_for("m", ask_usage=False)
+    assert spliced_body == b'{"a":1e10,"messages":[],"plugins":[ {"id":"web"} ],"model":"m"}'
     assert envelope.model == "x"
     whole_body = b'{"model":"a","plugins":[{"id":"web"}],"messages":[]}'
     assert read_envelope("chat", whole_body).body_for("a", ask_usage=False) == whole_body
@@ -178,8 +178,8 @@ def test_embeddings_have_no_fallbacks() -> None:
 def test_models_are_called_in_their_order(
     world: World, gateway: LocalGateway, model: dict[str, str]
 ) -> None:
-    world[MIDDLE].then(FAILED)
-    world[OTHER].then(FAILED)
+    world[MIDDLE].then(FAILURE)
+    world[OTHER].then(FAILURE)
     body = {**model, "models": ["acme/middle-1", OTHER, "acme/small-1"], "messages": [user("hi")]}
     reply = gateway.ask(body=body)
     assert (reply.status, reply.own_header("target"), reply.own_header("reason")) == (
@@ -197,7 +197,7 @@ def test_models_are_called_in_their_order(
 
 def test_only_the_models_follow_the_routed_target(world: World, gateway: LocalGateway) -> None:
     for target in (CHEAP, MIDDLE, EXPENSIVE):
-        world[target].usual, usual = FAILED, world[target].usual
+        world[target].usual, usual = FAILURE, world[target].usual
     try:
         reply = gateway.ask(body=chat(models=[OTHER, EXPENSIVE, CHEAP], cost_quality_tradeoff=10))
         assert (reply.status, reply.own_header("target"), reply.own_header("lam")) == (
@@ -237,11 +237,11 @@ def test_what_excludes_targets_is_not_kept_to_learn_from(
     samples: list[bytes | None] = []
     keep = before.keep
 
-    def kept(row: Any, sample: Any = None) -> Any:
+    def record_sample(row: Any, sample: Any = None) -> Any:
         samples.append(sample and sample.body)
         return keep(row, sample)
 
-    monkeypatch.setattr(before, "keep", kept)
+    monkeypatch.setattr(before, "keep", record_sample)
     gateway.ask(body=chat(allowed_models=["acme/*"]))
     gateway.ask(body=chat(cost_quality_tradeoff=5, allowed_models=["*"]))
     assert samples[0] is None

@@ -16,14 +16,14 @@ from pydantic import BaseModel
 
 from packages.gateway.tests.api.bodies import (
     ARGUMENTS,
-    CALLING,
+    CHAT_EVENTS,
     COUNTS,
     MESSAGE_EVENTS,
-    SAID,
     TOOL,
-    called,
+    TOOL_CALL_EVENTS,
     completion,
     message,
+    tool_completion,
 )
 from packages.gateway.tests.scripted_target import DONE, chunked_reply, json_reply
 from packages.gateway.tests.sdk_clients import RequestRecorder, anthropic_client
@@ -107,24 +107,26 @@ def test_langchain_invokes(world: World, chain: ChatOpenAI) -> None:
 
 
 def test_langchain_streams(world: World, chain: ChatOpenAI) -> None:
-    world[CHEAP].then(chunked_reply([*SAID, COUNTS, DONE]))
+    world[CHEAP].then(chunked_reply([*CHAT_EVENTS, COUNTS, DONE]))
     pieces = list(chain.stream("What is six times seven?", stream_usage=True))
     assert "".join(str(piece.content) for piece in pieces) == "vierzig 🎉"
     assert [p.usage_metadata["total_tokens"] for p in pieces if p.usage_metadata] == [13]
 
 
 def test_langchain_calls_tools(world: World, chain: ChatOpenAI) -> None:
-    world[MIDDLE].then(chunked_reply([*CALLING, COUNTS, DONE]), json_reply(completion("Sunny.")))
+    world[MIDDLE].then(
+        chunked_reply([*TOOL_CALL_EVENTS, COUNTS, DONE]), json_reply(completion("Sunny."))
+    )
     bound = chain.bind_tools([TOOL])
-    said: Any = None
+    tool_message: Any = None
     for piece in bound.stream([HumanMessage("Weather?")]):
-        said = piece if said is None else said + piece
-    assert said.tool_calls[0]["args"] == json.loads(ARGUMENTS)
+        tool_message = piece if tool_message is None else tool_message + piece
+    assert tool_message.tool_calls[0]["args"] == json.loads(ARGUMENTS)
     answer = bound.invoke(
         [
             HumanMessage("Weather?"),
-            AIMessage(content="", tool_calls=said.tool_calls),
-            ToolMessage("sunny", tool_call_id=said.tool_calls[0]["id"]),
+            AIMessage(content="", tool_calls=tool_message.tool_calls),
+            ToolMessage("sunny", tool_call_id=tool_message.tool_calls[0]["id"]),
         ]
     )
     assert answer.content == "Sunny."
@@ -135,7 +137,7 @@ def test_langchain_asks_for_structured_output(world: World, chain: ChatOpenAI) -
     world[MIDDLE].then(json_reply(completion('{"value": 42}')))
     assert chain.with_structured_output(Answer).invoke("6 times 7?") == Answer(value=42)
     assert world[MIDDLE].request.json["response_format"]["type"] == "json_schema"
-    world[MIDDLE].then(json_reply(called()))
+    world[MIDDLE].then(json_reply(tool_completion()))
     by_call = chain.with_structured_output(Weather, method="function_calling")
     with pytest.raises(ValueError, match="Weather"):  # who calls another tool is told so
         by_call.invoke("Weather?")
@@ -179,12 +181,12 @@ def test_a_message_reaches_who_speaks_it(
         extra_headers={"anthropic-version": "2023-01-01"},
         extra_body={"a_field_of_tomorrow": {"x": 1}, "thinking": {"type": "disabled"}},
     )
-    got = world[MIDDLE].request
-    assert got.path == "/v1/messages"
-    assert got.body == recorder.body.replace(b'"auto"', b'"target-1"')
-    assert got.headers["anthropic-version"] == "2023-01-01"
-    assert got.headers["authorization"] == "Bearer sk-lab"
-    assert "x-api-key" not in got.headers
+    request = world[MIDDLE].request
+    assert request.path == "/v1/messages"
+    assert request.body == recorder.body.replace(b'"auto"', b'"target-1"')
+    assert request.headers["anthropic-version"] == "2023-01-01"
+    assert request.headers["authorization"] == "Bearer sk-lab"
+    assert "x-api-key" not in request.headers
     answer = raw.parse()
     assert answer.content[0].type == "text"
     assert answer.content[0].text == "42"
@@ -199,11 +201,11 @@ def test_who_is_named_gets_the_key_as_it_wants_it(
 ) -> None:
     world[EXPENSIVE].then(json_reply(message()))
     claude.messages.create(model=EXPENSIVE, max_tokens=9, messages=SAY)
-    got = world[EXPENSIVE].request
-    assert got.path == "/v1/messages"
-    assert got.headers["x-api-key"] == "sk-lab"
-    assert "authorization" not in got.headers
-    assert got.json["model"] == "claude-next"
+    request = world[EXPENSIVE].request
+    assert request.path == "/v1/messages"
+    assert request.headers["x-api-key"] == "sk-lab"
+    assert "authorization" not in request.headers
+    assert request.json["model"] == "claude-next"
 
 
 def test_a_stream_of_a_message(
@@ -275,12 +277,12 @@ def curl(*options: str) -> bytes:
 def test_curl_asks(world: World, gateway: LocalGateway) -> None:
     world[CHEAP].then(json_reply(completion()))
     body = ' { "messages" : [ {"role":"user","content":"6 · 7?"} ] ,\n "model":"auto"}\n'
-    said = curl(
+    output = curl(
         *("--include", "--header", "Content-Type: application/json"),
         *("--header", "X-Prefill-Router-Lam: 0.0", "--data-binary", body),
         f"{gateway.url}/v1/chat/completions",
     )
-    head, _, answer = said.partition(b"\r\n\r\n")
+    head, _, answer = output.partition(b"\r\n\r\n")
     assert answer == json.dumps(completion()).encode()
     assert b"x-prefill-router-target: target-0" in head
     assert world[CHEAP].request.body == body.replace('"auto"', '"target-0"').encode()
@@ -289,7 +291,7 @@ def test_curl_asks(world: World, gateway: LocalGateway) -> None:
 @needs_curl
 def test_curl_reads_a_stream_as_it_comes(world: World, gateway: LocalGateway) -> None:
     go_on = threading.Event()
-    script: list[Any] = list(chunked_reply([*SAID, COUNTS, DONE]))
+    script: list[Any] = list(chunked_reply([*CHAT_EVENTS, COUNTS, DONE]))
     script.insert(5, go_on)  # behind the head and four events
     world[CHEAP].then(script)
     body = json.dumps({"model": "auto", "stream": True, "messages": SAY})
@@ -297,19 +299,19 @@ def test_curl_reads_a_stream_as_it_comes(world: World, gateway: LocalGateway) ->
     line += ["-H", f"{HEADER}lam: 0", "-d", body, f"{gateway.url}/v1/chat/completions"]
     with running(line, stdout=subprocess.PIPE) as run:
         assert run.stdout is not None
-        first = b"".join(SAID[:4])
+        first = b"".join(CHAT_EVENTS[:4])
         assert run.stdout.read(len(first)) == first
         go_on.set()
-        assert run.stdout.read() == b"".join((*SAID[4:], DONE))
+        assert run.stdout.read() == b"".join((*CHAT_EVENTS[4:], DONE))
 
 
 @needs_curl
 def test_curl_gets_errors(world: World, gateway: LocalGateway) -> None:
-    said = curl(
+    output = curl(
         *("-H", "content-type: application/json", "-w", "\n%{http_code}", "-d", "{"),
         f"{gateway.url}/v1/chat/completions",
     )
-    told, _, status = said.rpartition(b"\n")
+    body, _, status = output.rpartition(b"\n")
     assert status == b"400"
-    assert "can't be read" in json.loads(told)["error"]["message"]
+    assert "can't be read" in json.loads(body)["error"]["message"]
     assert world.requested_targets() == []

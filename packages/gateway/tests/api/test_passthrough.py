@@ -76,14 +76,14 @@ def claude(gateway: LocalGateway) -> Iterator[anthropic.Anthropic]:
         yield client
 
 
-def begin(world: World, client: openai.OpenAI, name: str, **more: Any) -> None:
+def store_response(world: World, client: openai.OpenAI, name: str, **more: Any) -> None:
     """A response that CHEAP keeps for this client."""
     world[CHEAP].then(json_reply(response(name, **more)))
     client.responses.create(model=CHEAP, input="What is six times seven?")
     world.forget()
 
 
-def counted(gateway: LocalGateway, call: str) -> list[str]:
+def call_counts(gateway: LocalGateway, call: str) -> list[str]:
     text = rendered(gateway.gateway.metrics)
     rows = [row for row in text.splitlines() if row.startswith("prefill_router_plain")]
     return [row for row in rows if f'call="{call}"' in row and "_total" in row]
@@ -95,7 +95,7 @@ def counted(gateway: LocalGateway, call: str) -> list[str]:
 def test_a_stored_response_is_had_again(
     world: World, ann: openai.OpenAI, gateway: LocalGateway
 ) -> None:
-    begin(world, ann, "resp_1")
+    store_response(world, ann, "resp_1")
     receipts = len(gateway.receipts)
     odd = b'{ "id":"resp_1", "object":"response", "output":[], "tomorrow": 1.0 }\n'
     world[CHEAP].then(body_reply(odd, headers="x-request-id: theirs\r\nopenai-version: 9\r\n"))
@@ -105,36 +105,36 @@ def test_a_stored_response_is_had_again(
     assert raw.content == odd
     assert raw.headers["x-request-id"] == "theirs"
     assert raw.headers[HEADER + "target"] == CHEAP
-    got = world[CHEAP].request
-    assert (got.method, got.body) == ("GET", b"")
-    assert got.path == "/v1/responses/resp_1?include%5B%5D=reasoning.encrypted_content"
-    assert not {"content-length", "content-type", "authorization"} & set(got.headers)
+    request = world[CHEAP].request
+    assert (request.method, request.body) == ("GET", b"")
+    assert request.path == "/v1/responses/resp_1?include%5B%5D=reasoning.encrypted_content"
+    assert not {"content-length", "content-type", "authorization"} & set(request.headers)
     assert len(gateway.receipts) == receipts  # nothing was decided, nothing is charged
-    assert f'target="{CHEAP}"' in counted(gateway, "retrieve")[0]
+    assert f'target="{CHEAP}"' in call_counts(gateway, "retrieve")[0]
 
 
 def test_a_failed_response_is_had_as_it_is(world: World, ann: openai.OpenAI) -> None:
-    begin(world, ann, "resp_2")
+    store_response(world, ann, "resp_2")
     error = {"code": "server_error", "message": "out of luck"}
     world[CHEAP].then(json_reply(response("resp_2", status="failed", error=error)))
-    found = ann.responses.retrieve("resp_2")
-    assert found.error is not None
-    assert found.error.message == "out of luck"
+    stored_response = ann.responses.retrieve("resp_2")
+    assert stored_response.error is not None
+    assert stored_response.error.message == "out of luck"
     assert len(world[CHEAP].requests) == 1
 
 
 def test_its_input_is_listed_and_it_is_cancelled_and_deleted(
     world: World, ann: openai.OpenAI, recorder: RequestRecorder
 ) -> None:
-    begin(world, ann, "resp_3")
+    store_response(world, ann, "resp_3")
     item = {"id": "msg_1", "type": "message", "role": "user", "content": []}
     page = {"object": "list", "data": [item], "first_id": "a", "last_id": "a", "has_more": False}
     gone = {"id": "resp_3", "object": "response", "deleted": True}
     world[CHEAP].then(
         json_reply(page), json_reply(response("resp_3", status="cancelled")), json_reply(gone)
     )
-    (found,) = ann.responses.input_items.list("resp_3", limit=1, order="asc")
-    assert found.id == "msg_1"
+    (input_item,) = ann.responses.input_items.list("resp_3", limit=1, order="asc")
+    assert input_item.id == "msg_1"
     assert ann.responses.cancel("resp_3").status == "cancelled"
     ann.responses.delete("resp_3")
     listed, cancelled, deleted = world[CHEAP].requests
@@ -154,7 +154,7 @@ def test_its_input_is_listed_and_it_is_cancelled_and_deleted(
 def test_a_response_is_cancelled_without_a_body_too(
     world: World, ann: openai.OpenAI, gateway: LocalGateway
 ) -> None:
-    begin(world, ann, "resp_12")
+    store_response(world, ann, "resp_12")
     url, own = f"{gateway.url}/v1/responses/resp_12/cancel", {"authorization": "Bearer pr-ann"}
     world[CHEAP].then(json_reply(response("resp_12", status="cancelled")))
     assert httpx2.post(url, headers=own).json()["status"] == "cancelled"  # as openai's for Node
@@ -168,13 +168,15 @@ def test_a_response_is_cancelled_without_a_body_too(
 
 
 def test_a_stream_is_taken_up_again_byte_for_byte(world: World, ann: openai.OpenAI) -> None:
-    begin(world, ann, "resp_4")
-    said = response_events("resp_4")[4:]
-    world[CHEAP].then(chunked_reply(said), chunked_reply(said), chunked_reply([]))
+    store_response(world, ann, "resp_4")
+    missing_events = response_events("resp_4")[4:]
+    world[CHEAP].then(
+        chunked_reply(missing_events), chunked_reply(missing_events), chunked_reply([])
+    )
     with ann.responses.with_streaming_response.retrieve(
         "resp_4", stream=True, starting_after=3
     ) as raw:
-        assert b"".join(raw.iter_bytes()) == b"".join(said)
+        assert b"".join(raw.iter_bytes()) == b"".join(missing_events)
     events = list(ann.responses.retrieve("resp_4", stream=True, starting_after=3))
     assert [e.sequence_number for e in events] == [4, 5, 6, 7, 8]
     assert list(ann.responses.retrieve("resp_4", stream=True, starting_after=8)) == []
@@ -183,23 +185,23 @@ def test_a_stream_is_taken_up_again_byte_for_byte(world: World, ann: openai.Open
 def test_what_failed_is_streamed_again_as_a_failure(
     world: World, ann: openai.OpenAI, gateway: LocalGateway
 ) -> None:
-    begin(world, ann, "resp_5")
+    store_response(world, ann, "resp_5")
     error = {"code": "server_error", "message": "no"}
     whole_one = response("resp_5", status="failed", error=error)
     value = {"type": "response.failed", "response": whole_one, "sequence_number": 9}
     world[CHEAP].then(chunked_reply([b"event: response.failed\n" + event(value)]))
-    (found,) = list(ann.responses.retrieve("resp_5", stream=True, starting_after=8))
-    assert found.type == "response.failed"
+    (failure_event,) = list(ann.responses.retrieve("resp_5", stream=True, starting_after=8))
+    assert failure_event.type == "response.failed"
     assert gateway.gateway.breakers.failures(CHEAP) == 0
 
 
 def test_a_stream_that_breaks_off_again_ends_with_an_error(
     world: World, ann: openai.OpenAI
 ) -> None:
-    begin(world, ann, "resp_6")
+    store_response(world, ann, "resp_6")
     world[CHEAP].then(chunked_reply([*response_events("resp_6")[:4], b'data: {"ty'], end=False))
-    *said, last = ann.responses.retrieve("resp_6", stream=True)
-    assert [event.sequence_number for event in said] == [0, 1, 2, 3]
+    *events, last = ann.responses.retrieve("resp_6", stream=True)
+    assert [event.sequence_number for event in events] == [0, 1, 2, 3]
     assert last.type == "error"
     assert (last.code, last.sequence_number) == ("stream_cut", 4)
 
@@ -213,9 +215,9 @@ def test_a_response_is_cancelled_while_it_streams(
     world[CHEAP].then(script, json_reply(response("resp_7", status="cancelled")))
     stream = ann.responses.create(model=CHEAP, input="Hi", background=True, stream=True)
     try:
-        begun = next(iter(stream))
-        assert begun.type == "response.created"
-        assert ann.responses.cancel(begun.response.id).status == "cancelled"
+        first_event = next(iter(stream))
+        assert first_event.type == "response.created"
+        assert ann.responses.cancel(first_event.response.id).status == "cancelled"
     finally:
         go_on.set()
     assert len(list(stream)) == 8
@@ -238,7 +240,7 @@ def test_a_response_in_the_background_costs_what_was_expected(
 def test_only_the_key_that_made_it_reaches_it(
     world: World, ann: openai.OpenAI, bob: openai.OpenAI, call: str
 ) -> None:
-    begin(world, ann, "resp_8")
+    store_response(world, ann, "resp_8")
     with pytest.raises(openai.NotFoundError, match="known to belong to this key") as caught:
         getattr(bob.responses, call)("resp_8")
     assert caught.value.code == "unknown_response"
@@ -260,12 +262,12 @@ def test_nobody_climbs_in_the_path_of_a_target(
 def test_failures_of_who_keeps_it_are_told(
     world: World, ann: openai.OpenAI, gateway: LocalGateway
 ) -> None:
-    begin(world, ann, "resp_9")
+    store_response(world, ann, "resp_9")
     for status in (401, 500):
         world[CHEAP].then(json_reply({"error": {"message": "sk-lab is wrong"}}, status=status))
         with pytest.raises(openai.InternalServerError, match=r"no target answered \(target-0"):
             ann.responses.retrieve("resp_9")
-    assert any('outcome="failed"' in row for row in counted(gateway, "retrieve"))
+    assert any('outcome="failed"' in row for row in call_counts(gateway, "retrieve"))
     world[CHEAP].then(json_reply({"error": {"message": "not in the background"}}, status=409))
     with pytest.raises(openai.ConflictError, match="not in the background"):
         ann.responses.cancel("resp_9")
@@ -274,7 +276,7 @@ def test_failures_of_who_keeps_it_are_told(
 def test_reading_a_response_counts_among_the_requests_under_way(
     world: World, ann: openai.OpenAI, gateway: LocalGateway
 ) -> None:
-    begin(world, ann, "resp_10")
+    store_response(world, ann, "resp_10")
     script: list[Any] = list(chunked_reply(response_events("resp_10")))
     go_on = threading.Event()
     script.insert(2, go_on)
@@ -305,7 +307,7 @@ def test_tokens_are_counted_by_who_would_answer(
     assert claude.messages.count_tokens(model=EXPENSIVE, messages=SAY).input_tokens == 12
     assert world[EXPENSIVE].request.headers["x-api-key"] == "sk-lab"
     assert len(gateway.receipts) == receipts
-    assert len(counted(gateway, "count_tokens")) == 2
+    assert len(call_counts(gateway, "count_tokens")) == 2
 
 
 def test_who_cannot_count_is_passed_over(world: World, claude: anthropic.Anthropic) -> None:
@@ -361,8 +363,8 @@ def test_who_cannot_shorten_a_conversation_is_passed_over_and_no_failure(
 ) -> None:
     world[CHEAP].then(*[json_reply({"detail": "Not Found"}, status=404)] * 2)
     world[MIDDLE].then(json_reply({"id": "c", "object": "response.compaction", "output": []}))
-    given: Any = {"input": [user("hi")], "extra_headers": {HEADER + "lam": "0"}}
-    raw = ann.responses.with_raw_response.compact(model="auto", **given)
+    fields: Any = {"input": [user("hi")], "extra_headers": {HEADER + "lam": "0"}}
+    raw = ann.responses.with_raw_response.compact(model="auto", **fields)
     assert raw.headers[HEADER + "target"] == MIDDLE
     assert gateway.gateway.breakers.failures(CHEAP) == 0
     with pytest.raises(openai.NotFoundError, match="can't answer this call"):
@@ -376,7 +378,7 @@ def test_words_behind_the_question_mark_go_on(
     query = {"beta": "true", "x": "ä b&c"}
     claude.messages.count_tokens(model="auto", messages=SAY, extra_query=query)
     claude.messages.create(model=MIDDLE, max_tokens=9, messages=SAY, extra_query={"beta": "true"})
-    counted, asked = world[MIDDLE].requests
-    assert counted.path == "/v1/messages/count_tokens?beta=true&x=%C3%A4%20b%26c"
-    assert asked.path == "/v1/messages?beta=true"
+    count_request, message_request = world[MIDDLE].requests
+    assert count_request.path == "/v1/messages/count_tokens?beta=true&x=%C3%A4%20b%26c"
+    assert message_request.path == "/v1/messages?beta=true"
     assert gateway.receipts[-1].endpoint == "messages"

@@ -1,4 +1,4 @@
-"""A gateway that reads everything anew, or is asked to end, while it answers."""
+"""A gateway that reloads, or ends, while it answers."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from packages.gateway.tests.api.bodies import COUNTS, SAID
+from packages.gateway.tests.api.bodies import CHAT_EVENTS, COUNTS
 from packages.gateway.tests.scripted_target import DONE, chunked_reply
 from packages.gateway.tests.sdk_clients import RequestRecorder, openai_client
 from packages.gateway.tests.server_process import gateway_process
@@ -34,9 +34,9 @@ from packages.gateway.tests.world import (
 
 pytestmark = pytest.mark.slow
 
-DEARER = {name: {k: 10 * v for k, v in row.items()} for name, row in PRICES.items()}
+RAISED_PRICES = {name: {k: 10 * v for k, v in row.items()} for name, row in PRICES.items()}
 STREAM = chat(stream=True)
-WHOLE = b"".join((*SAID, DONE))
+STREAM_BODY = b"".join((*CHAT_EVENTS, DONE))
 
 
 SETTINGS = {"routing": {"lam": 0, "deadline_seconds": PATIENCE}}
@@ -59,15 +59,15 @@ def _fresh(world: World, gateway: LocalGateway) -> None:
     assert gateway.ask("/admin/reload", {}).status == 200
 
 
-class Held:
-    """Streams that are open until they are let go."""
+class OpenStreams:
+    """Streams that stay open until `end`."""
 
     def __init__(self, world: World, url: str, count: int) -> None:
-        self.let_go = threading.Event()
+        self.release = threading.Event()
         self.replies: list[Reply] = []
         for _ in range(count):
-            script: list[Any] = list(chunked_reply([*SAID, COUNTS, DONE]))
-            script.insert(4, self.let_go)
+            script: list[Any] = list(chunked_reply([*CHAT_EVENTS, COUNTS, DONE]))
+            script.insert(4, self.release)
             world[CHEAP].then(script)
         while world[CHEAP].request_arrived.acquire(blocking=False):  # by requests before these
             pass
@@ -81,7 +81,7 @@ class Held:
         self.replies.append(ask(url, CHATS, STREAM))
 
     def end(self) -> None:
-        self.let_go.set()
+        self.release.set()
         for thread in self._threads:
             thread.join(PATIENCE)
 
@@ -99,23 +99,23 @@ def await_price(url: str, due: float) -> None:
 
 
 def test_a_reload_cuts_no_stream(world: World, gateway: LocalGateway) -> None:
-    held = Held(world, gateway.url, 5)
+    streams = OpenStreams(world, gateway.url, 5)
     before = gateway.ask(body=chat())
-    world.write_pool(DEARER, prices_date="2026-11-22")
+    world.write_pool(RAISED_PRICES, prices_date="2026-11-22")
     reply = gateway.ask("/admin/reload", {})
     assert reply.json["prices_date"] == "2026-11-22"
-    assert price(gateway.url) == DEARER[CHEAP]["input_price"]
+    assert price(gateway.url) == RAISED_PRICES[CHEAP]["input_price"]
     after = gateway.ask(body=chat())
     costs = [float(answer.own_header("estimated-cost") or "nan") for answer in (before, after)]
     assert costs[1] == pytest.approx(10 * costs[0], rel=0.01)
-    held.end()
-    assert [reply.body for reply in held.replies] == [WHOLE] * 5
+    streams.end()
+    assert [reply.body for reply in streams.replies] == [STREAM_BODY] * 5
     ended = gateway.receipts[-5:]
     assert {receipt.cost for receipt in ended} == {(9 * 0.1 + 4 * 0.4) / 1e6}  # the old prices
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "problem"),
     [
         ("targets: [", "not YAML"),
         ("targets: []", "target"),
@@ -127,27 +127,27 @@ def test_a_reload_cuts_no_stream(world: World, gateway: LocalGateway) -> None:
     ],
 )
 def test_what_cannot_be_read_changes_nothing(
-    world: World, gateway: LocalGateway, text: str, told: str
+    world: World, gateway: LocalGateway, text: str, problem: str
 ) -> None:
-    held = Held(world, gateway.url, 1)
-    was = price(gateway.url)
+    streams = OpenStreams(world, gateway.url, 1)
+    price_before = price(gateway.url)
     world.files.pool.write_text(text)
     reply = gateway.ask("/admin/reload", {})
     assert reply.status == 409
     assert reply.error["code"] == "reload_failed"
-    assert told in reply.error["message"]
-    assert price(gateway.url) == was
+    assert problem in reply.error["message"]
+    assert price(gateway.url) == price_before
     assert gateway.ask(body=chat()).status == 200
-    held.end()
-    assert held.replies[0].body == WHOLE
+    streams.end()
+    assert streams.replies[0].body == STREAM_BODY
 
 
 def test_every_error_is_told_at_once(world: World, gateway: LocalGateway) -> None:
     world.files.configure({"routing": {"lam": 3, "novelty": -1}, "unheard": 1})
     world.files.pool.write_text("targets: [")
-    told = gateway.ask("/admin/reload", {}).error["message"]
-    assert "unheard" in told
-    assert "not YAML" in told
+    message = gateway.ask("/admin/reload", {}).error["message"]
+    assert "unheard" in message
+    assert "not YAML" in message
     world.write_pool({**PRICES, "helper": {"base_url": "http://127.0.0.1:9/v1"}})
     settings = {
         "routing": {"fallback": "helper"},
@@ -157,10 +157,10 @@ def test_every_error_is_told_at_once(world: World, gateway: LocalGateway) -> Non
         "budgets": [{"dollars": 1, "per": "day", "key": "nobody"}],
     }
     world.files.configure(settings)
-    told = gateway.ask("/admin/reload", {}).error["message"]
+    message = gateway.ask("/admin/reload", {}).error["message"]
     targets = ("routing.fallback", "traffic.otherwise", "agents.plan.targets")
     for wrong in (*targets, "forward_headers", "nobody"):
-        assert wrong in told, wrong
+        assert wrong in message, wrong
 
 
 def test_settings_are_read_anew(world: World, gateway: LocalGateway) -> None:
@@ -180,14 +180,14 @@ def test_settings_are_read_anew(world: World, gateway: LocalGateway) -> None:
 def test_settings_that_last_are_told(world: World, gateway: LocalGateway) -> None:
     world.files.configure({**SETTINGS, "receipts": {"keep_days": 7, "prompts": True}})
     warnings = gateway.ask("/admin/reload", {}).json["warnings"]
-    (told,) = [one for one in warnings if "restart" in one]
-    assert "receipts.keep_days: changed, but only a restart" in told
-    assert "prompts" not in told
+    (warning,) = [line for line in warnings if "restart" in line]
+    assert "receipts.keep_days: changed, but only a restart" in warning
+    assert "prompts" not in warning
 
 
 def test_another_router_takes_over(world: World, gateway: LocalGateway) -> None:
-    """Streams under way end with what they began with; the encoder's process is a new one."""
-    held = Held(world, gateway.url, 2)
+    """Open streams end with the old router; the encoder's process is a new process."""
+    streams = OpenStreams(world, gateway.url, 2)
     before = gateway.gateway.live
     shutil.rmtree(world.files.router)
     shutil.copytree(router_folder(150), world.files.router)
@@ -198,8 +198,8 @@ def test_another_router_takes_over(world: World, gateway: LocalGateway) -> None:
     assert new.own_header("reason") == "policy"
     assert gateway.receipts[-1].router == reply.json["router"]
     assert before.forecaster.state == "ready"
-    held.end()
-    assert [reply.body for reply in held.replies] == [WHOLE] * 2
+    streams.end()
+    assert [reply.body for reply in streams.replies] == [STREAM_BODY] * 2
     assert {r.router for r in gateway.receipts[-2:]} == {before.loaded.light.fingerprint}
     gateway.wait_until(lambda: before.forecaster.state == "closed")
 
@@ -218,34 +218,34 @@ def test_a_target_that_went_is_not_asked(world: World, gateway: LocalGateway) ->
 
 
 def test_a_process_that_is_hung_up_on_reads_anew(world: World) -> None:
-    """As its user runs it: SIGHUP with streams under way, a file that is broken, and the end."""
+    """Send SIGHUP with streams under way, then with a broken file, then end the process."""
     environment: Mapping[str, str] = world.environment
     with gateway_process(world.files, environment=environment) as process:
-        held = Held(world, process.url, 3)
-        world.write_pool(DEARER)
+        streams = OpenStreams(world, process.url, 3)
+        world.write_pool(RAISED_PRICES)
         process.reload()
-        await_price(process.url, DEARER[CHEAP]["input_price"])
+        await_price(process.url, RAISED_PRICES[CHEAP]["input_price"])
         world.files.pool.write_text("targets: [")
         process.reload()
         until = time.monotonic() + PATIENCE
         while "reload failed, nothing was changed" not in process.log.read_text():
             assert time.monotonic() < until
             time.sleep(0.02)
-        assert price(process.url) == DEARER[CHEAP]["input_price"]
-        held.end()
-        assert [reply.body for reply in held.replies] == [WHOLE] * 3
+        assert price(process.url) == RAISED_PRICES[CHEAP]["input_price"]
+        streams.end()
+        assert [reply.body for reply in streams.replies] == [STREAM_BODY] * 3
         with openai_client(process.url, RequestRecorder()) as client:
             stream = client.chat.completions.create(
                 model="prefill-router:0", messages=[user("Hi")], stream=False
             )
         assert stream.choices[0].message.content == "42"
-        last = Held(world, process.url, 1)
+        last_stream = OpenStreams(world, process.url, 1)
         os.kill(process.run.pid, signal.SIGTERM)
         with pytest.raises(OSError, match=r"refused|reset|closed|pipe"):
             await_price(process.url, 0)  # it takes nobody more
-        last.end()
-        assert last.replies[0].body == WHOLE
+        last_stream.end()
+        assert last_stream.replies[0].body == STREAM_BODY
         assert process.run.wait(PATIENCE) == 0
-    kept = [row["outcome"] for row in world.files.rows("outcome") if row["outcome"]][-5:]
-    assert kept == ["answered"] * 5
+    outcomes = [row["outcome"] for row in world.files.rows("outcome") if row["outcome"]][-5:]
+    assert outcomes == ["answered"] * 5
     assert "Traceback" not in process.log.read_text()

@@ -55,7 +55,7 @@ def bearer(who: str) -> dict[str, str]:
     return {"authorization": f"Bearer pr-{who}"}
 
 
-def routed(gateway: LocalGateway, who: str = "bob", text: str = "hi", **headers: str) -> str:
+def route(gateway: LocalGateway, who: str = "bob", text: str = "hi", **headers: str) -> str:
     """The id of a decision alone."""
     reply = gateway.ask("/v1/route", chat(text=text), **bearer(who), **headers)
     return str(reply.json["id"])
@@ -66,19 +66,19 @@ def report(gateway: LocalGateway, decision: str, who: str = "bob", **more: Any) 
     return gateway.ask("/v1/outcome", body, **bearer(who))
 
 
-def stored(world: World, decision: str) -> Any:
+def stored_receipt(world: World, decision: str) -> Any:
     (receipt,) = read_receipts(world.files.url, ids=[decision])
     return receipt
 
 
 def test_the_receipt_has_what_is_reported(gateway: LocalGateway, world: World) -> None:
-    decision = routed(gateway, text="Who was it?")
-    before = stored(world, decision)
+    decision = route(gateway, text="Who was it?")
+    before = stored_receipt(world, decision)
     assert before.outcome.kind == "routed"
     reply = report(gateway, decision, target=MIDDLE, first_token_seconds=0.25, **TOKENS)
     cost = (1000 * 0.4 + 200 * 1.6) / 1e6
     assert reply.json == {"id": decision, "kept": True, "cost": pytest.approx(cost)}
-    after = stored(world, decision)
+    after = stored_receipt(world, decision)
     outcome, usage = after.outcome, after.outcome.usage
     assert (outcome.kind, outcome.target, outcome.status) == ("answered", MIDDLE, 200)
     assert (usage.input_tokens, usage.cached_tokens, usage.output_tokens) == (1000, 10, 200)
@@ -94,12 +94,12 @@ def test_the_receipt_has_what_is_reported(gateway: LocalGateway, world: World) -
 
 
 def test_a_reported_cost_takes_precedence(gateway: LocalGateway, world: World) -> None:
-    decision = routed(gateway)
+    decision = route(gateway)
     assert report(gateway, decision, cost=0.002, **TOKENS).json["cost"] == 0.002
-    assert stored(world, decision).cost == 0.002
-    unknown = routed(gateway)
+    assert stored_receipt(world, decision).cost == 0.002
+    unknown = route(gateway)
     assert report(gateway, unknown).json["cost"] is None
-    assert stored(world, unknown).outcome.usage is None
+    assert stored_receipt(world, unknown).outcome.usage is None
 
 
 @pytest.mark.parametrize(
@@ -113,28 +113,28 @@ def test_a_reported_cost_takes_precedence(gateway: LocalGateway, world: World) -
 def test_failures_are_known_as_such(
     gateway: LocalGateway, world: World, status: int, kind: str, end: str
 ) -> None:
-    decision = routed(gateway)
+    decision = route(gateway)
     assert report(gateway, decision, status=status, cost=1.0, **TOKENS).json["cost"] is None
-    outcome = stored(world, decision).outcome
+    outcome = stored_receipt(world, decision).outcome
     assert (outcome.kind, outcome.attempts[0].end) == (kind, end)
     assert outcome.target == (CHEAP if kind == "refused" else None)
 
 
 def test_the_first_report_holds(gateway: LocalGateway, world: World) -> None:
-    decision = routed(gateway)
+    decision = route(gateway)
     assert report(gateway, decision, cost=0.001).status == 200
-    first = stored(world, decision)
+    first = stored_receipt(world, decision)
     for again in (report(gateway, decision, cost=0.003), report(gateway, decision, status=500)):
         assert (again.status, again.error["code"]) == (409, "outcome_known")
-    assert stored(world, decision) == first
+    assert stored_receipt(world, decision) == first
     world[CHEAP].then(json_reply(completion()))
-    called = gateway.ask(body=chat(), **bearer("bob")).own_header("decision-id")
-    own = report(gateway, str(called))
+    decision_id = gateway.ask(body=chat(), **bearer("bob")).own_header("decision-id")
+    own = report(gateway, str(decision_id))
     assert (own.status, own.error["code"]) == (409, "outcome_known")
 
 
 def test_a_key_reports_on_its_own_decisions_and_an_admin_on_all(gateway: LocalGateway) -> None:
-    bobs, anns = routed(gateway, "bob"), routed(gateway, "ann")
+    bobs, anns = route(gateway, "bob"), route(gateway, "ann")
     never, others = report(gateway, NEVER), report(gateway, anns)
     assert (never.status, never.error["code"]) == (404, "unknown_decision")
     assert (others.status, others.body) == (404, never.body)
@@ -155,22 +155,22 @@ def test_a_key_reports_on_its_own_decisions_and_an_admin_on_all(gateway: LocalGa
     ],
 )
 def test_what_cannot_be_is_refused(gateway: LocalGateway, world: World, wrong: Any) -> None:
-    decision = routed(gateway)
+    decision = route(gateway)
     body = {"id": decision, "target": CHEAP, "seconds": 0.5, **wrong}
     reply = gateway.ask("/v1/outcome", body, **bearer("bob"))
     assert reply.status == 400
-    assert stored(world, decision).outcome.kind == "routed"
+    assert stored_receipt(world, decision).outcome.kind == "routed"
 
 
 def test_a_key_reports_of_its_own_targets_alone(gateway: LocalGateway) -> None:
-    decision = routed(gateway, "dan")
+    decision = route(gateway, "dan")
     others, nobodys = (report(gateway, decision, "dan", target=t) for t in (EXPENSIVE, "nobody"))
     assert (others.status, others.body) == (400, nobodys.body)
     assert report(gateway, decision, "dan").status == 200
 
 
 def test_what_is_reported_is_spent(gateway: LocalGateway, world: World) -> None:
-    assert report(gateway, routed(gateway, "cleo"), "cleo", cost=0.06).status == 200
+    assert report(gateway, route(gateway, "cleo"), "cleo", cost=0.06).status == 200
     spent = gateway.ask("/v1/route", chat(), **bearer("cleo"))
     assert (spent.status, spent.error["code"]) == (429, "budget_spent")
     with serve_world(world) as again:
@@ -179,16 +179,18 @@ def test_what_is_reported_is_spent(gateway: LocalGateway, world: World) -> None:
 
 def test_a_conversation_keeps_the_target_that_answered(gateway: LocalGateway, world: World) -> None:
     named = {"x-session-id": "a long talk"}
-    decision = routed(gateway, **named)
-    assert stored(world, decision).choice.target == CHEAP
+    decision = route(gateway, **named)
+    assert stored_receipt(world, decision).choice.target == CHEAP
     report(gateway, decision, target=EXPENSIVE, **TOKENS)
-    held = gateway.gateway.sessions.state(stored(world, decision).choice.session, time.time())
-    assert held is not None
-    assert (held.target, held.tokens) == (EXPENSIVE, 1200)
+    state = gateway.gateway.sessions.state(
+        stored_receipt(world, decision).choice.session, time.time()
+    )
+    assert state is not None
+    assert (state.target, state.tokens) == (EXPENSIVE, 1200)
 
 
 def test_while_receipts_are_away_reports_are_refused(gateway: LocalGateway, world: World) -> None:
-    decision = routed(gateway)
+    decision = route(gateway)
     database = world.files.database
     away = database.rename(database.with_name("away.sqlite"))
     database.mkdir()
@@ -204,7 +206,7 @@ def test_scored_reports_are_labels(
     gateway: LocalGateway, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "Whose answer is scored?"
-    decision = routed(gateway, text=text)
+    decision = route(gateway, text=text)
     scored = {"id": decision, "score": 1, "source": "user"}
     monkeypatch.setattr(gateway.gateway, "recent", RecentRequests())
     assert gateway.ask("/v1/feedback", scored, **bearer("bob")).status == 200
@@ -226,6 +228,6 @@ def test_metrics_count_a_report_once(gateway: LocalGateway) -> None:
         )
 
     before = [value("requests_total"), value("dollars_total", target=CHEAP)]
-    report(gateway, routed(gateway, "ann"), "ann", cost=0.5)
+    report(gateway, route(gateway, "ann"), "ann", cost=0.5)
     after = [value("requests_total"), value("dollars_total", target=CHEAP)]
     assert [b - a for a, b in zip(before, after, strict=True)] == [1, pytest.approx(0.5)]

@@ -7,7 +7,7 @@ from typing import Any
 import openai
 import pytest
 
-from packages.gateway.tests.api.bodies import COUNTS, SAID, called, completion
+from packages.gateway.tests.api.bodies import CHAT_EVENTS, COUNTS, completion, tool_completion
 from packages.gateway.tests.scripted_target import DONE, chunked_reply, json_reply
 from packages.gateway.tests.sdk_clients import RequestRecorder, openai_client
 from packages.gateway.tests.world import (
@@ -56,7 +56,7 @@ def client(gateway: LocalGateway, recorder: RequestRecorder) -> Iterator[openai.
 def test_a_whole_answer_with_a_tool_and_its_result(
     world: World, client: openai.OpenAI, gateway: LocalGateway
 ) -> None:
-    world[CHEAP].then(json_reply(called()), json_reply(completion("Sunny.")))
+    world[CHEAP].then(json_reply(tool_completion()), json_reply(completion("Sunny.")))
     first = client.responses.create(model="auto", input="Weather?", tools=[TOOL])
     (call,) = first.output
     assert call.type == "function_call"
@@ -75,7 +75,7 @@ def test_a_whole_answer_with_a_tool_and_its_result(
 
 
 def test_a_stream(world: World, client: openai.OpenAI, gateway: LocalGateway) -> None:
-    world[CHEAP].then(chunked_reply([*SAID, COUNTS, DONE]))
+    world[CHEAP].then(chunked_reply([*CHAT_EVENTS, COUNTS, DONE]))
     with client.responses.stream(
         model="auto", input="What is six times seven?", reasoning={"effort": "high"}
     ) as stream:
@@ -90,7 +90,7 @@ def test_a_stream(world: World, client: openai.OpenAI, gateway: LocalGateway) ->
 
 def test_the_sdk_waits_for_a_silent_target(world: World, client: openai.OpenAI) -> None:
     goes_on = threading.Event()
-    world[CHEAP].then([goes_on, *chunked_reply([*SAID, COUNTS, DONE])])
+    world[CHEAP].then([goes_on, *chunked_reply([*CHAT_EVENTS, COUNTS, DONE])])
     with client.responses.with_streaming_response.create(
         model=CHEAP, input="hi", stream=True
     ) as raw:  # it has headers before there is an answer
@@ -146,20 +146,20 @@ def test_a_translated_response_is_not_stored(world: World, client: openai.OpenAI
 
 
 def test_an_error_of_the_target_is_passed_on(world: World, client: openai.OpenAI) -> None:
-    told = {"message": "stop is no list", "type": "invalid_request_error", "param": "stop"}
-    world[CHEAP].then(json_reply({"error": told}, status=400))
+    error = {"message": "stop is no list", "type": "invalid_request_error", "param": "stop"}
+    world[CHEAP].then(json_reply({"error": error}, status=400))
     with pytest.raises(openai.BadRequestError, match="stop is no list"):
         client.responses.create(model="auto", input="hi")
 
 
 def test_a_stream_that_breaks_off_ends_with_an_error(world: World, client: openai.OpenAI) -> None:
-    world[CHEAP].then(chunked_reply(SAID[:4], end=False))
+    world[CHEAP].then(chunked_reply(CHAT_EVENTS[:4], end=False))
     kinds = [e.type for e in client.responses.create(model=CHEAP, input="hi", stream=True)]
     assert kinds[-1] == "error"
 
 
 def test_a_stream_that_breaks_behind_its_end_has_one(world: World, client: openai.OpenAI) -> None:
-    world[CHEAP].then(chunked_reply(SAID, end=False))  # whose last event says why it ended
+    world[CHEAP].then(chunked_reply(CHAT_EVENTS, end=False))  # whose last event says why it ended
     kinds = [e.type for e in client.responses.create(model=CHEAP, input="hi", stream=True)]
     assert kinds[-1] == "response.completed"
 

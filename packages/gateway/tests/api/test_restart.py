@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from packages.gateway.tests.api.bodies import TOOL, called, completion, response
+from packages.gateway.tests.api.bodies import TOOL, completion, response, tool_completion
 from packages.gateway.tests.scripted_target import json_reply
 from packages.gateway.tests.world import (
     CHEAP,
@@ -37,7 +37,7 @@ def test_conversations_and_spending_outlive_the_process(tmp_path: Path) -> None:
     day = time.time() // 86_400
     with make_world(tmp_path, ROWS, settings=SETTINGS) as world:
         with serve_world(world) as gateway:
-            world[EXPENSIVE].then(json_reply(called("call_9")))
+            world[EXPENSIVE].then(json_reply(tool_completion("call_9")))
             world[HELPER].then(json_reply(response("resp_9")))
             gateway.ask(body=chat(EXPENSIVE, tools=[TOOL]))
             gateway.ask("/v1/responses", {"model": HELPER, "input": "Hi"})
@@ -49,7 +49,7 @@ def test_conversations_and_spending_outlive_the_process(tmp_path: Path) -> None:
             (state,) = gateway.gateway.budgets.states(time.time())
             loop: list[Any] = [
                 user("Weather?"),
-                called("call_9")["choices"][0]["message"],
+                tool_completion("call_9")["choices"][0]["message"],
                 {"role": "tool", "tool_call_id": "call_9", "content": "sunny"},
             ]
             world[EXPENSIVE].then(json_reply(completion()))
@@ -59,13 +59,13 @@ def test_conversations_and_spending_outlive_the_process(tmp_path: Path) -> None:
                 "tool_loop",
             )
             world[HELPER].then(json_reply(response("resp_10")))
-            stored = {"model": "auto", "input": "And?", "previous_response_id": "resp_9"}
-            reply = gateway.ask("/v1/responses", stored)
+            body = {"model": "auto", "input": "And?", "previous_response_id": "resp_9"}
+            reply = gateway.ask("/v1/responses", body)
             assert (reply.own_header("target"), reply.own_header("reason")) == (HELPER, "stored")
-            seat = gateway.gateway.sessions.state(receipts[-1].choice.session, time.time())
+            state_after = gateway.gateway.sessions.state(receipts[-1].choice.session, time.time())
         assert world.requested_targets() == [EXPENSIVE, HELPER]
-    assert seat is not None
-    assert seat.target == receipts[-1].outcome.target
+    assert state_after is not None
+    assert state_after.target == receipts[-1].outcome.target
     if time.time() // 86_400 == day:  # at midnight a new day's budget is whole
         assert state.spent == sum(receipt.cost or 0 for receipt in receipts)
         assert 0 < state.spent < 1

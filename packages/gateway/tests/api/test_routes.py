@@ -9,7 +9,7 @@ import anthropic
 import pytest
 from anthropic.types import ModelInfo
 
-from packages.gateway.tests.api.bodies import PICTURE, TOOL, called, completion
+from packages.gateway.tests.api.bodies import PICTURE, TOOL, completion, tool_completion
 from packages.gateway.tests.scripted_target import json_reply
 from packages.gateway.tests.sdk_clients import RequestRecorder, anthropic_client
 from packages.gateway.tests.world import (
@@ -124,8 +124,8 @@ def test_only_allowed_targets_answer(gateway: LocalGateway, world: World) -> Non
 
 
 def test_what_is_too_dear_is_not_asked(gateway: LocalGateway, world: World) -> None:
-    dear = float(ask(gateway, chat(), lam="1").own_header("estimated-cost") or "nan")
-    reply = ask(gateway, chat(), lam="1", max_cost=f"{dear / 2:.12f}")
+    cost = float(ask(gateway, chat(), lam="1").own_header("estimated-cost") or "nan")
+    reply = ask(gateway, chat(), lam="1", max_cost=f"{cost / 2:.12f}")
     assert reply.own_header("target") != EXPENSIVE
     refused = ask(gateway, chat(), max_cost="0")
     assert refused.error["code"] == "no_eligible_target"
@@ -185,11 +185,11 @@ def test_a_tool_loop_never_changes_its_target(
     gateway: LocalGateway, world: World, first: str
 ) -> None:
     call = f"call_of_{first}"
-    world[first].then(json_reply(called(call)), json_reply(completion()))
+    world[first].then(json_reply(tool_completion(call)), json_reply(completion()))
     ask(gateway, chat(first, tools=[TOOL]))
     loop: list[Any] = [
         user("Weather?"),
-        called(call)["choices"][0]["message"],
+        tool_completion(call)["choices"][0]["message"],
         {"role": "tool", "tool_call_id": call, "content": "sunny"},
     ]
     reply = ask(gateway, chat(messages=loop, tools=[TOOL]), lam="0")
@@ -214,8 +214,8 @@ def test_receipts_tell_how_conversations_keep_their_target(gateway: LocalGateway
 def test_conversations_of_two_keys_are_two(gateway: LocalGateway) -> None:
     for who in ("ann", "cleo"):
         ask(gateway, chat(), who, **{"x-session-id": "shared"})
-    one, two = gateway.receipts[-2:]
-    assert one.choice.session != two.choice.session
+    first, second = gateway.receipts[-2:]
+    assert first.choice.session != second.choice.session
 
 
 # Keys, and targets that the router doesn't know.
@@ -232,9 +232,9 @@ def test_without_a_key_nobody_is_answered(gateway: LocalGateway, world: World) -
 def test_a_key_reaches_its_own_targets_alone(gateway: LocalGateway, world: World) -> None:
     assert ask(gateway, chat("best"), "bob").own_header("target") == CHEAP
     assert ask(gateway, chat(HELPER), "bob").own_header("target") == HELPER
-    told = gateway.ask("/v1/route", chat("best"), authorization="Bearer pr-bob")
-    assert told.json["target"] == CHEAP
-    assert EXPENSIVE.encode() not in told.body
+    decision = gateway.ask("/v1/route", chat("best"), authorization="Bearer pr-bob")
+    assert decision.json["target"] == CHEAP
+    assert EXPENSIVE.encode() not in decision.body
     refused = ask(gateway, chat(EXPENSIVE), "bob")
     assert refused.status == 404
     assert EXPENSIVE not in refused.error["message"].partition("the models are")[2]
@@ -307,7 +307,11 @@ def test_a_key_scores_its_own_decisions_and_an_admin_all(
         assert (others.status, others.body) == (never.status, never.body) == (404, never.body)
     database = world.files.database
     away = database.rename(database.with_name("away.sqlite"))
-    assert [score("bob", one).status for one in (bobs, anns, "pr_none")] == [503, 503, 503]
+    assert [score("bob", decision).status for decision in (bobs, anns, "pr_none")] == [
+        503,
+        503,
+        503,
+    ]
     away.rename(database)
     scores = latest_feedback(world.files.url, [str(bobs), str(anns)])
     assert sorted(one.source for one in scores[str(bobs)]) == ["ann", "bob"]

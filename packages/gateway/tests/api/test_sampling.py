@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from packages.gateway.tests.api.bodies import COUNTS, PICTURE, SAID, TOOL, called, completion
+from packages.gateway.tests.api.bodies import (
+    CHAT_EVENTS,
+    COUNTS,
+    PICTURE,
+    TOOL,
+    completion,
+    tool_completion,
+)
 from packages.gateway.tests.scripted_target import DONE, chunked_reply, event, json_reply, pool_of
 from packages.gateway.tests.world import (
     CHEAP,
@@ -71,14 +78,14 @@ def ask(
     return gateway.ask(path, body, authorization=f"Bearer pr-{key}", **own)
 
 
-def kept(gateway: LocalGateway, reply: Reply) -> SampledRequest | None:
+def stored_sample(gateway: LocalGateway, reply: Reply) -> SampledRequest | None:
     """What was kept of a request; it is written after its receipt."""
     writer, later = gateway.gateway.writer, Feedback(id="later", score=1, at=time.time())
     assert gateway.wait_for(writer.keep(later))
     while writer.stats().samples_waiting:
         time.sleep(1e-3)
-    found = read_learning(gateway.gateway.receipts_url, SampledRequest)
-    return next((one for one in found if one.id == reply.own_header("decision-id")), None)
+    samples = read_learning(gateway.gateway.receipts_url, SampledRequest)
+    return next((one for one in samples if one.id == reply.own_header("decision-id")), None)
 
 
 def test_a_request_is_kept_with_its_answer_and_without_its_preferences(
@@ -88,11 +95,11 @@ def test_a_request_is_kept_with_its_answer_and_without_its_preferences(
     body = chat("prefill-router:0", "Zwölf?", temperature=0, user="u1", metadata={"a": "b"})
     reply = ask(gateway, body, max_cost="9")
     assert reply.status == 200
-    found = kept(gateway, reply)
-    assert found is not None
-    assert found.body == {"messages": [user("Zwölf?")], "temperature": 0}
-    assert (found.answer, found.share, found.endpoint) == ("42, says [redacted]", 1, "chat")
-    assert found.at == gateway.receipts[-1].at
+    sample = stored_sample(gateway, reply)
+    assert sample is not None
+    assert sample.body == {"messages": [user("Zwölf?")], "temperature": 0}
+    assert (sample.answer, sample.share, sample.endpoint) == ("42, says [redacted]", 1, "chat")
+    assert sample.at == gateway.receipts[-1].at
     assert "learn" not in "".join(world[CHEAP].request.headers)
 
 
@@ -146,7 +153,12 @@ MESSAGE = {"type": "message", "id": "m", "content": [{"type": "text", "text": "4
     ("path", "body", "answer", "text"),
     [
         ("chat/completions", {"messages": [user(PASTE)]}, json_reply(completion()), "42"),
-        ("chat/completions", {"messages": [user("a")]}, chunked_reply((*SAID, COUNTS, DONE)), None),
+        (
+            "chat/completions",
+            {"messages": [user("a")]},
+            chunked_reply((*CHAT_EVENTS, COUNTS, DONE)),
+            None,
+        ),
         ("messages", {"messages": [user("a")], "max_tokens": 9}, json_reply(MESSAGE), "42"),
         (
             "messages",
@@ -168,12 +180,14 @@ def test_every_dialect_is_kept_whole_or_as_a_stream(
 ) -> None:
     stream = b"event-stream" in answer[0]
     world[CHEAP].then(answer)
-    found = kept(gateway, ask(gateway, {"model": "auto", "stream": stream, **body}, f"/v1/{path}"))
-    assert found is not None
-    assert found.body == {name: value for name, value in body.items() if name != "store"}
-    said = [json.loads(piece[6:]) for piece in SAID if piece.startswith(b"data: {")]
-    deltas = [choice["delta"].get("content") for one in said for choice in one["choices"]]
-    assert found.answer == (text or "".join(filter(None, deltas)))
+    sample = stored_sample(
+        gateway, ask(gateway, {"model": "auto", "stream": stream, **body}, f"/v1/{path}")
+    )
+    assert sample is not None
+    assert sample.body == {name: value for name, value in body.items() if name != "store"}
+    values = [json.loads(piece[6:]) for piece in CHAT_EVENTS if piece.startswith(b"data: {")]
+    deltas = [choice["delta"].get("content") for one in values for choice in one["choices"]]
+    assert sample.answer == (text or "".join(filter(None, deltas)))
 
 
 def test_an_attempt_that_failed_changes_nothing_of_what_is_kept(
@@ -184,8 +198,8 @@ def test_an_attempt_that_failed_changes_nothing_of_what_is_kept(
     )
     body = {"model": "auto", "messages": [user("a")], "max_tokens": 9, "stream": True}
     reply = ask(gateway, body, "/v1/messages")
-    found = kept(gateway, reply)
-    assert (reply.own_header("retries"), found and found.answer) == ("1", "42")
+    sample = stored_sample(gateway, reply)
+    assert (reply.own_header("retries"), sample and sample.answer) == ("1", "42")
 
 
 TOOL_TURN = {"role": "tool", "tool_call_id": "c", "content": "sunny"}
@@ -219,29 +233,29 @@ def test_what_cannot_be_asked_again_elsewhere_is_not_kept(
     fields = fields if path == "chat/completions" else {"model": "auto", **more}
     reply = ask(gateway, fields, f"/v1/{path}")
     assert reply.status == 200, reply.error
-    assert kept(gateway, reply) is None
+    assert stored_sample(gateway, reply) is None
 
 
 @pytest.mark.parametrize("more", [{"tools": [TOOL]}, {"messages": [user("a?"), TOOL_TURN]}])
 def test_what_has_tools_is_kept_by_its_ask(gateway: LocalGateway, more: dict[str, Any]) -> None:
-    found = kept(gateway, ask(gateway, {**chat(text="a?"), **more}))
-    assert found is not None
-    assert found.is_turn
-    assert (found.body, found.prompt) == ({"messages": [user("a?")]}, "a?")
+    sample = stored_sample(gateway, ask(gateway, {**chat(text="a?"), **more}))
+    assert sample is not None
+    assert sample.is_turn
+    assert (sample.body, sample.prompt) == ({"messages": [user("a?")]}, "a?")
 
 
 def test_who_opts_out_is_not_kept(gateway: LocalGateway) -> None:
-    assert kept(gateway, ask(gateway, chat(), learn="yes")) is not None
-    assert kept(gateway, ask(gateway, chat(), learn="no")) is None
-    assert kept(gateway, ask(gateway, chat(), key="bob", learn="yes")) is None
+    assert stored_sample(gateway, ask(gateway, chat(), learn="yes")) is not None
+    assert stored_sample(gateway, ask(gateway, chat(), learn="no")) is None
+    assert stored_sample(gateway, ask(gateway, chat(), key="bob", learn="yes")) is None
     assert "must be yes or no" in ask(gateway, chat(), learn="off").error["message"]
 
 
 def test_what_not_every_target_may_have_is_not_kept(gateway: LocalGateway) -> None:
     other = next(name for name in PRICES if name != CHEAP)
-    assert kept(gateway, ask(gateway, chat(), key="eve")) is None
-    assert kept(gateway, ask(gateway, chat(), allow=CHEAP)) is None
-    assert kept(gateway, ask(gateway, chat(), exclude=other)) is None
+    assert stored_sample(gateway, ask(gateway, chat(), key="eve")) is None
+    assert stored_sample(gateway, ask(gateway, chat(), allow=CHEAP)) is None
+    assert stored_sample(gateway, ask(gateway, chat(), exclude=other)) is None
 
 
 def test_answers_that_failed_broke_off_or_call_tools_are_not_kept(
@@ -249,12 +263,12 @@ def test_answers_that_failed_broke_off_or_call_tools_are_not_kept(
 ) -> None:
     stats = gateway.gateway.writer.stats
     before = stats()
-    world[CHEAP].then(chunked_reply(SAID[:2], end=False))
-    assert kept(gateway, ask(gateway, chat(stream=True))) is None
-    world[CHEAP].then(json_reply(called()))
-    assert kept(gateway, ask(gateway, chat())) is None
+    world[CHEAP].then(chunked_reply(CHAT_EVENTS[:2], end=False))
+    assert stored_sample(gateway, ask(gateway, chat(stream=True))) is None
+    world[CHEAP].then(json_reply(tool_completion()))
+    assert stored_sample(gateway, ask(gateway, chat())) is None
     world[CHEAP].then(json_reply({"error": {"message": "no"}}, status=400))
-    assert kept(gateway, ask(gateway, chat())) is None
+    assert stored_sample(gateway, ask(gateway, chat())) is None
     assert stats().samples == before.samples
     assert stats().samples_left_out == before.samples_left_out + 3
 
@@ -262,8 +276,8 @@ def test_answers_that_failed_broke_off_or_call_tools_are_not_kept(
 def test_a_long_stream_is_read_in_parts_and_one_that_is_too_long_is_left_out() -> None:
     answer = AnswerText("chat")
     data = [b'{"choices": [{"delta": {"content": "%06d"}}]}' % n for n in range(2**18 // 6)]
-    for one in data:
-        answer.take_event(one)
+    for event_data in data:
+        answer.take_event(event_data)
     assert answer.length < sum(map(len, data)) / 2
     assert answer.text == "".join(f"{n:06d}" for n in range(len(data)))
     answer.take_event(data[0])
@@ -281,10 +295,10 @@ def test_the_share_is_of_requests_and_may_be_turned_off_by_a_reload(
         gateway.wait_for(gateway.gateway.reload())
 
     reload(0.5)
-    for drawn, is_kept in ((0.49, True), (0.51, False)):
-        monkeypatch.setattr(routed_calls._DRAWS, "random", lambda drawn=drawn: drawn)
-        found = kept(gateway, ask(gateway, chat()))
-        assert (found is not None) is is_kept
-        assert found is None or found.share == 0.5
+    for draw, is_kept in ((0.49, True), (0.51, False)):
+        monkeypatch.setattr(routed_calls._DRAWS, "random", lambda drawn=draw: drawn)
+        sample = stored_sample(gateway, ask(gateway, chat()))
+        assert (sample is not None) is is_kept
+        assert sample is None or sample.share == 0.5
     reload(0)
-    assert kept(gateway, ask(gateway, chat())) is None
+    assert stored_sample(gateway, ask(gateway, chat())) is None

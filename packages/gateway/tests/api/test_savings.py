@@ -34,29 +34,31 @@ def test_savings_are_told_to_admins_alone(gateway: LocalGateway) -> None:
         assert reply.status == 200
     assert gateway.ask(body=chat(CHEAP), authorization=client).status == 200
     assert gateway.ask("/v1/savings", authorization=client).status == 403
-    found = gateway.ask("/v1/savings?since=1h", authorization=admin)
-    assert (found.json["baseline"], found.json["chosen_by"]) == (EXPENSIVE, "receipts")
-    assert found.json["requests"] == 2
-    assert found.json["apart"]["named"]["requests"] == 1
-    assert found.json["deducted"][0]["dollars"] == pytest.approx(0.01)
+    savings = gateway.ask("/v1/savings?since=1h", authorization=admin)
+    assert (savings.json["baseline"], savings.json["chosen_by"]) == (EXPENSIVE, "receipts")
+    assert savings.json["requests"] == 2
+    assert savings.json["apart"]["named"]["requests"] == 1
+    assert savings.json["deducted"][0]["dollars"] == pytest.approx(0.01)
     other = gateway.ask(f"/v1/savings?baseline={CHEAP}", authorization=admin).json
-    assert other["at_baseline"] < found.json["at_baseline"]
+    assert other["at_baseline"] < savings.json["at_baseline"]
     for wrong in ("since=soon", "baseline=giant"):
         assert gateway.ask(f"/v1/savings?{wrong}", authorization=admin).status == 400
 
     spend = gateway.ask("/page/api/spend", authorization=admin).json["hour"]
     assert (spend["baseline"], spend["compared"]) == (EXPENSIVE, 2)
-    assert spend["at_baseline"] == pytest.approx(found.json["at_baseline"])
+    assert spend["at_baseline"] == pytest.approx(savings.json["at_baseline"])
     page = gateway.ask("/page/api/savings", authorization=admin).json
-    assert page["savings"]["at_baseline"] == pytest.approx(found.json["at_baseline"])
-    told = gateway.ask("/page/api/decisions/" + gateway.receipts[0].choice.id, authorization=admin)
-    assert told.json["instead"]["baseline"] == EXPENSIVE
+    assert page["savings"]["at_baseline"] == pytest.approx(savings.json["at_baseline"])
+    decision = gateway.ask(
+        "/page/api/decisions/" + gateway.receipts[0].choice.id, authorization=admin
+    )
+    assert decision.json["instead"]["baseline"] == EXPENSIVE
 
     metrics = gateway.ask("/metrics", authorization=admin).body.decode()
     values = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if line[0] != "#")
     for name, value in (
-        (f'spent_dollars_total{{baseline="{EXPENSIVE}"}}', found.json["spent"]),
-        (f'baseline_dollars_total{{baseline="{EXPENSIVE}"}}', found.json["at_baseline"]),
+        (f'spent_dollars_total{{baseline="{EXPENSIVE}"}}', savings.json["spent"]),
+        (f'baseline_dollars_total{{baseline="{EXPENSIVE}"}}', savings.json["at_baseline"]),
         ('deducted_dollars_total{kind="encoder"}', 0.01),
     ):
         assert float(values[f"prefill_router_savings_{name}"]) == pytest.approx(value)
@@ -65,12 +67,12 @@ def test_savings_are_told_to_admins_alone(gateway: LocalGateway) -> None:
 def test_without_a_named_baseline_it_is_the_best_by_train_accuracy(gateway: LocalGateway) -> None:
     loaded = gateway.gateway.live.loaded
     unset = replace(loaded, settings=GatewaySettings())
-    known = loaded.light.reference_accuracy
-    assert known is not None
+    accuracies = loaded.light.reference_accuracy
+    assert accuracies is not None
     assert loaded.baseline == EXPENSIVE
-    assert unset.baseline == loaded.light.pool.names[known.argmax()]
-    light = replace(loaded.light, reference_accuracy=np.array([np.nan, *known[1:]]))
-    second = loaded.light.pool.names[1 + int(known[1:].argmax())]
+    assert unset.baseline == loaded.light.pool.names[accuracies.argmax()]
+    light = replace(loaded.light, reference_accuracy=np.array([np.nan, *accuracies[1:]]))
+    second = loaded.light.pool.names[1 + int(accuracies[1:].argmax())]
     assert replace(unset, light=light).baseline == second
     assert replace(unset, light=replace(light, reference_accuracy=None)).baseline is None
 
@@ -78,8 +80,8 @@ def test_without_a_named_baseline_it_is_the_best_by_train_accuracy(gateway: Loca
 def test_what_took_long_is_kept_for_longer(gateway: LocalGateway) -> None:
     savings, free = gateway.gateway.savings, SavingsSettings()
 
-    async def twice() -> tuple[Savings, Savings]:
+    async def read_savings() -> tuple[Savings, Savings]:
         return await savings.since(free, "2h"), await savings.since(free, "2h")
 
-    first, second = gateway.wait_for(twice())
+    first, second = gateway.wait_for(read_savings())
     assert first is second

@@ -25,7 +25,7 @@ from prefill_router_gateway.receipts.reader import sessions_since
 pytestmark = pytest.mark.slow
 
 WEST = "west"
-"""The second endpoint's scripted target; that of the first has the target's name."""
+"""The name of the second endpoint's target; the first endpoint's has the target's name."""
 RESPONSE = {
     "id": "resp_1",
     "object": "response",
@@ -33,7 +33,7 @@ RESPONSE = {
     "output": [],
     "usage": {"input_tokens": 7, "output_tokens": 100},
 }
-FAILED = json_reply(ERROR, status=500)
+FAILURE = json_reply(ERROR, status=500)
 SETTINGS: dict[str, Any] = {
     "failures": {"backoff_seconds": 0.0},
     "routing": {"lam": 1.0, "latency": {}, "headroom": True},
@@ -61,14 +61,14 @@ def prices(dollars: float) -> dict[str, float]:
 
 def metric(gateway: LocalGateway, name: str, **labels: str) -> float:
     """The value of a metric; 0 where it has none."""
-    told = ",".join(f'{key}="{value}"' for key, value in labels.items())
+    selector = ",".join(f'{key}="{value}"' for key, value in labels.items())
     lines = gateway.ask("/metrics").body.decode().splitlines()
-    found = [line for line in lines if line.startswith(f"prefill_router_{name}{{{told}}}")]
-    return float(found[0].split()[-1]) if found else 0.0
+    matching = [line for line in lines if line.startswith(f"prefill_router_{name}{{{selector}}}")]
+    return float(matching[0].split()[-1]) if matching else 0.0
 
 
 def test_another_endpoint_answers_and_receipts_and_metrics_say_which(world: World) -> None:
-    world[EXPENSIVE].then(FAILED)
+    world[EXPENSIVE].then(FAILURE)
     with serve_world(world) as gateway:
         reply = gateway.ask(body=chat(EXPENSIVE))
         assert (reply.status, reply.own_header("target"), reply.own_header("retries")) == (
@@ -80,8 +80,11 @@ def test_another_endpoint_answers_and_receipts_and_metrics_say_which(world: Worl
         assert metric(gateway, "deployment_attempts_total", **west, end="answered") == 1
         assert metric(gateway, "failovers_total", target=EXPENSIVE) == 1
         assert f"{EXPENSIVE}@east" in gateway.ask("/metrics").body.decode()
-    got = world[WEST].request
-    assert (got.json["model"], got.headers["authorization"]) == ("west-model", "Bearer sk-lab")
+    request = world[WEST].request
+    assert (request.json["model"], request.headers["authorization"]) == (
+        "west-model",
+        "Bearer sk-lab",
+    )
     (receipt,) = read_receipts(world.files.url)
     assert [a.deployment for a in receipt.outcome.attempts] == [
         f"{EXPENSIVE}@east",
@@ -89,14 +92,14 @@ def test_another_endpoint_answers_and_receipts_and_metrics_say_which(world: Worl
     ]
     assert (receipt.outcome.target, receipt.outcome.deployment) == (EXPENSIVE, f"{EXPENSIVE}@west")
     assert receipt.cost == pytest.approx(10 * 1000 / 1e6)  # at the endpoint's own prices
-    told = succeeded("explain", "last", "--receipts", world.files.url)
-    assert f"answered by {EXPENSIVE}@west" in told
-    assert f"asked {EXPENSIVE}@east: server error" in told
+    output = succeeded("explain", "last", "--receipts", world.files.url)
+    assert f"answered by {EXPENSIVE}@west" in output
+    assert f"asked {EXPENSIVE}@east: server error" in output
     assert world[WEST].url not in json.dumps(explain(receipt).to_dict())
 
 
 def test_a_stored_response_stays_at_its_endpoint_also_after_a_restart(world: World) -> None:
-    world[EXPENSIVE].then(FAILED)
+    world[EXPENSIVE].then(FAILURE)
     world[WEST].usual = json_reply(RESPONSE)
     with serve_world(world) as gateway:
         assert gateway.ask("/v1/responses", {"model": EXPENSIVE, "input": "hi"}).status == 200
@@ -132,9 +135,9 @@ def test_a_target_without_headroom_is_left_out_and_waits_are_replayed(world: Wor
     assert first.choice.waits.seconds == {}
     assert second.choice.waits is not None
     assert set(second.choice.waits.seconds) == {second.choice.target}
-    told = succeeded("explain", "last", "--receipts", world.files.url)
-    assert f"without headroom in their rate limits: {EXPENSIVE}" in told
-    assert "seconds" in told
+    output = succeeded("explain", "last", "--receipts", world.files.url)
+    assert f"without headroom in their rate limits: {EXPENSIVE}" in output
+    assert "seconds" in output
     replay = ("replay", world.files.url, "--deadline-seconds", "0.00001", "--keep", "0")
     latency = json.loads(succeeded(*replay, "--json"))["settings"][-1]
     assert (latency["name"], latency["requests"], latency["changed"]) == ("with this latency", 2, 1)

@@ -31,30 +31,30 @@ SETTINGS = {"routing": {"versions_seconds": 0.05, "deadline_seconds": PATIENCE}}
 LAMS = 0.6, 0.7, 0.7
 
 
-def versioned(here: World) -> World:
-    """The same files, with the versions of a router in place of one, and a default target."""
+def use_versions(world: World) -> World:
+    """Give a world the versions of a router in place of one router, and a default target."""
 
-    class Versioned(GatewayFiles):
+    class VersionedFiles(GatewayFiles):
         def paths(self, **options: Any) -> Any:
-            found = super().paths(**options)
-            overrides = {**found.overrides, "routing": {"fallback": MIDDLE}}
+            paths = super().paths(**options)
+            overrides = {**paths.overrides, "routing": {"fallback": MIDDLE}}
             place = self.folder / "versions"
-            return replace(found, router=None, versions=place, overrides=overrides)
+            return replace(paths, router=None, versions=place, overrides=overrides)
 
-    here.files = Versioned(**vars(here.files))
-    return here
+    world.files = VersionedFiles(**vars(world.files))
+    return world
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with make_world(tmp_path_factory.mktemp("versions"), settings=SETTINGS) as here:
+    with make_world(tmp_path_factory.mktemp("versions"), settings=SETTINGS) as world:
         for queries, lam in zip((200, 220, 220), LAMS, strict=True):
             router = Router.load(router_folder(queries))
             assert router.record.chosen is not None
             chosen = {"chosen": replace(router.record.chosen, setting=lam)}
             record = router.record.model_copy(update=chosen)
-            registry_of(here).add(replace(router, record=record), {})
-        yield versioned(here)
+            registry_of(world).add(replace(router, record=record), {})
+        yield use_versions(world)
 
 
 def registry_of(world: World) -> VersionRegistry:
@@ -63,21 +63,21 @@ def registry_of(world: World) -> VersionRegistry:
 
 @pytest.fixture
 def registry(world: World, gateway: LocalGateway) -> VersionRegistry:
-    """The versions, of which the first serves alone."""
-    found = registry_of(world)
-    found.promote("0001")
-    until(gateway, ServedVersions("0001"))
-    return found
+    """The registry of versions; the first version serves alone."""
+    registry = registry_of(world)
+    registry.promote("0001")
+    wait_for_versions(gateway, ServedVersions("0001"))
+    return registry
 
 
-def until(gateway: LocalGateway, wanted: ServedVersions) -> None:
+def wait_for_versions(gateway: LocalGateway, wanted: ServedVersions) -> None:
     """Wait until these versions serve, and the steps that led there are applied."""
     live = gateway.gateway
 
-    def holds() -> bool:
+    def is_reached() -> bool:
         return live.live.loaded.served == wanted and not live.versions_problem
 
-    gateway.wait_until(holds)
+    gateway.wait_until(is_reached)
 
 
 def ask_about(gateway: LocalGateway, conversation: int) -> str:
@@ -101,17 +101,17 @@ def test_a_share_of_conversations_stays_with_the_candidate_as_it_grows(
 ) -> None:
     registry.shadow("0002")
     registry.widen(0.3)
-    until(gateway, ServedVersions("0001", "0002", 0.3))
+    wait_for_versions(gateway, ServedVersions("0001", "0002", 0.3))
     first = [ask_about(gateway, n) for n in range(40)]
     assert 4 <= first.count("0002") <= 20
     assert [ask_about(gateway, n) for n in range(10)] == first[:10]
     registry.widen(0.6)
-    until(gateway, ServedVersions("0001", "0002", 0.6))
+    wait_for_versions(gateway, ServedVersions("0001", "0002", 0.6))
     wider = [ask_about(gateway, n) for n in range(40)]
     assert all(now == "0002" for before, now in zip(first, wider, strict=True) if before == "0002")
     assert first.count("0002") < wider.count("0002") < 40
     registry.shadow("0002")
-    until(gateway, ServedVersions("0001"))
+    wait_for_versions(gateway, ServedVersions("0001"))
     assert gateway.gateway.live.candidate is None  # in the shadow it isn't loaded
 
 
@@ -121,12 +121,12 @@ def test_each_version_decides_at_the_lam_that_was_chosen_for_it(
     worth = dict(zip(("0001", "0002"), LAMS, strict=False))
     registry.shadow("0002")
     registry.widen(0.5)
-    until(gateway, ServedVersions("0001", "0002", 0.5))
-    seen: dict[str, float | None] = {}
-    while len(seen) < 2:
+    wait_for_versions(gateway, ServedVersions("0001", "0002", 0.5))
+    lams: dict[str, float | None] = {}
+    while len(lams) < 2:
         version = ask_about(gateway, len(gateway.receipts))
-        seen[version] = gateway.receipts[-1].choice.lam
-    assert seen == worth
+        lams[version] = gateway.receipts[-1].choice.lam
+    assert lams == worth
     world.files.configure({"routing": {**SETTINGS["routing"], "lam": 0.25}})
     gateway.wait_for(gateway.gateway.reload())
     ask_about(gateway, 0)
@@ -143,25 +143,25 @@ def test_receipt_readiness_page_log_and_metrics_name_the_versions_and_their_evid
     registry.widen(
         0.5, evidence={"why": "it isn't surely cheaper yet", "e_values": {"cheaper": 3.25}}
     )
-    until(gateway, ServedVersions("0001", "0002", 0.5))
+    wait_for_versions(gateway, ServedVersions("0001", "0002", 0.5))
     while ask_about(gateway, len(gateway.receipts)) != "0002":
         pass
-    said = explain(gateway.receipts[-1]).sentences()
-    assert "decided by version 0002 (candidate, 50 % of conversations)" in said
+    sentences = explain(gateway.receipts[-1]).sentences()
+    assert "decided by version 0002 (candidate, 50 % of conversations)" in sentences
     widened = "the learner gave version 0002 50 % of the conversations"
     step = f"{registry.state().steps[-1].at}: {widened}: it isn't surely cheaper yet"
-    assert step in said
-    both = "version 0001; version 0002 (candidate, 50 % of conversations)"
+    assert step in sentences
+    serving = "version 0001; version 0002 (candidate, 50 % of conversations)"
     ready = gateway.ask("/ready").json
-    assert (ready["state"], ready["router"]["serving"]) == ("ready", both)
-    assert gateway.ask("/page/api/overview").json["serving"] == both
+    assert (ready["state"], ready["router"]["serving"]) == ("ready", serving)
+    assert gateway.ask("/page/api/overview").json["serving"] == serving
     detail = gateway.ask(f"/page/api/decisions/{gateway.receipts[-1].choice.id}").json
     assert detail["version"] == "version 0002 (candidate, 50 % of conversations)"
     assert detail["version_step"] == step
-    shown = gateway.ask("/page/api/versions").json
-    assert (shown["serving"], shown["versions"]) == (both, 3)
-    assert shown["steps"][0]["words"] == f"{widened}: it isn't surely cheaper yet"
-    assert shown["steps"][0]["evidence"] == [{"name": "e values, cheaper", "value": "3.25"}]
+    page = gateway.ask("/page/api/versions").json
+    assert (page["serving"], page["versions"]) == (serving, 3)
+    assert page["steps"][0]["words"] == f"{widened}: it isn't surely cheaper yet"
+    assert page["steps"][0]["evidence"] == [{"name": "e values, cheaper", "value": "3.25"}]
     gateway.wait_until(lambda: f"{widened}: it isn't surely cheaper yet (evidence: " in caplog.text)
     assert 'version_share{version="0002"} 0.5' in gateway.ask("/metrics").body.decode()
 
@@ -181,13 +181,13 @@ def test_promoting_and_rolling_back_fail_no_request(
     try:
         registry.shadow("0002")
         registry.widen(0.5)
-        until(gateway, ServedVersions("0001", "0002", 0.5))
+        wait_for_versions(gateway, ServedVersions("0001", "0002", 0.5))
         forecaster = gateway.gateway.live.each[1].forecaster
         registry.promote()
-        until(gateway, ServedVersions("0002"))
+        wait_for_versions(gateway, ServedVersions("0002"))
         assert gateway.gateway.live.forecaster is forecaster  # its encoder isn't started again
         registry.roll_back()
-        until(gateway, ServedVersions("0001"))
+        wait_for_versions(gateway, ServedVersions("0001"))
     finally:
         ended.set()
         thread.join()
@@ -208,14 +208,14 @@ def test_a_damaged_version_is_refused_and_the_old_one_serves_on(
         assert ask_about(gateway, 1) == "0001"
         assert gateway.ask("/ready").json["checks"]["versions"]["state"] == "degraded"
         registry.roll_back("0001")
-        until(gateway, ServedVersions("0001"))
+        wait_for_versions(gateway, ServedVersions("0001"))
         registry.shadow("0003")
         registry.widen(0.5)
         gateway.wait_until(lambda: bool(gateway.gateway.versions_problem))
         assert {ask_about(gateway, n) for n in range(10)} == {"0001"}
     finally:
         file.write_bytes(whole)
-    until(gateway, ServedVersions("0001", "0003", 0.5))  # it is tried again
+    wait_for_versions(gateway, ServedVersions("0001", "0003", 0.5))  # it is tried again
     assert caplog.text.count("isn't applied") == 2
 
 
@@ -224,7 +224,7 @@ def test_after_a_restart_the_state_is_taken_up(
 ) -> None:
     registry.shadow("0002")
     registry.widen(0.3)
-    until(gateway, ServedVersions("0001", "0002", 0.3))
+    wait_for_versions(gateway, ServedVersions("0001", "0002", 0.3))
     before = [ask_about(gateway, n) for n in range(20)]
     with serve_world(world) as other:
         assert [ask_about(other, n) for n in range(20)] == before
@@ -235,11 +235,11 @@ def test_what_providers_charge_counts_before_the_prices_of_the_pool_file(
     registry: VersionRegistry, gateway: LocalGateway
 ) -> None:
     router, before = Router.load(registry.router("0001")), gateway.gateway.live.loaded.light.pool
-    targets = tuple(replace(one, input_price=7.0, output_price=8.0) for one in router.pool)
+    targets = tuple(replace(target, input_price=7.0, output_price=8.0) for target in router.pool)
     dearer = router.with_pool(replace(router.pool, targets=targets))
     name = registry.add(dearer, {"charged": (MIDDLE,)})
     registry.promote(name)
-    until(gateway, ServedVersions(name))
+    wait_for_versions(gateway, ServedVersions(name))
     now = gateway.gateway.live.loaded.light.pool
     assert (now[MIDDLE].input_price, now[MIDDLE].output_price) == (7.0, 8.0)
     assert now[MIDDLE].provider == before[MIDDLE].provider
@@ -247,15 +247,18 @@ def test_what_providers_charge_counts_before_the_prices_of_the_pool_file(
 
 
 def test_before_the_first_version_the_default_target_serves(tmp_path: Path) -> None:
-    with make_world(tmp_path, settings=SETTINGS) as here, serve_world(versioned(here)) as gateway:
+    with (
+        make_world(tmp_path, settings=SETTINGS) as world,
+        serve_world(use_versions(world)) as gateway,
+    ):
         reply = gateway.ask(body=chat())
         assert (reply.own_header("target"), reply.own_header("fallback")) == (MIDDLE, "no_router")
         assert gateway.ask("/ready").json["router"]["serving"] == "the default target"
-        registry = registry_of(here)
+        registry = registry_of(world)
         registry.add(Router.load(router_folder()), {})
         registry.promote("0001")
-        until(gateway, ServedVersions("0001"))
+        wait_for_versions(gateway, ServedVersions("0001"))
         assert ask_about(gateway, 1) == "0001"
         registry.roll_back()
-        until(gateway, ServedVersions(None))
+        wait_for_versions(gateway, ServedVersions(None))
         assert gateway.ask(body=chat()).own_header("fallback") == "no_router"

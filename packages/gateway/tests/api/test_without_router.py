@@ -25,23 +25,23 @@ from prefill_router_gateway.runtime import load
 pytestmark = pytest.mark.slow
 
 
-def unfitted(here: World, default: str) -> World:
-    """The same files, without the router, and with a default target."""
+def remove_router(world: World, default: str) -> World:
+    """Take the router from a world, and give it a default target."""
 
-    class Unfitted(GatewayFiles):
+    class FilesWithoutRouter(GatewayFiles):
         def paths(self, **options: Any) -> Any:
-            found = super().paths(**options)
-            overrides = {**found.overrides, "routing": {"fallback": default}}
-            return replace(found, router=None, overrides=overrides)
+            paths = super().paths(**options)
+            overrides = {**paths.overrides, "routing": {"fallback": default}}
+            return replace(paths, router=None, overrides=overrides)
 
-    here.files = Unfitted(**vars(here.files))
-    return here
+    world.files = FilesWithoutRouter(**vars(world.files))
+    return world
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with make_world(tmp_path_factory.mktemp("unfitted")) as here:
-        yield unfitted(here, MIDDLE)
+    with make_world(tmp_path_factory.mktemp("no_router")) as world:
+        yield remove_router(world, MIDDLE)
 
 
 @pytest.fixture(autouse=True)
@@ -57,15 +57,17 @@ def test_everything_goes_to_the_default_and_leaves_a_receipt(
     assert (reply.own_header("target"), reply.own_header("reason")) == (MIDDLE, "fallback")
     assert reply.own_header("fallback") == "no_router"
     assert world.requested_targets() == [MIDDLE]
-    found = [
+    receipts = [
         r for r in read_receipts(world.files.url) if r.choice.id == reply.own_header("decision-id")
     ]
-    assert [(r.outcome.target, r.router, r.choice.correctness) for r in found] == [(MIDDLE, "", {})]
-    assert found[0].cost
-    assert set(found[0].choice.estimated_cost) == {CHEAP, MIDDLE, EXPENSIVE}
+    assert [(r.outcome.target, r.router, r.choice.correctness) for r in receipts] == [
+        (MIDDLE, "", {})
+    ]
+    assert receipts[0].cost
+    assert set(receipts[0].choice.estimated_cost) == {CHEAP, MIDDLE, EXPENSIVE}
     assert (
         "there was no router yet, so the default target came first"
-        in explain(found[0]).sentences()[2]
+        in explain(receipts[0]).sentences()[2]
     )
 
 
@@ -95,17 +97,17 @@ def test_page_metrics_and_readiness_say_that_there_is_no_router(gateway: LocalGa
 def test_an_unpriced_target_leaves_costs_unestimated(tmp_path: Path) -> None:
     with make_world(
         tmp_path, {CHEAP: {"input_price": 1.0, "output_price": 2.0}, EXPENSIVE: {}}
-    ) as here:
-        loaded = load(unfitted(here, CHEAP).files.paths())
+    ) as world:
+        loaded = load(remove_router(world, CHEAP).files.paths())
         assert loaded.light.costs.is_free
-        with serve_world(here) as gateway:
+        with serve_world(world) as gateway:
             reply = gateway.ask(body=chat())
         assert (reply.own_header("target"), reply.own_header("estimated-cost")) == (CHEAP, None)
-        assert next(iter(read_receipts(here.files.url))).cost  # of the answer, at CHEAP's price
+        assert next(iter(read_receipts(world.files.url))).cost  # of the answer, at CHEAP's price
 
 
 @pytest.mark.parametrize("default", ["prior", "cheapest", "taget-1"])
 def test_a_default_that_is_no_target_is_refused(default: str, world: World) -> None:
-    places = replace(world.files.paths(), overrides={"routing": {"fallback": default}})
+    paths = replace(world.files.paths(), overrides={"routing": {"fallback": default}})
     with pytest.raises(ConfigError, match="--default"):
-        load(places)
+        load(paths)

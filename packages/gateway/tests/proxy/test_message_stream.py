@@ -4,16 +4,25 @@ import json
 
 import pytest
 
-from packages.gateway.tests.api.bodies import SAID, begun, calls, chunk, more
+from packages.gateway.tests.api.bodies import (
+    CHAT_EVENTS,
+    call_piece,
+    call_start,
+    chunk,
+    tool_call_events,
+)
 from packages.gateway.tests.scripted_target import DONE
 from prefill_router_gateway.answer_text import AnswerText
 from prefill_router_gateway.proxy.chat_answer import TranslatedStream
 from prefill_router_gateway.proxy.message_writer import MessageWriter
 from prefill_router_gateway.proxy.response_metadata import StreamObserver
 
-STREAM = b"".join([*SAID, *calls(begun("a"), more('{"place": "Zü'), more('rich"}'))]).replace(
-    b"\n\n", b"\r\n\r\n", 2
-)
+STREAM = b"".join(
+    [
+        *CHAT_EVENTS,
+        *tool_call_events(call_start("a"), call_piece('{"place": "Zü'), call_piece('rich"}')),
+    ]
+).replace(b"\n\n", b"\r\n\r\n", 2)
 
 
 def stream_of(answer: AnswerText | None = None) -> TranslatedStream:
@@ -39,10 +48,10 @@ def test_a_stream_is_the_same_wherever_it_is_split() -> None:
 
 def test_the_text_of_a_stream_is_kept_to_learn_from() -> None:
     answer = AnswerText("messages")
-    stream_of(answer).feed(b"".join([*SAID, DONE]))
+    stream_of(answer).feed(b"".join([*CHAT_EVENTS, DONE]))
     kept = AnswerText("chat")
     direct = StreamObserver("chat", leave_out_usage=False, answer=kept)
-    direct.feed(b"".join([*SAID, DONE]))
+    direct.feed(b"".join([*CHAT_EVENTS, DONE]))
     assert answer.text == kept.text != ""
 
 
@@ -55,7 +64,7 @@ def test_a_stream_without_its_end_marker_is_ended() -> None:
 
 def test_arguments_may_be_an_object_in_place_of_its_text() -> None:
     call = {"index": 0, "id": "a", "function": {"name": "weather", "arguments": {"place": "Bern"}}}
-    said = translated(*calls(call))
+    said = translated(*tool_call_events(call))
     (piece,) = (line for line in said.split(b"\n") if b"input_json_delta" in line)
     assert json.loads(json.loads(piece[5:])["delta"]["partial_json"]) == {"place": "Bern"}
 
@@ -70,4 +79,4 @@ def test_a_stream_of_reasoning_alone_is_a_text() -> None:
     assert kinds == ["message_start", *block, "message_delta", "message_stop"]
     (delta,) = (one["delta"] for one in found if one["type"] == "content_block_delta")
     assert delta == {"type": "text_delta", "text": "It is six times seven."}
-    assert b"It is " not in translated(*pieces, *SAID, DONE)
+    assert b"It is " not in translated(*pieces, *CHAT_EVENTS, DONE)

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from packages.gateway.tests.api.bodies import (
+    CHAT_EVENTS,
     COUNTS,
-    SAID,
-    begun,
-    called,
-    calls,
+    call_piece,
+    call_start,
     chunk,
     completion,
-    more,
+    tool_call_events,
+    tool_completion,
 )
 from packages.gateway.tests.scripted_target import DONE
 from prefill_router.endpoints import Usage
@@ -23,8 +23,11 @@ from prefill_router_gateway.proxy.chat_answer import TranslatedStream, read_answ
 from prefill_router_gateway.proxy.response_metadata import StreamObserver
 from prefill_router_gateway.proxy.response_writer import ResponseWriter, response_of
 
-TALK = [*SAID, COUNTS, DONE]
-CALLS = [*calls(begun("a"), more('{"place": "Zü'), more('rich"}')), DONE]
+TALK = [*CHAT_EVENTS, COUNTS, DONE]
+CALLS = [
+    *tool_call_events(call_start("a"), call_piece('{"place": "Zü'), call_piece('rich"}')),
+    DONE,
+]
 
 
 def response(chat: Any) -> dict[str, Any]:
@@ -58,7 +61,7 @@ def test_a_whole_answer() -> None:
         False,
     )
     assert found["usage"]["total_tokens"] == 13
-    (call,) = response(called("call_1"))["output"]
+    (call,) = response(tool_completion("call_1"))["output"]
     assert (call["type"], call["call_id"], call["name"]) == ("function_call", "call_1", "weather")
     assert json.loads(call["arguments"]) == {"place": "Zürich"}
 
@@ -80,7 +83,7 @@ def test_a_tool_of_a_namespace_has_its_own_name_again() -> None:
     assert (call["namespace"], call["name"]) == ("multi_agent_v1", "close_agent")
 
 
-@pytest.mark.parametrize("pieces", [TALK, CALLS, [*SAID[:4], *CALLS]])
+@pytest.mark.parametrize("pieces", [TALK, CALLS, [*CHAT_EVENTS[:4], *CALLS]])
 def test_a_stream_adds_up_to_its_last_event_and_is_numbered(pieces: list[bytes]) -> None:
     found = [*events(streamed(*pieces))]
     assert [event["sequence_number"] for event in found] == [*range(len(found))]
@@ -109,14 +112,18 @@ def test_a_stream_is_the_same_wherever_it_is_split() -> None:
 
 
 def test_a_stream_that_cannot_be_translated_ends_with_an_error() -> None:
-    bad = calls(begun("a"), more("{nonsense"))
+    bad = tool_call_events(call_start("a"), call_piece("{nonsense"))
     last = [*events(streamed(*bad, DONE))][-1]
     assert last["type"] == "error"
     assert "aren't a JSON object" in last["message"]
 
 
 def test_a_call_that_was_cut_is_incomplete() -> None:
-    cut = [*calls(begun("a"), more('{"place": "Zü'))[:2], chunk(finish_reason="length"), DONE]
+    cut = [
+        *tool_call_events(call_start("a"), call_piece('{"place": "Zü'))[:2],
+        chunk(finish_reason="length"),
+        DONE,
+    ]
     last = [*events(streamed(*cut))][-1]
     assert (last["type"], last["response"]["output"][0]["status"]) == (
         "response.incomplete",
