@@ -26,20 +26,20 @@ def target(name: str, *, price: float | None = 1.0, **options: Any) -> Target:
 
 
 def estimator(pool: Pool, *, output: float = 100, ratio: float = 1, least: float = 0) -> Any:
-    one = np.ones(len(pool))
+    ones = np.ones(len(pool))
     return CostEstimator(
         pool,
-        median_output=output * one,
-        token_ratio=ratio * one,
-        least_input=least * one,
-        most_input=1000 * one,
-        fixed=np.nan * one,
+        median_output=output * ones,
+        token_ratio=ratio * ones,
+        least_input=least * ones,
+        most_input=1000 * ones,
+        fixed=np.nan * ones,
     )
 
 
 @dataclass
 class Parts:
-    """What a decider needs of a router."""
+    """The parts of a router that a decider uses."""
 
     costs: CostEstimator
     policy: Policy = field(default_factory=Lambda)
@@ -53,65 +53,67 @@ class Parts:
 
 def parts(*targets: Target, policy: Policy | None = None, prior: Any = None) -> Parts:
     costs = estimator(Pool(targets))
-    known = None if prior is None else np.array(prior, dtype=float)
-    return Parts(costs, policy or Lambda(), known)
+    accuracy = None if prior is None else np.array(prior, dtype=float)
+    return Parts(costs, policy or Lambda(), accuracy)
 
 
-THREE = parts(target("small", price=0.1), target("middle", price=1.0), target("large", price=5.0))
+THREE_TARGETS = parts(
+    target("small", price=0.1), target("middle", price=1.0), target("large", price=5.0)
+)
 
 
 @dataclass
-class World:
-    """A decider, with all that outlives it within reach."""
+class DeciderSetup:
+    """A decider, and the parts that outlive it."""
 
     decider: Decider
     sessions: Sessions
     budgets: Budgets
     open_breakers: set[str]
-    told: list[str]
+    messages: list[str]
 
-    def decide(self, forecast: Any = None, **question: Any) -> RoutingDecision:
-        return self.decider.decide(ask(**question), forecast)
+    def decide(self, forecast: Any = None, **fields: Any) -> RoutingDecision:
+        return self.decider.decide(build_question(**fields), forecast)
 
 
-def world(
-    router: Parts = THREE,
+def set_up_decider(
+    router: Parts = THREE_TARGETS,
     *,
     limited: Callable[[str, int], bool] | None = None,
     speeds: TargetSpeeds | None = None,
     pool: Pool | None = None,
     **settings: Any,
-) -> World:
-    read = GatewaySettings(**settings)
-    sessions, budgets = Sessions(read.sessions), Budgets(read.budgets)
+) -> DeciderSetup:
+    gateway_settings = GatewaySettings(**settings)
+    sessions, budgets = Sessions(gateway_settings.sessions), Budgets(gateway_settings.budgets)
     breakers: set[str] = set()
-    told: list[str] = []
+    messages: list[str] = []
     decider = Decider(
         router,
-        read,
+        gateway_settings,
         sessions=sessions,
         budgets=budgets,
         breaker_open=breakers.__contains__,
         limited=limited,
         speeds=speeds,
         pool=pool,
-        warn=told.append,
+        warn=messages.append,
     )
-    return World(decider, sessions, budgets, breakers, told)
+    return DeciderSetup(decider, sessions, budgets, breakers, messages)
 
 
-def ask(**known: Any) -> RoutingRequest:
+def build_question(**fields: Any) -> RoutingRequest:
     return RoutingRequest(
-        **{"endpoint": "chat", "at": AT, "text_bytes": 400, "scored_bytes": 400, **known}
+        **{"endpoint": "chat", "at": AT, "text_bytes": 400, "scored_bytes": 400, **fields}
     )
 
 
-def forecast(*p: float, tokens: int = 100, novelty: float | None = None) -> Forecast:
+def build_forecast(*p: float, tokens: int = 100, novelty: float | None = None) -> Forecast:
     return Forecast(np.array(p, dtype=float), tokens, False, novelty)
 
 
 def outcome(
-    name: str | None, *, tokens: tuple[int, int] = (0, 0), kind: Any = "answered", **known: Any
+    name: str | None, *, tokens: tuple[int, int] = (0, 0), kind: Any = "answered", **fields: Any
 ) -> RequestOutcome:
     usage = Usage(input_tokens=tokens[0], output_tokens=tokens[1]) if any(tokens) else None
-    return RequestOutcome(kind=kind, target=name, status=200, attempts=(), usage=usage, **known)
+    return RequestOutcome(kind=kind, target=name, status=200, attempts=(), usage=usage, **fields)

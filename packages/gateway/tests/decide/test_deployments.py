@@ -8,13 +8,13 @@ import pytest
 from packages.gateway.tests.decide.deciders import (
     AT,
     URL,
-    World,
-    ask,
-    forecast,
+    DeciderSetup,
+    build_forecast,
+    build_question,
     outcome,
     parts,
+    set_up_decider,
     target,
-    world,
 )
 from prefill_router.targets import Pool, TargetEndpoint
 from prefill_router_gateway.decide import ResponseOwners
@@ -30,28 +30,28 @@ SPREAD = replace(target("large", price=5.0), base_url=None, endpoints=PLACES)
 POOL = (target("small", price=0.1), SPREAD)
 
 
-def here() -> World:
-    return world(parts(*POOL))
+def set_up_spread() -> DeciderSetup:
+    return set_up_decider(parts(*POOL))
 
 
-def answered(world: World, deployment: str | None, **known: Any) -> None:
+def record_answer(setup: DeciderSetup, deployment: str | None, **fields: Any) -> None:
     """Note that `large` answered at this endpoint."""
-    choice = world.decide(forecast(0.1, 0.9), lam_asked=1.0, session=SESSION)
-    world.decider.record_outcome(choice, ended(deployment, **known), cost=None, at=AT)
+    choice = setup.decide(build_forecast(0.1, 0.9), lam_asked=1.0, session=SESSION)
+    setup.decider.record_outcome(choice, build_outcome(deployment, **fields), cost=None, at=AT)
 
 
-def ended(deployment: str | None, **known: Any) -> RequestOutcome:
-    last = TargetAttempt(
+def build_outcome(deployment: str | None, **fields: Any) -> RequestOutcome:
+    attempt = TargetAttempt(
         target="large", end="answered", status=200, seconds=1.0, deployment=deployment
     )
-    made = outcome("large", tokens=(10, 10), **known)
-    return replace(made, attempts=(last,), deployment=deployment)
+    answer = outcome("large", tokens=(10, 10), **fields)
+    return replace(answer, attempts=(attempt,), deployment=deployment)
 
 
 def test_a_stored_response_is_continued_at_its_endpoint() -> None:
-    made = here()
-    answered(made, "large@west", response_id="resp_1")
-    choice = made.decide(previous_response_id="resp_1")
+    setup = set_up_spread()
+    record_answer(setup, "large@west", response_id="resp_1")
+    choice = setup.decide(previous_response_id="resp_1")
     assert (choice.reason, choice.order, choice.deployment) == (
         "stored",
         ("large",),
@@ -60,10 +60,10 @@ def test_a_stored_response_is_continued_at_its_endpoint() -> None:
 
 
 def test_a_tool_loop_stays_at_the_endpoint_that_called_the_tools() -> None:
-    made = here()
-    answered(made, "large@west", tool_calls=("call_1",))
+    setup = set_up_spread()
+    record_answer(setup, "large@west", tool_calls=("call_1",))
     loop = {"in_tool_loop": True, "tool_call_ids": ("call_1",), "session": SESSION}
-    choice = made.decide(forecast(0.9, 0.1), **loop)
+    choice = setup.decide(build_forecast(0.9, 0.1), **loop)
     assert (choice.reason, choice.target, choice.deployment) == (
         "tool_loop",
         "large",
@@ -72,48 +72,48 @@ def test_a_tool_loop_stays_at_the_endpoint_that_called_the_tools() -> None:
 
 
 def test_a_tool_loop_whose_calls_are_forgotten_stays_at_the_target_alone() -> None:
-    made = here()
-    answered(made, "large@west")
-    choice = made.decide(in_tool_loop=True, tool_call_ids=("call_9",), session=SESSION)
+    setup = set_up_spread()
+    record_answer(setup, "large@west")
+    choice = setup.decide(in_tool_loop=True, tool_call_ids=("call_9",), session=SESSION)
     assert (choice.reason, choice.target, choice.deployment) == ("tool_loop", "large", None)
 
 
 def test_a_conversation_keeps_its_target_whichever_endpoint_answered() -> None:
-    made = world(parts(*POOL), sessions={"margin": 2.0})
-    answered(made, "large@west")
-    choice = made.decide(forecast(0.9, 0.1), session=SESSION)
+    setup = set_up_decider(parts(*POOL), sessions={"margin": 2.0})
+    record_answer(setup, "large@west")
+    choice = setup.decide(build_forecast(0.9, 0.1), session=SESSION)
     assert (choice.reason, choice.target, choice.deployment) == ("session", "large", None)
 
 
 def test_calls_about_a_stored_response_go_to_its_endpoint() -> None:
-    made = here()
-    answered(made, "large@east", response_id="resp_1")
-    owners = ResponseOwners(Pool(POOL), made.sessions)
-    assert owners.keeper("resp_1", ask(endpoint="responses")) == "large@east"
+    setup = set_up_spread()
+    record_answer(setup, "large@east", response_id="resp_1")
+    owners = ResponseOwners(Pool(POOL), setup.sessions)
+    assert owners.keeper("resp_1", build_question(endpoint="responses")) == "large@east"
 
 
 def test_a_response_whose_endpoint_left_the_pool_is_lost() -> None:
-    made = here()
-    answered(made, "large@north", response_id="resp_1")
+    setup = set_up_spread()
+    record_answer(setup, "large@north", response_id="resp_1")
     with pytest.raises(RefusalError, match="'large@north', which can't answer"):
-        made.decide(previous_response_id="resp_1")
-    owners = ResponseOwners(Pool(POOL), made.sessions)
+        setup.decide(previous_response_id="resp_1")
+    owners = ResponseOwners(Pool(POOL), setup.sessions)
     with pytest.raises(RefusalError, match="'large@north', which can't be called"):
-        owners.keeper("resp_1", ask(endpoint="responses"))
+        owners.keeper("resp_1", build_question(endpoint="responses"))
 
 
 def test_a_target_that_the_router_does_not_know_also_stays_at_its_endpoint() -> None:
-    known = parts(target("small", price=0.1), target("middle"))
-    made = world(known, pool=Pool((*known.pool, SPREAD)))
-    made.sessions.keep("resp_1", target="large@west", key=None)
-    choice = made.decide(previous_response_id="resp_1")
+    router = parts(target("small", price=0.1), target("middle"))
+    setup = set_up_decider(router, pool=Pool((*router.pool, SPREAD)))
+    setup.sessions.keep("resp_1", target="large@west", key=None)
+    choice = setup.decide(previous_response_id="resp_1")
     assert (choice.order, choice.deployment) == (("large",), "large@west")
 
 
 def test_receipts_bring_back_which_endpoint_it_was() -> None:
-    made = here()
-    made.sessions.restore([(SESSION, "large", 10, AT, ["call_1"], "resp_1", None, "large@west")])
-    assert made.decide(previous_response_id="resp_1").deployment == "large@west"
-    state = made.sessions.state(SESSION, AT)
+    setup = set_up_spread()
+    setup.sessions.restore([(SESSION, "large", 10, AT, ["call_1"], "resp_1", None, "large@west")])
+    assert setup.decide(previous_response_id="resp_1").deployment == "large@west"
+    state = setup.sessions.state(SESSION, AT)
     assert state is not None
     assert state.target == "large"

@@ -1,4 +1,4 @@
-"""Who may answer, and what the client is told where nobody may."""
+"""Which targets may answer, and which error the client gets where none may."""
 
 import re
 from collections.abc import Callable
@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from packages.gateway.tests.decide.deciders import THREE, ask, forecast, parts, target, world
+from packages.gateway.tests.decide.deciders import (
+    THREE_TARGETS,
+    build_forecast,
+    build_question,
+    parts,
+    set_up_decider,
+    target,
+)
 from prefill_router.targets import ABILITIES, ENDPOINTS, Target
 from prefill_router_gateway import RoutingRequest
 from prefill_router_gateway.decide import Decider
@@ -19,7 +26,7 @@ from prefill_router_gateway.records import RoutingDecision
 
 pytestmark = pytest.mark.slow
 
-P = forecast(0.2, 0.5, 0.9)
+P = build_forecast(0.2, 0.5, 0.9)
 
 
 def refusal(act: Callable[[], Any]) -> RefusalError:
@@ -29,14 +36,16 @@ def refusal(act: Callable[[], Any]) -> RefusalError:
 
 
 def test_who_lacks_an_ability_is_left_out() -> None:
-    here = world(parts(target("a", accepts=("tools", "images")), target("b", accepts=("tools",))))
-    got = here.decide(forecast(0.1, 0.9), needs=frozenset({"tools", "images"}))
-    assert got.order == ("a",)
-    assert got.excluded == {"b": "doesn't accept images"}
+    setup = set_up_decider(
+        parts(target("a", accepts=("tools", "images")), target("b", accepts=("tools",)))
+    )
+    choice = setup.decide(build_forecast(0.1, 0.9), needs=frozenset({"tools", "images"}))
+    assert choice.order == ("a",)
+    assert choice.excluded == {"b": "doesn't accept images"}
 
 
 def test_nobody_with_the_ability_says_what_would_do() -> None:
-    error = refusal(lambda: world().decide(P, needs=frozenset({"images"})))
+    error = refusal(lambda: set_up_decider().decide(P, needs=frozenset({"images"})))
     assert (error.status, error.code) == (400, "no_eligible_target")
     assert "middle (doesn't accept images)" in str(error)
     assert "say so in the pool file: accepts: [images]" in str(error)
@@ -44,17 +53,17 @@ def test_nobody_with_the_ability_says_what_would_do() -> None:
 
 def test_too_long_a_request_is_refused_in_the_words_that_clients_look_for() -> None:
     small, large = target("a", context_tokens=500), target("b", context_tokens=600)
-    here = world(parts(small, large, target("c", serves=("embeddings",))))
-    error = refusal(lambda: here.decide(None, text_bytes=40_000))
+    setup = set_up_decider(parts(small, large, target("c", serves=("embeddings",))))
+    error = refusal(lambda: setup.decide(None, text_bytes=40_000))
     assert (error.status, error.code) == (400, "context_length_exceeded")
     assert re.match(r"prompt is too long: \d{4,} tokens > 600 maximum\. ", str(error))
-    lone = world(parts(small, target("far", base_url=None)))
-    asked = {"text_bytes": 40_000, "needs": frozenset({"audio"})}
-    assert refusal(lambda: lone.decide(None, **asked)).code == "no_eligible_target"
+    lone = set_up_decider(parts(small, target("far", base_url=None)))
+    fields = {"text_bytes": 40_000, "needs": frozenset({"audio"})}
+    assert refusal(lambda: lone.decide(None, **fields)).code == "no_eligible_target"
 
 
 def test_each_reason_is_told_with_what_would_do() -> None:
-    many = world(
+    setup = set_up_decider(
         parts(
             target("short", context_tokens=100),
             target("other", serves=("responses",)),
@@ -66,7 +75,7 @@ def test_each_reason_is_told_with_what_would_do() -> None:
         )
     )
     error = refusal(
-        lambda: many.decide(
+        lambda: setup.decide(
             None,
             needs=frozenset({"images"}),
             exclude=frozenset({"mine"}),
@@ -74,122 +83,129 @@ def test_each_reason_is_told_with_what_would_do() -> None:
             key_targets=frozenset({"short", "other", "blind", "mine", "lost", "dear"}),
         )
     )
-    for told in ("exclude fewer", "serves: [chat]", "accepts: [images]", "raise the maximum cost"):
-        assert told in str(error)
+    for remedy in (
+        "exclude fewer",
+        "serves: [chat]",
+        "accepts: [images]",
+        "raise the maximum cost",
+    ):
+        assert remedy in str(error)
     assert "lost (has no endpoint): give it a base_url" in str(error)
     assert "locked" not in str(error)
 
 
 def test_what_fits_counts_the_whole_request_and_its_answer() -> None:
-    here = world(parts(target("short", context_tokens=1000), target("long")))
+    setup = set_up_decider(parts(target("short", context_tokens=1000), target("long")))
 
     def fits(tokens: int, most: int | None) -> bool:
-        got = here.decide(forecast(0.9, 0.1, tokens=tokens), lam_asked=1.0, max_tokens=most)
-        return "short" in got.order
+        choice = setup.decide(
+            build_forecast(0.9, 0.1, tokens=tokens), lam_asked=1.0, max_tokens=most
+        )
+        return "short" in choice.order
 
     assert fits(900, 100)
     assert not fits(900, 101)
     assert fits(1000 - RESERVE_TOKENS, None)
     assert not fits(1001 - RESERVE_TOKENS, None)
-    longer = here.decide(forecast(0.9, 0.1, tokens=400), text_bytes=1200, scored_bytes=400)
+    longer = setup.decide(build_forecast(0.9, 0.1, tokens=400), text_bytes=1200, scored_bytes=400)
     assert longer.excluded == {"short": "its context has 1000 tokens, about 1456 are needed"}
 
 
 def test_a_request_too_long_for_all_says_so() -> None:
-    here = world(parts(target("a", context_tokens=500), target("b", context_tokens=600)))
-    error = refusal(lambda: here.decide(None, text_bytes=4000))
+    setup = set_up_decider(parts(target("a", context_tokens=500), target("b", context_tokens=600)))
+    error = refusal(lambda: setup.decide(None, text_bytes=4000))
     assert "send a shorter request, or lower the maximum number of output" in str(error)
 
 
 def test_headers_and_keys_narrow_the_choice() -> None:
-    here = world(routing={"lam": 1.0})
-    assert here.decide(P).order == ("large", "middle", "small")
-    assert here.decide(P, exclude=frozenset({"large"})).order == ("middle", "small")
-    assert here.decide(P, allow=frozenset({"small"})).order == ("small",)
-    assert here.decide(P, key_targets=frozenset({"small", "middle"})).target == "middle"
+    setup = set_up_decider(routing={"lam": 1.0})
+    assert setup.decide(P).order == ("large", "middle", "small")
+    assert setup.decide(P, exclude=frozenset({"large"})).order == ("middle", "small")
+    assert setup.decide(P, allow=frozenset({"small"})).order == ("small",)
+    assert setup.decide(P, key_targets=frozenset({"small", "middle"})).target == "middle"
     error = refusal(
-        lambda: here.decide(P, allow=frozenset({"small"}), exclude=frozenset({"small"}))
+        lambda: setup.decide(P, allow=frozenset({"small"}), exclude=frozenset({"small"}))
     )
     assert "allow more targets, or exclude fewer" in str(error)
 
 
 def test_a_key_without_targets_is_told_no_names() -> None:
-    error = refusal(lambda: world().decide(P, key_targets=frozenset({"elsewhere"})))
+    error = refusal(lambda: set_up_decider().decide(P, key_targets=frozenset({"elsewhere"})))
     assert (error.status, error.kind) == (403, "permission_error")
     assert "large" not in str(error)
 
 
 def test_a_maximum_cost_leaves_out_what_is_dearer() -> None:
-    here = world(routing={"lam": 1.0})
-    got = here.decide(P, max_cost=0.001)
-    assert got.order == ("middle", "small")
-    assert got.excluded == {"large": "about 0.0025 dollars, above 0.001"}
-    assert got.estimated_cost["middle"] <= 0.001 < got.estimated_cost["large"]
+    setup = set_up_decider(routing={"lam": 1.0})
+    choice = setup.decide(P, max_cost=0.001)
+    assert choice.order == ("middle", "small")
+    assert choice.excluded == {"large": "about 0.0025 dollars, above 0.001"}
+    assert choice.estimated_cost["middle"] <= 0.001 < choice.estimated_cost["large"]
 
 
 def test_a_maximum_cost_holds_for_nine_answers_of_ten() -> None:
-    """Not for the mean alone; and who may answer is known once there is a forecast."""
-    here = world(routing={"lam": 1.0})
+    """Not for the mean alone. Which targets may answer depends on the forecast."""
+    setup = set_up_decider(routing={"lam": 1.0})
     expected = replace(P, output=np.full(3, 50.0), output_high=np.array([50.0, 300.0, 60.0]))
-    got = here.decide(expected, max_cost=0.001)
-    assert got.order == ("small",)
-    assert got.estimated_cost["middle"] == pytest.approx((100 + 4 * 50) / 1e6)
-    assert got.excluded["middle"] == "about 0.0013 dollars, above 0.001"
-    assert here.decide(expected, max_cost=0.0018).order == ("large", "middle", "small")
-    assert here.decider.begin(ask(max_cost=0.0002)).needs_forecast
+    choice = setup.decide(expected, max_cost=0.001)
+    assert choice.order == ("small",)
+    assert choice.estimated_cost["middle"] == pytest.approx((100 + 4 * 50) / 1e6)
+    assert choice.excluded["middle"] == "about 0.0013 dollars, above 0.001"
+    assert setup.decide(expected, max_cost=0.0018).order == ("large", "middle", "small")
+    assert setup.decider.begin(build_question(max_cost=0.0002)).needs_forecast
 
 
 def test_what_is_expected_of_an_answer_is_bounded_by_the_request() -> None:
     expected = replace(P, output=np.full(3, 500.0), output_high=np.full(3, 900.0))
-    got = world().decide(expected, max_tokens=20)
-    assert got.estimated_cost["large"] == pytest.approx((5 * 100 + 20 * 20) / 1e6)
-    assert got.high_cost == got.estimated_cost[got.target]
+    choice = set_up_decider().decide(expected, max_tokens=20)
+    assert choice.estimated_cost["large"] == pytest.approx((5 * 100 + 20 * 20) / 1e6)
+    assert choice.high_cost == choice.estimated_cost[choice.target]
 
 
 def test_an_open_breaker_leaves_out_but_never_everybody() -> None:
-    here = world(routing={"lam": 1.0})
-    here.open_breakers |= {"large"}
-    got = here.decide(P)
-    assert (got.order, got.excluded) == (("middle", "small"), {"large": "breaker open"})
-    here.open_breakers |= {"middle", "small"}
-    got = here.decide(P)
-    assert (got.order, got.excluded) == (("large", "middle", "small"), {})
+    setup = set_up_decider(routing={"lam": 1.0})
+    setup.open_breakers |= {"large"}
+    choice = setup.decide(P)
+    assert (choice.order, choice.excluded) == (("middle", "small"), {"large": "breaker open"})
+    setup.open_breakers |= {"middle", "small"}
+    choice = setup.decide(P)
+    assert (choice.order, choice.excluded) == (("large", "middle", "small"), {})
 
 
 def test_a_decision_alone_needs_no_endpoints() -> None:
-    here = world(parts(target("a", base_url=None), target("b", base_url=None)))
-    assert here.decide(forecast(0.5, 0.9), lam_asked=1.0, to_call=False).target == "b"
-    error = refusal(lambda: here.decide(forecast(0.5, 0.9)))
+    setup = set_up_decider(parts(target("a", base_url=None), target("b", base_url=None)))
+    assert setup.decide(build_forecast(0.5, 0.9), lam_asked=1.0, to_call=False).target == "b"
+    error = refusal(lambda: setup.decide(build_forecast(0.5, 0.9)))
     assert "has no endpoint" in str(error)
 
 
 def test_embeddings_are_never_routed() -> None:
-    two = world(parts(target("a"), target("b"), target("c", serves=("chat",))))
-    error = refusal(lambda: two.decide(None, endpoint="embeddings"))
+    setup = set_up_decider(parts(target("a"), target("b"), target("c", serves=("chat",))))
+    error = refusal(lambda: setup.decide(None, endpoint="embeddings"))
     assert (error.code, error.param) == ("target_needed", "model")
     assert "['a', 'b']" in str(error)
-    assert two.decide(None, endpoint="embeddings", exclude=frozenset({"a"})).order == ("b",)
-    assert two.decide(None, endpoint="embeddings", named="a").order == ("a",)
+    assert setup.decide(None, endpoint="embeddings", exclude=frozenset({"a"})).order == ("b",)
+    assert setup.decide(None, endpoint="embeddings", named="a").order == ("a",)
 
 
 def test_one_that_is_left_needs_no_forecast() -> None:
-    here = world()
+    setup = set_up_decider()
     only = {"allow": frozenset({"middle"})}
-    assert not here.decider.begin(ask(**only)).needs_forecast
-    got = here.decide(None, **only)
-    assert (got.order, got.reason, got.fallback) == (("middle",), "policy", None)
-    assert here.decider.begin(ask()).needs_forecast
-    here.open_breakers |= {"large", "middle"}  # they may be tried again in a moment
-    assert here.decider.begin(ask()).needs_forecast
+    assert not setup.decider.begin(build_question(**only)).needs_forecast
+    choice = setup.decide(None, **only)
+    assert (choice.order, choice.reason, choice.fallback) == (("middle",), "policy", None)
+    assert setup.decider.begin(build_question()).needs_forecast
+    setup.open_breakers |= {"large", "middle"}  # they may be tried again in a moment
+    assert setup.decider.begin(build_question()).needs_forecast
 
 
 def test_a_forecast_that_should_have_been_asked_for_is_a_fallback() -> None:
-    assert world().decide(None).fallback == "no_text"
+    assert set_up_decider().decide(None).fallback == "no_text"
 
 
 names = st.sampled_from(["a", "b", "c", "d"])
 
-one_target = st.fixed_dictionaries(
+target_options = st.fixed_dictionaries(
     {
         "price": st.sampled_from([0.1, 1.0, 5.0]),
         "accepts": st.sampled_from([(), ("tools",), ABILITIES]),
@@ -214,69 +230,78 @@ questions = st.fixed_dictionaries(
     }
 )
 forecasts = st.sampled_from(
-    ["deadline", forecast(0.9, 0.6, 0.3, 0.1), forecast(0.1, 0.2, 0.7, 0.9)]
+    ["deadline", build_forecast(0.9, 0.6, 0.3, 0.1), build_forecast(0.1, 0.2, 0.7, 0.9)]
 )
 
 
-def able(
-    question: RoutingRequest, one: Target, decider_pool: Any, *, caller: str | None = None
+def can_answer(
+    question: RoutingRequest, candidate: Target, decider_pool: Any, *, caller: str | None = None
 ) -> bool:
-    """Whether a target can answer; whoever called tools takes their results, whatever it says."""
-    called = question.in_tool_loop and one.name == caller
+    """Whether a target can answer; one that called tools also takes their results."""
+    called = question.in_tool_loop and candidate.name == caller
     needs = question.needs - {"tools"} if called else question.needs
     return (
-        question.endpoint in decider_pool.serves(one.name)
-        and needs <= set(one.accepts)
-        and (question.key_targets is None or one.name in question.key_targets)
+        question.endpoint in decider_pool.serves(candidate.name)
+        and needs <= set(candidate.accepts)
+        and (question.key_targets is None or candidate.name in question.key_targets)
     )
 
 
-def fits(choice: RoutingDecision, question: RoutingRequest, one: Target) -> bool:
-    written = RESERVE_TOKENS if question.max_tokens is None else question.max_tokens
-    written = 0 if question.endpoint == "embeddings" else written
-    return one.context_tokens is None or choice.input_tokens + written <= one.context_tokens
+def fits_context(choice: RoutingDecision, question: RoutingRequest, candidate: Target) -> bool:
+    output_tokens = RESERVE_TOKENS if question.max_tokens is None else question.max_tokens
+    output_tokens = 0 if question.endpoint == "embeddings" else output_tokens
+    return (
+        candidate.context_tokens is None
+        or choice.input_tokens + output_tokens <= candidate.context_tokens
+    )
 
 
-def wished(question: RoutingRequest, one: Target) -> bool:
-    allowed = question.allow is None or one.name in question.allow
-    return allowed and one.name not in question.exclude
+def is_allowed(question: RoutingRequest, candidate: Target) -> bool:
+    allowed = question.allow is None or candidate.name in question.allow
+    return allowed and candidate.name not in question.exclude
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.tuples(*[one_target] * 4), questions, forecasts, st.sampled_from([None, "a", "c"]), names)
+@given(
+    st.tuples(*[target_options] * 4), questions, forecasts, st.sampled_from([None, "a", "c"]), names
+)
 def test_whoever_cant_answer_is_never_chosen(
-    known: Any, asked: Any, told: Any, remembered: str | None, otherwise: str
+    rows: Any, fields: Any, forecast: Any, remembered: str | None, otherwise: str
 ) -> None:
-    pool = [target(name, **one) for name, one in zip("abcd", known, strict=True)]
-    router, question = parts(*pool), ask(**asked)
-    here = world(router, traffic={"share": 0.5, "otherwise": otherwise})
+    pool = [target(name, **options) for name, options in zip("abcd", rows, strict=True)]
+    router, question = parts(*pool), build_question(**fields)
+    setup = set_up_decider(router, traffic={"share": 0.5, "otherwise": otherwise})
     if remembered is not None:
-        here.sessions.record_answer(
+        setup.sessions.record_answer(
             "0" * 32, target=remembered, tokens=50, at=question.at, tool_calls=("call",)
         )
-    decider: Decider = here.decider
-    told = told if decider.begin(question).needs_forecast else None
-    if not any(able(question, one, router.pool, caller=remembered) for one in pool):
-        refused = refusal(lambda: decider.decide(question, told))
-        assert refused.code in ("no_eligible_target", "context_length_exceeded")
+    decider: Decider = setup.decider
+    forecast = forecast if decider.begin(question).needs_forecast else None
+    if not any(
+        can_answer(question, candidate, router.pool, caller=remembered) for candidate in pool
+    ):
+        error = refusal(lambda: decider.decide(question, forecast))
+        assert error.code in ("no_eligible_target", "context_length_exceeded")
         return
     try:
-        choice = decider.decide(question, told)
+        choice = decider.decide(question, forecast)
     except RefusalError:  # what fits and what it may cost, or embeddings
         return
     for name in choice.order:
-        assert able(question, router.pool[name], router.pool, caller=remembered)
-        assert fits(choice, question, router.pool[name])
+        assert can_answer(question, router.pool[name], router.pool, caller=remembered)
+        assert fits_context(choice, question, router.pool[name])
         assert name not in choice.excluded
         if choice.reason != "tool_loop":
-            assert wished(question, router.pool[name])
+            assert is_allowed(question, router.pool[name])
             assert choice.estimated_cost[name] <= (question.max_cost or 1)
-    assert choice.fallback in (None, told)
+    assert choice.fallback in (None, forecast)
     assert len(set(choice.order)) == len(choice.order)
     if choice.reason != "tool_loop":
-        assert set(choice.order) | set(choice.excluded) == {one.name for one in pool}
+        assert set(choice.order) | set(choice.excluded) == {candidate.name for candidate in pool}
 
 
 def test_the_property_sees_the_pool_it_should() -> None:
-    assert not able(ask(needs=frozenset({"images"})), THREE.pool["small"], THREE.pool)
-    assert able(ask(), THREE.pool["small"], THREE.pool)
+    assert not can_answer(
+        build_question(needs=frozenset({"images"})), THREE_TARGETS.pool["small"], THREE_TARGETS.pool
+    )
+    assert can_answer(build_question(), THREE_TARGETS.pool["small"], THREE_TARGETS.pool)
