@@ -44,10 +44,10 @@ def save_causal_encoder(folder: Path) -> Path:
     return folder
 
 
-def saved_router(
+def save_router(
     folder: Path, *, save: Callable[[Path], Path] = save_tiny_encoder, pooling: Pooling = "mean"
 ) -> tuple[Path, EncoderSources]:
-    """Fit and save a router that reads with a tiny network; where it is, and where that is."""
+    """Fit and save a router over a tiny network; its folder, and the sources of its encoder."""
     tiny = save(folder / "tiny")
     answers = make_routing_dataset(queries=120, targets=3)
     states = load_encoder(tiny, device="cpu").encode(answers.queries, [Site(2, pooling)])
@@ -56,5 +56,5 @@ def saved_router(
 
 
 def probabilities(router: Router, prompt: object) -> list[float]:
-    """What the router itself says, in this process."""
+    """The router's probabilities, computed in this process."""
     return list(router.route(prompt).correctness.values())  # type: ignore[arg-type]

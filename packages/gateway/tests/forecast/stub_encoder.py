@@ -1,7 +1,7 @@
-"""A stand-in for the encoder's process, quick to start, that misbehaves as it is told.
+"""A stand-in for the encoder's process, quick to start, whose behaviour a test chooses.
 
-Its manners are the name of the router's folder. It knows two targets, and expects of every prompt
-what its length says. `python -m packages.gateway.tests.forecast.stub_encoder`
+The name of the router's folder is the behaviour. It has two targets; its forecast is a function of
+the prompt's length. Run it as `python -m packages.gateway.tests.forecast.stub_encoder`
 """
 
 import json
@@ -21,7 +21,7 @@ HELLO = {
 }
 
 
-def read() -> Any:
+def read_frame() -> Any:
     head = sys.stdin.buffer.read(4)
     if len(head) < 4:
         return None
@@ -35,7 +35,7 @@ def send(content: bytes, *, length: int | None = None) -> None:
 
 
 def answer(prompts: list[str]) -> dict[str, Any]:
-    found = [
+    forecasts = [
         {
             "correctness": [1 / len(prompt), 0.5],
             "tokens": len(prompt),
@@ -47,11 +47,11 @@ def answer(prompts: list[str]) -> dict[str, Any]:
         }
         for prompt in prompts
     ]
-    return {"found": found, "seconds": 0.5}
+    return {"found": forecasts, "seconds": 0.5}
 
 
-def starts_so_far(folder: Path) -> int:
-    """How often a process was started for this router, this one included."""
+def count_starts(folder: Path) -> int:
+    """Count the processes started for this router, with this one."""
     with (folder / "starts").open("a") as file:
         file.write("x")
         file.flush()
@@ -59,37 +59,37 @@ def starts_so_far(folder: Path) -> int:
 
 
 def main() -> None:
-    options = read()
+    options = read_frame()
     folder = Path(options["router"])
-    manners, starts = folder.name, starts_so_far(folder)
-    if manners == "silent":
+    behaviour, starts = folder.name, count_starts(folder)
+    if behaviour == "silent":
         sys.stderr.write("no such thing as a GPU\n")
         sys.exit(7)
-    if manners == "sleepy":
+    if behaviour == "sleepy":
         time.sleep(3600)
-    if manners == "refused" or (manners == "returns_late" and starts in (2, 3)):
+    if behaviour == "refused" or (behaviour == "returns_late" and starts in (2, 3)):
         send(json.dumps({"error": "the router is no good"}).encode())
         sys.exit(1)
-    if manners == "rude":
+    if behaviour == "rude":
         send(b'"hello?"')
-    other = manners == "replaced" and starts > 1
-    told = {"fingerprint": "another"} if other else {}
-    told |= {"prompt_seconds": 10.0} if manners == "slow" else {}
-    send(json.dumps(HELLO | told).encode())
-    while (asked := read()) is not None:
-        prompts = asked["prompts"]
+    is_replaced = behaviour == "replaced" and starts > 1
+    changes = {"fingerprint": "another"} if is_replaced else {}
+    changes |= {"prompt_seconds": 10.0} if behaviour == "slow" else {}
+    send(json.dumps(HELLO | changes).encode())
+    while (request := read_frame()) is not None:
+        prompts = request["prompts"]
         if any("die" in prompt for prompt in prompts):
             os.abort()
         misbehave = starts == 1 and any("go on" in prompt for prompt in prompts)
-        if misbehave and manners in ("hangs", "slow"):
+        if misbehave and behaviour in ("hangs", "slow"):
             time.sleep(3600)
-        elif misbehave and manners == "babbles":
+        elif misbehave and behaviour == "babbles":
             send(b"{no JSON")
-        elif misbehave and manners == "boasts":
+        elif misbehave and behaviour == "boasts":
             send(b"", length=2**32 - 1)
-        elif misbehave and manners == "miscounts":
+        elif misbehave and behaviour == "miscounts":
             send(json.dumps(answer([*prompts, "one more"])).encode())
-        elif misbehave and manners == "misnames":
+        elif misbehave and behaviour == "misnames":
             send(json.dumps({"found": ["because"] * len(prompts), "seconds": 0.5}).encode())
         else:
             send(json.dumps(answer(prompts)).encode())

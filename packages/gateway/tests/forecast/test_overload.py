@@ -17,19 +17,19 @@ def job_of(key: str, *, size: int = 1, until: float = 9.0) -> ForecastJob:
     return ForecastJob(key, "", size, NO_LOOP.create_future(), waiters=1, until=until)
 
 
-class World:
-    """A queue before an encoder, on a clock of its own.
+class SimulatedQueue:
+    """A queue before an encoder, on a simulated clock.
 
     Args:
-        takes: Seconds of each prompt.
-        told: What is believed at first.
-        fixed: Seconds of each batch, beside its prompts'.
+        takes: Seconds that each prompt takes.
+        estimate: Seconds of a prompt, as the queue assumes at first.
+        fixed: Seconds that each batch takes beside its prompts.
     """
 
-    def __init__(self, *, takes: float, told: float, fixed: float = 0.0) -> None:
+    def __init__(self, *, takes: float, estimate: float, fixed: float = 0.0) -> None:
         self.takes, self.fixed, self.now, self.ends = takes, fixed, 0.0, 0.0
         self.waiting = ForecastQueue(
-            most=256, batch=32, characters=10_000, pace=BatchTimeModel(told)
+            most=256, batch=32, characters=10_000, pace=BatchTimeModel(estimate)
         )
         self.under_way: list[ForecastJob] = []
         self.refused: list[float] = []
@@ -64,49 +64,49 @@ class World:
 
 @pytest.mark.parametrize("times", [4, 16])
 @pytest.mark.parametrize(("takes", "fixed"), [(0.02, 0.0), (0.003, 0.1), (0.3, 0.0)])
-@pytest.mark.parametrize("wrong", [0.5, 5.0])
+@pytest.mark.parametrize("error", [0.5, 5.0])
 def test_at_many_times_its_capacity_the_encoder_reads_as_much_and_little_in_vain(
-    times: int, takes: float, fixed: float, wrong: float
+    times: int, takes: float, fixed: float, error: float
 ) -> None:
     seconds, capacity = 20.0, 32 / (32 * takes + fixed)
-    world = World(takes=takes, told=wrong * (takes + fixed), fixed=fixed)
-    asked = round(seconds * times * capacity)
-    for number in range(asked):
-        world.ask(number * seconds / asked)
+    queue = SimulatedQueue(takes=takes, estimate=error * (takes + fixed), fixed=fixed)
+    requests = round(seconds * times * capacity)
+    for number in range(requests):
+        queue.ask(number * seconds / requests)
     assert (
-        world.in_time() >= 0.9 * (seconds - 2) * capacity
+        queue.in_time() >= 0.9 * (seconds - 2) * capacity
     )  # it has that long to see how slow it is
-    assert len(world.refused) >= 0.9 * (asked - world.in_time())
+    assert len(queue.refused) >= 0.9 * (requests - queue.in_time())
 
 
 def test_prompts_of_any_size_come_in_time_where_they_are_mixed() -> None:
-    world = World(takes=0.02, told=0.02)
+    queue = SimulatedQueue(takes=0.02, estimate=0.02)
     for number in range(4000):
-        world.ask(number * 0.005, size=(50, 400, 3000)[number % 3])
-    sizes = [sum(job.size == size for job, _ in world.read) for size in (50, 400, 3000)]
+        queue.ask(number * 0.005, size=(50, 400, 3000)[number % 3])
+    sizes = [sum(job.size == size for job, _ in queue.read) for size in (50, 400, 3000)]
     assert min(sizes) > 200
-    assert world.in_time() >= 0.95 * 20 / 0.02
+    assert queue.in_time() >= 0.95 * 20 / 0.02
 
 
 def test_an_encoder_that_is_too_slow_is_asked_one_prompt_at_a_time() -> None:
-    world = World(takes=3.0, told=0.01)
+    queue = SimulatedQueue(takes=3.0, estimate=0.01)
     for number in range(2000):
-        world.ask(number * 0.01)
-    assert len(world.read) <= 8
-    world.takes = 0.01
+        queue.ask(number * 0.01)
+    assert len(queue.read) <= 8
+    queue.takes = 0.01
     for number in range(2000, 4000):
-        world.ask(number * 0.01)
-    assert world.in_time() >= 1500
+        queue.ask(number * 0.01)
+    assert queue.in_time() >= 1500
 
 
 def test_what_would_end_too_late_is_told_so_before_it_is_begun() -> None:
     waiting = ForecastQueue(most=9, batch=9, characters=9999, pace=BatchTimeModel(0.2))
-    made = [job_of(str(until), until=until) for until in (0.2, 0.3, 0.9)]
-    for job in made:
+    jobs = [job_of(str(until), until=until) for until in (0.2, 0.3, 0.9)]
+    for job in jobs:
         waiting.add(job)
-    assert waiting.take(0.0) == made[1:2]  # with the third it would end after 0.3 s
-    assert made[0].future.result() == "deadline"
-    assert not made[2].future.done()
+    assert waiting.take(0.0) == jobs[1:2]  # with the third it would end after 0.3 s
+    assert jobs[0].future.result() == "deadline"
+    assert not jobs[2].future.done()
 
 
 def test_a_batch_that_is_overdue_counts_as_half_done() -> None:
@@ -119,16 +119,16 @@ def test_a_batch_that_is_overdue_counts_as_half_done() -> None:
 
 def test_pace_tells_batches_of_several_sizes() -> None:
     pace = BatchTimeModel(0.02)
-    made = [[7] * short + [11] * long for short, long in ((32, 4), (4, 1), (8, 16))]
+    batches = [[7] * short + [11] * long for short, long in ((32, 4), (4, 1), (8, 16))]
 
     def takes(sizes: list[int]) -> float:
         return 0.05 + 0.001 * sizes.count(7) + 0.02 * sizes.count(11)
 
     for number in range(200):
-        pace.learn(made[number % 3], takes(made[number % 3]))
-    for sizes in made:
-        told = pace.of_batch(len(sizes), most=64) + sum(map(pace.of, sizes))
-        assert told == pytest.approx(takes(sizes), rel=0.25)
+        pace.learn(batches[number % 3], takes(batches[number % 3]))
+    for sizes in batches:
+        estimate = pace.of_batch(len(sizes), most=64) + sum(map(pace.of, sizes))
+        assert estimate == pytest.approx(takes(sizes), rel=0.25)
     assert pace.of(20) == pace.of(11)
 
 

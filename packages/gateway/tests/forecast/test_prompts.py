@@ -12,7 +12,7 @@ from packages.gateway.tests.forecast.routers import (
     QUICK,
     probabilities,
     save_causal_encoder,
-    saved_router,
+    save_router,
 )
 from packages.router.tests.fakes.wrapped_encoder import WrappedEncoder
 from prefill_router.activations import Pooling, Site
@@ -32,8 +32,8 @@ from prefill_router_gateway.forecast.encoder_program import (
 )
 
 
-class Choking(WrappedEncoder):
-    """The fake encoder, but that some words make it fail."""
+class FailingEncoder(WrappedEncoder):
+    """A fake encoder that fails on some words."""
 
     def __init__(self) -> None:
         super().__init__(FakeEncoder())
@@ -59,36 +59,36 @@ class Choking(WrappedEncoder):
 
 
 @pytest.fixture(scope="module")
-def fitted() -> Router:
+def base_router() -> Router:
     answers = make_routing_dataset(queries=120, targets=3)
     states = FakeEncoder().encode(answers.queries, [Site(3, "last")])
     return fit_router(answers, [states], config=QUICK, split=split(answers)).router
 
 
 @pytest.fixture
-def encoder() -> Choking:
-    return Choking()
+def encoder() -> FailingEncoder:
+    return FailingEncoder()
 
 
 @pytest.fixture
-def router(fitted: Router, encoder: Choking) -> Router:
-    return dataclasses.replace(fitted, sources=EncoderSources(loaded=(encoder,)))
+def router(base_router: Router, encoder: FailingEncoder) -> Router:
+    return dataclasses.replace(base_router, sources=EncoderSources(loaded=(encoder,)))
 
 
 @pytest.mark.slow
 def test_bad_prompts_are_left_out_and_the_others_read_together(
-    router: Router, encoder: Choking
+    router: Router, encoder: FailingEncoder
 ) -> None:
     prompts = ["one", "\ud800", "two", "", "x" * 10_000_001, "three"]
-    found = forecast_each(router, prompts)
-    assert [one if isinstance(one, str) else "read" for one in found] == [
+    results = forecast_each(router, prompts)
+    assert [result if isinstance(result, str) else "read" for result in results] == [
         *("read", "unreadable", "read"),
         *("unreadable", "unreadable", "read"),
     ]
     assert encoder.read == [3]
-    said = router.route_many(["one", "two", "three"])
-    assert [one.correctness.tolist() for one in found if isinstance(one, Forecast)] == [
-        list(decision.correctness.values()) for decision in said
+    decisions = router.route_many(["one", "two", "three"])
+    assert [r.correctness.tolist() for r in results if isinstance(r, Forecast)] == [
+        list(decision.correctness.values()) for decision in decisions
     ]
 
 
@@ -100,10 +100,10 @@ def test_nothing_but_bad_prompts(router: Router) -> None:
 
 @pytest.mark.parametrize("word", ["poison", "infinite"])
 def test_after_another_failure_they_are_read_one_by_one(
-    router: Router, encoder: Choking, word: str
+    router: Router, encoder: FailingEncoder, word: str
 ) -> None:
-    found = forecast_each(router, ["one", f"{word} here", "\ud800", "two"])
-    assert [one if isinstance(one, str) else "read" for one in found] == [
+    results = forecast_each(router, ["one", f"{word} here", "\ud800", "two"])
+    assert [result if isinstance(result, str) else "read" for result in results] == [
         "read",
         "unreadable",
         "unreadable",
@@ -129,32 +129,32 @@ def test_what_is_logged_quotes_no_prompt(router: Router, caplog: pytest.LogCaptu
 def test_shared_beginnings_are_read_once_where_the_encoder_allows_it(
     pooling: Pooling, threads: int, tmp_path: Path
 ) -> None:
-    folder, sources = saved_router(tmp_path, save=save_causal_encoder, pooling=pooling)
+    folder, sources = save_router(tmp_path, save=save_causal_encoder, pooling=pooling)
     plain = Router.load(folder, sources=sources)
     router = prepare_encoders(plain, threads=threads, reuse_bytes=1 << 20)
     [reusing] = router.sources.loaded
     assert isinstance(reusing, PrefixCachingEncoder)
     for end in ("Why?", "Why not?"):
         prompt = "You are a helpful assistant. " * 5 + end
-        [found] = forecast_each(router, [prompt])
-        assert isinstance(found, Forecast)
-        np.testing.assert_allclose(found.correctness, probabilities(plain, prompt), rtol=1e-3)
+        [result] = forecast_each(router, [prompt])
+        assert isinstance(result, Forecast)
+        np.testing.assert_allclose(result.correctness, probabilities(plain, prompt), rtol=1e-3)
     assert reusing.reused_tokens == 128
     assert reusing.workers == threads
 
 
-def test_other_encoders_stay_as_they_are(router: Router, encoder: Choking) -> None:
+def test_other_encoders_stay_as_they_are(router: Router, encoder: FailingEncoder) -> None:
     prepared = prepare_encoders(router, threads=2, reuse_bytes=1 << 20)
     assert prepared.sources.loaded == (encoder,)
 
 
 def test_ordinary_prompt_tells_whether_it_still_works(
-    router: Router, encoder: Choking, monkeypatch: pytest.MonkeyPatch
+    router: Router, encoder: FailingEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert still_works(router)
 
-    def broken(*_: object, **__: object) -> None:
+    def raise_error(*_: object, **__: object) -> None:
         raise RuntimeError("device-side assert triggered")
 
-    monkeypatch.setattr(encoder, "states", broken)
+    monkeypatch.setattr(encoder, "states", raise_error)
     assert not still_works(router)

@@ -38,14 +38,14 @@ from prefill_router_gateway.forecast.forecaster import (
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
 
-def received(content: bytes) -> Any:
-    async def fed() -> Any:
+def receive(content: bytes) -> Any:
+    async def feed() -> Any:
         reader = asyncio.StreamReader()
         reader.feed_data(content)
         reader.feed_eof()
         return await receive_frame(reader)
 
-    return asyncio.run(fed())
+    return asyncio.run(feed())
 
 
 @pytest.mark.slow
@@ -55,7 +55,7 @@ def test_frame_comes_through_as_it_was(value: list[Any]) -> None:
 
 
 def test_lone_surrogate_comes_through() -> None:
-    assert received(pack_frame(["\ud800 \N{GRINNING FACE}"])) == ["\ud800 \N{GRINNING FACE}"]
+    assert receive(pack_frame(["\ud800 \N{GRINNING FACE}"])) == ["\ud800 \N{GRINNING FACE}"]
 
 
 def test_frames_follow_each_other() -> None:
@@ -78,12 +78,12 @@ def test_what_is_no_frame_is_refused(content: bytes) -> None:
     with pytest.raises(FrameError):
         read_frame(io.BytesIO(content))
     with pytest.raises(FrameError):
-        received(content)
+        receive(content)
 
 
 def test_end_of_a_stream_is_no_frame() -> None:
     with pytest.raises(FrameError, match="ended"):
-        received(b"")
+        receive(b"")
 
 
 @pytest.mark.slow
@@ -92,16 +92,21 @@ def test_forecast_comes_through_exactly(
     correctness: list[float], novelty: float | None, bins: list[int]
 ) -> None:
     output, high = np.array([np.nan, 3.5]), np.array([np.nan, 1e6 / 3])
-    sent = Forecast(np.array(correctness), 7, True, novelty, tuple(bins), output, high)
-    [got] = read_results(
-        [read_frame(io.BytesIO(pack_frame(plain_result(sent))))], count=1, targets=2
+    forecast = Forecast(np.array(correctness), 7, True, novelty, tuple(bins), output, high)
+    [result] = read_results(
+        [read_frame(io.BytesIO(pack_frame(plain_result(forecast))))], count=1, targets=2
     )
-    assert isinstance(got, Forecast)
-    assert got.correctness.tolist() == correctness
-    assert (got.tokens, got.truncated, got.novelty, got.bins) == (7, True, novelty, tuple(bins))
-    assert not got.correctness.flags.writeable
-    np.testing.assert_array_equal(got.output, output)
-    np.testing.assert_array_equal(got.output_high, high)
+    assert isinstance(result, Forecast)
+    assert result.correctness.tolist() == correctness
+    assert (result.tokens, result.truncated, result.novelty, result.bins) == (
+        7,
+        True,
+        novelty,
+        tuple(bins),
+    )
+    assert not result.correctness.flags.writeable
+    np.testing.assert_array_equal(result.output, output)
+    np.testing.assert_array_equal(result.output_high, high)
 
 
 def test_reasons_come_through() -> None:
@@ -146,8 +151,8 @@ def test_prompts_and_sources_come_through(tmp_path: Path) -> None:
     for prompt in ("text", (Message("system", "be brief"), Message("user", "why?"))):
         assert read_prompt(read_frame(io.BytesIO(pack_frame(plain_prompt(prompt))))) == prompt
     sources = EncoderSources(folders={"tiny": tmp_path}, device="cpu", trust_remote_code=True)
-    told = sources_of(plain_options(tmp_path, sources, threads=2, reuse_bytes=0))
-    assert told == EncoderSources(
+    result = sources_of(plain_options(tmp_path, sources, threads=2, reuse_bytes=0))
+    assert result == EncoderSources(
         folders={"tiny": str(tmp_path)}, device="cpu", trust_remote_code=True
     )
 
@@ -159,67 +164,67 @@ def test_encoder_of_this_process_can_not_be_given_to_another(tmp_path: Path) -> 
         )
 
 
-def jobs(*sizes: int, until: float = 10.0) -> list[ForecastJob]:
+def build_jobs(*sizes: int, until: float = 10.0) -> list[ForecastJob]:
     loop = asyncio.new_event_loop()
-    made = [
+    jobs = [
         ForecastJob(str(i), "?" * size, size, loop.create_future(), waiters=1, until=until)
         for i, size in enumerate(sizes)
     ]
     loop.close()
-    return made
+    return jobs
 
 
-def filled(
+def fill_queue(
     *sizes: int, batch: int = 3, characters: int = 100
 ) -> tuple[ForecastQueue, list[ForecastJob]]:
-    waiting = ForecastQueue(most=4, batch=batch, characters=characters, pace=BatchTimeModel())
-    made = jobs(*sizes)
-    for job in made:
-        waiting.add(job)
-    return waiting, made
+    queue = ForecastQueue(most=4, batch=batch, characters=characters, pace=BatchTimeModel())
+    jobs = build_jobs(*sizes)
+    for job in jobs:
+        queue.add(job)
+    return queue, jobs
 
 
 def test_oldest_are_taken_first_and_so_many_at_most() -> None:
-    waiting, made = filled(1, 1, 1, 1)
-    assert not waiting.admits(1, now=0.0, seconds=60.0)
-    assert waiting.take(0.0) == made[:3]
-    assert len(waiting) == 1
-    assert waiting.admits(1, now=0.0, seconds=60.0)
-    assert waiting.take(0.0) == made[3:]
-    assert waiting.take(0.0) == []
+    queue, jobs = fill_queue(1, 1, 1, 1)
+    assert not queue.admits(1, now=0.0, seconds=60.0)
+    assert queue.take(0.0) == jobs[:3]
+    assert len(queue) == 1
+    assert queue.admits(1, now=0.0, seconds=60.0)
+    assert queue.take(0.0) == jobs[3:]
+    assert queue.take(0.0) == []
 
 
 def test_batch_ends_before_it_has_too_many_characters() -> None:
-    waiting, made = filled(60, 40, 1, 500)
-    assert waiting.take(0.0) == made[:2]
-    assert waiting.take(0.0) == made[2:3]
-    assert waiting.take(0.0) == made[3:]  # alone, whatever its size
+    queue, jobs = fill_queue(60, 40, 1, 500)
+    assert queue.take(0.0) == jobs[:2]
+    assert queue.take(0.0) == jobs[2:3]
+    assert queue.take(0.0) == jobs[3:]  # alone, whatever its size
 
 
 def test_what_is_too_late_is_not_taken() -> None:
-    waiting, made = filled(1, 1)
-    made[0].until = 5.0
-    assert waiting.take(5.0) == made[1:]
-    assert waiting.get(made[0].key) is None
+    queue, jobs = fill_queue(1, 1)
+    jobs[0].until = 5.0
+    assert queue.take(5.0) == jobs[1:]
+    assert queue.get(jobs[0].key) is None
 
 
 def test_what_nobody_waits_for_leaves_the_queue() -> None:
-    waiting, [first, second] = filled(1, 1)
+    queue, [first, second] = fill_queue(1, 1)
     first.waiters = 2
-    waiting.leave(first)
-    assert waiting.get(first.key) is first
-    waiting.leave(first)
-    assert waiting.get(first.key) is None
-    assert waiting.take(0.0) == [second]
+    queue.leave(first)
+    assert queue.get(first.key) is first
+    queue.leave(first)
+    assert queue.get(first.key) is None
+    assert queue.take(0.0) == [second]
 
 
 def test_leaving_a_batch_takes_nobody_else_out() -> None:
-    waiting, [job] = filled(1)
-    assert waiting.take(0.0) == [job]
-    [again] = jobs(1)
-    waiting.add(again)
-    waiting.leave(job)
-    assert waiting.get(job.key) is again
+    queue, [job] = fill_queue(1)
+    assert queue.take(0.0) == [job]
+    [next_job] = build_jobs(1)
+    queue.add(next_job)
+    queue.leave(job)
+    assert queue.get(job.key) is next_job
 
 
 def test_memory_forgets_what_was_used_longest_ago() -> None:

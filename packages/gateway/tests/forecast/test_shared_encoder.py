@@ -47,7 +47,7 @@ class CountedQueue(SimpleQueue[Any]):
 
 
 @pytest.fixture(autouse=True)
-def counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def count_queued(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_encoder, "SimpleQueue", CountedQueue)
     while QUEUED.acquire(blocking=False):
         pass
@@ -66,7 +66,7 @@ class Encoder:
     ) -> None:
         self.path, self.batches = path, list[list[str]]()
         self.go = threading.Semaphore(0)
-        self.begun = threading.Semaphore(0)
+        self.starts = threading.Semaphore(0)
         self._breaks = breaks
         place = listener(socket.AF_UNIX)
         place.bind(str(path))
@@ -91,7 +91,7 @@ class Encoder:
 
     def _forecast(self, prompts: list[str]) -> tuple[list[Any], float]:
         self.batches.append(list(prompts))
-        self.begun.release()
+        self.starts.release()
         self.go.acquire()
         return ["unreadable" if self._breaks else {"of": p} for p in prompts], float(len(prompts))
 
@@ -111,9 +111,9 @@ def client(encoder: Encoder) -> Iterator["Client"]:
     with socket.socket(socket.AF_UNIX) as place:
         place.settimeout(20)
         place.connect(str(encoder.path))
-        it = Client(place)
-        with it.file:
-            yield it
+        peer = Client(place)
+        with peer.file:
+            yield peer
 
 
 class Client:
@@ -130,16 +130,16 @@ class Client:
 
 @pytest.fixture
 def encoder(tmp_path: Path) -> Iterator[Encoder]:
-    made = Encoder(tmp_path / "s")
-    yield made
-    made.go.release(100)
-    made.end()
+    encoder = Encoder(tmp_path / "s")
+    yield encoder
+    encoder.go.release(100)
+    encoder.end()
 
 
 def test_what_waits_on_all_connections_is_encoded_together(encoder: Encoder) -> None:
     with client(encoder) as a, client(encoder) as b, client(encoder) as c:
         a.send("first")
-        encoder.begun.acquire()
+        encoder.starts.acquire()
         b.send("b1", "b2")
         c.send("c1")
         encoder.await_queued(3)
@@ -154,7 +154,7 @@ def test_what_waits_on_all_connections_is_encoded_together(encoder: Encoder) -> 
 def test_a_batch_has_at_most_so_many_prompts(encoder: Encoder) -> None:
     with client(encoder) as a, client(encoder) as b, client(encoder) as c:
         a.send("first")
-        encoder.begun.acquire()
+        encoder.starts.acquire()
         b.send("b1", "b2", "b3")
         c.send("c1", "c2", "c3")
         encoder.await_queued(3)
@@ -169,7 +169,7 @@ def test_a_client_that_leaves_in_the_middle_of_a_batch_or_a_frame_harms_no_other
     with client(encoder) as stays:
         with client(encoder) as leaves, client(encoder) as half:
             leaves.send("gone")
-            encoder.begun.acquire()
+            encoder.starts.acquire()
             half.place.sendall(b"\0\0")
         stays.send("here")
         encoder.go.release(2)
@@ -177,11 +177,11 @@ def test_a_client_that_leaves_in_the_middle_of_a_batch_or_a_frame_harms_no_other
 
 
 def test_it_ends_with_its_owner_but_not_before_its_clients(encoder: Encoder) -> None:
-    with client(encoder) as last:
+    with client(encoder) as peer:
         encoder.owner.close()
-        last.send("late")
+        peer.send("late")
         encoder.go.release()
-        assert last.answer()["found"] == [{"of": "late"}]
+        assert peer.answer()["found"] == [{"of": "late"}]
         assert encoder.thread.is_alive()
     encoder.thread.join(20)
     assert encoder.result == [True]
@@ -212,9 +212,9 @@ class FullSocket(socket.socket):
 def test_it_accepts_again_once_it_has_file_descriptors(tmp_path: Path) -> None:
     full = Encoder(tmp_path / "s", listener=FullSocket)
     full.go.release()
-    with client(full) as one:
-        one.send("late")
-        assert one.answer()["found"] == [{"of": "late"}]
+    with client(full) as peer:
+        peer.send("late")
+        assert peer.answer()["found"] == [{"of": "late"}]
     full.end()
 
 
@@ -242,9 +242,9 @@ def test_a_batch_that_hangs_ends_the_process(tmp_path: Path) -> None:
             stderr=subprocess.PIPE,
             text=True,
         ) as process:
-            with socket.socket(socket.AF_UNIX) as one:
-                one.connect(str(tmp_path / "s"))
-                one.sendall(pack_frame({"prompts": ["a secret"]}))
+            with socket.socket(socket.AF_UNIX) as peer:
+                peer.connect(str(tmp_path / "s"))
+                peer.sendall(pack_frame({"prompts": ["a secret"]}))
                 assert process.wait(60) == 1
             assert process.stderr is not None
             log = process.stderr.read()
@@ -255,7 +255,7 @@ def test_a_batch_that_hangs_ends_the_process(tmp_path: Path) -> None:
 def test_a_connection_asks_and_tells_when_it_has_ended(encoder: Encoder) -> None:
     encoder.go.release(100)
 
-    async def scene() -> None:
+    async def scenario() -> None:
         link = await connect_encoder(encoder.path, seconds=20)
         assert link.hello == HELLO
         assert (await link.ask({"prompts": ["x"]}))["found"] == [{"of": "x"}]
@@ -265,7 +265,7 @@ def test_a_connection_asks_and_tells_when_it_has_ended(encoder: Encoder) -> None
         with pytest.raises(EncoderGoneError):
             await link.ask({"prompts": ["y"]})
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
 def test_no_encoder_at_a_path_is_told(tmp_path: Path) -> None:
@@ -278,10 +278,10 @@ def test_an_encoder_that_cannot_start_leaves_no_socket(tmp_path: Path) -> None:
     options = {"router": str(tmp_path / "none"), "folders": {}, "device": None}
     options |= {"trust_remote_code": False, "threads": 1, "reuse_bytes": 0, "most_prompts": 4}
 
-    async def scene() -> None:
+    async def scenario() -> None:
         for _ in range(2):
             with pytest.raises(ConfigError):
                 await SharedEncoder(tmp_path / "s", options).start()
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
     assert not (tmp_path / "s").exists()
