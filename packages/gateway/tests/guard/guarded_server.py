@@ -1,4 +1,4 @@
-"""A guarded application behind uvicorn on loopback, and a client that sends what it is told."""
+"""A guarded application behind uvicorn on loopback, and a client that sends raw requests."""
 
 import http.client
 import json
@@ -21,7 +21,7 @@ Pairs = Sequence[tuple[str, str]]
 
 
 @dataclass
-class Got:
+class Reply:
     status: int
     headers: dict[str, str]
     body: bytes
@@ -32,11 +32,11 @@ class Got:
 
 
 @dataclass
-class Served:
+class GuardedServer:
     port: int
     guard: Any
-    seen: list[tuple[str, str, bytes, str | None]]
-    refused: list[int] = field(default_factory=list)
+    requests: list[tuple[str, str, bytes, str | None]]
+    refusal_statuses: list[int] = field(default_factory=list)
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=60)
@@ -49,18 +49,18 @@ class Served:
         body: bytes | None = None,
         *,
         host: str | None = "127.0.0.1",
-    ) -> Got:
+    ) -> Reply:
         with self.connect() as sock:
-            sock.sendall(request(method, path, headers, body, host=host))
+            sock.sendall(build_request(method, path, headers, body, host=host))
             return read_reply(sock, method)
 
     def post(
         self, path: str = "/v1/chat/completions", headers: Pairs = (), body: bytes = b"{}"
-    ) -> Got:
+    ) -> Reply:
         return self.ask("POST", path, (JSON, *headers), body)
 
 
-def request(
+def build_request(
     method: str,
     path: str,
     headers: Pairs = (),
@@ -68,62 +68,62 @@ def request(
     *,
     host: str | None = "127.0.0.1",
 ) -> bytes:
-    given = [*([("host", host)] if host is not None else []), *headers]
+    head_fields = [*([("host", host)] if host is not None else []), *headers]
     if body is not None:
-        given.append(("content-length", str(len(body))))
-    head = "".join(f"{name}: {value}\r\n" for name, value in given)
+        head_fields.append(("content-length", str(len(body))))
+    head = "".join(f"{name}: {value}\r\n" for name, value in head_fields)
     return f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + (body or b"")
 
 
-def read_reply(sock: socket.socket, method: str = "GET") -> Got:
+def read_reply(sock: socket.socket, method: str = "GET") -> Reply:
     reply = http.client.HTTPResponse(sock, method=method)
     reply.begin()
     headers = {name.lower(): value for name, value in reply.getheaders()}
-    return Got(reply.status, headers, reply.read())
+    return Reply(reply.status, headers, reply.read())
 
 
-def a_key(name: str, secret: str, **what: Any) -> ClientKey:
-    return ClientKey(name=name, sha256=digest(secret), **what)
+def build_key(name: str, secret: str, **fields: Any) -> ClientKey:
+    return ClientKey(name=name, sha256=digest(secret), **fields)
 
 
-def bearing(secret: str) -> tuple[str, str]:
+def bearer_header(secret: str) -> tuple[str, str]:
     return ("authorization", f"Bearer {secret}")
 
 
 class Echo:
-    """Keeps what it is asked; its replies claim to be open to every site."""
+    """Records its requests. Its replies claim to be open to every site."""
 
     def __init__(self) -> None:
-        self.seen: list[tuple[str, str, bytes, str | None]] = []
+        self.requests: list[tuple[str, str, bytes, str | None]] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = (await receive())["body"] if scope["method"] != "GET" else b""
         key = scope[KEY]
-        self.seen.append((scope["method"], scope["path"], body, key and key.name))
+        self.requests.append((scope["method"], scope["path"], body, key and key.name))
         headers = [(b"access-control-allow-origin", b"*"), (b"x-frame-options", b"ALLOWALL")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
 @contextmanager
-def served(app: ASGIApp, **options: Any) -> Iterator[int]:
-    """uvicorn in a thread; its port."""
-    listening = socket.create_server(("127.0.0.1", 0))
+def serve_app(app: ASGIApp, **options: Any) -> Iterator[int]:
+    """Run uvicorn in a thread; yields its port."""
+    listener = socket.create_server(("127.0.0.1", 0))
     options = {"header_bytes": 65536, **options}
     config = guarded_config(app, log_config=None, access_log=False, lifespan="off", **options)
     server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:
-        yield listening.getsockname()[1]
+        yield listener.getsockname()[1]
     finally:
         server.should_exit = True
         thread.join()
-        listening.close()
+        listener.close()
 
 
 @contextmanager
-def guarded(
+def serve_guarded(
     app: ASGIApp | None = None,
     *,
     keys: Sequence[ClientKey] | None = None,
@@ -131,16 +131,16 @@ def guarded(
     listen: ListenSettings | None = None,
     body_seconds: float = 60.0,
     **options: Any,
-) -> Iterator[Served]:
+) -> Iterator[GuardedServer]:
     echo = Echo()
-    refused: list[int] = []
+    statuses: list[int] = []
     guard = Guard(
         app or echo,
         listen=listen or ListenSettings(),
         limits=limits or LimitSettings(),
         keys=None if keys is None else ClientKeys(keys),
         body_seconds=body_seconds,
-        on_refusal=lambda refusal, _: refused.append(refusal.status),
+        on_refusal=lambda refusal, _: statuses.append(refusal.status),
     )
-    with served(guard, **options) as port:
-        yield Served(port, guard, echo.seen, refused)
+    with serve_app(guard, **options) as port:
+        yield GuardedServer(port, guard, echo.requests, statuses)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from packages.gateway.tests.guard.guarded_server import a_key
+from packages.gateway.tests.guard.guarded_server import build_key
 from prefill_router.errors import ConfigError
 from prefill_router_gateway.guard import HostNames, check_listen
 from prefill_router_gateway.guard.client_keys import ClientKeys
@@ -18,7 +18,7 @@ def test_loopback_needs_no_keys(host: str) -> None:
 def test_other_addresses_need_keys(host: str) -> None:
     with pytest.raises(ConfigError, match="no keys; make one with"):
         check_listen(ListenSettings(host=host), None)
-    check_listen(ListenSettings(host=host), ClientKeys([a_key("alice", "pr-alice")]))
+    check_listen(ListenSettings(host=host), ClientKeys([build_key("alice", "pr-alice")]))
 
 
 @pytest.mark.parametrize("name", ["*", "*.example", "https://a.example", "", "a b"])

@@ -34,7 +34,7 @@ LONG = 2**19
 
 
 class Caller:
-    """A client without a network: each piece of its body comes once the test gives it."""
+    """A client without a network; the test gives each piece of its body."""
 
     def __init__(self, guard: Guard, path: str = CHATS, *, length: int | None = None) -> None:
         headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
@@ -49,14 +49,14 @@ class Caller:
             "headers": headers,
         }
         self._coming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self.sent: list[dict[str, Any]] = []
+        self.messages: list[dict[str, Any]] = []
         self.task = asyncio.create_task(guard(self._scope, self._coming.get, self._send))
 
     async def _send(self, message: Any) -> None:
-        self.sent.append(message)
+        self.messages.append(message)
 
     async def give(self, size: int, *, more: bool = True) -> None:
-        """A piece of the body has come, and been read."""
+        """Send a piece of the body, and wait until it is read."""
         await self._give({"type": "http.request", "body": b"x" * size, "more_body": more})
 
     async def leave(self) -> None:
@@ -70,15 +70,15 @@ class Caller:
 
     @property
     def status(self) -> int:
-        return self.sent[0]["status"]
+        return self.messages[0]["status"]
 
     @property
-    def told(self) -> str:
-        return json.loads(self.sent[1]["body"])["error"]["message"]
+    def message(self) -> str:
+        return json.loads(self.messages[1]["body"])["error"]["message"]
 
 
-class Waiting:
-    """An application that takes a body, and answers when it is told to."""
+class WaitingApp:
+    """An application that reads a body, and answers once `go` is set."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
@@ -95,18 +95,18 @@ class Waiting:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def guard_of(app: Any, budget: BodyBudget) -> Guard:
+def build_guard(app: Any, budget: BodyBudget) -> Guard:
     limits = LimitSettings(body_bytes=600, held_bytes=budget.most)
     return Guard(app, listen=ListenSettings(), limits=limits, keys=None, body_budget=budget)
 
 
 def test_all_that_has_come_of_a_body_counts_until_its_request_ends_however_it_does() -> None:
     async def run() -> None:
-        app, budget = Waiting(), BodyBudget(1000)
-        guard = guard_of(app, budget)
-        whole_one, half, cut, too_long = [Caller(guard) for _ in range(4)]
-        await whole_one.give(100)
-        await whole_one.give(50, more=False)
+        app, budget = WaitingApp(), BodyBudget(1000)
+        guard = build_guard(app, budget)
+        complete, half, cut, too_long = [Caller(guard) for _ in range(4)]
+        await complete.give(100)
+        await complete.give(50, more=False)
         await half.give(200)
         await cut.give(300)
         assert budget.held_bytes == 650
@@ -120,13 +120,13 @@ def test_all_that_has_come_of_a_body_counts_until_its_request_ends_however_it_do
         await too_long.give(500)
         assert (too_long.status, budget.held_bytes) == (413, 150)
         app.go.set()
-        await whole_one.task
-        assert (whole_one.status, budget.held_bytes) == (200, 0)
+        await complete.task
+        assert (complete.status, budget.held_bytes) == (200, 0)
         app.fails = True
-        refused = Caller(guard)
-        await refused.give(10, more=False)
-        await refused.task
-        assert (refused.status, budget.held_bytes) == (400, 0)
+        failure = Caller(guard)
+        await failure.give(10, more=False)
+        await failure.task
+        assert (failure.status, budget.held_bytes) == (400, 0)
 
     asyncio.run(run())
 
@@ -134,20 +134,20 @@ def test_all_that_has_come_of_a_body_counts_until_its_request_ends_however_it_do
 @pytest.mark.parametrize("length", [None, 500])
 def test_what_finds_no_room_is_refused_and_may_come_again(length: int | None) -> None:
     async def run() -> None:
-        app, budget = Waiting(), BodyBudget(1000)
-        guard = guard_of(app, budget)
+        app, budget = WaitingApp(), BodyBudget(1000)
+        guard = build_guard(app, budget)
         first = Caller(guard)
         await first.give(600, more=False)
         second = Caller(guard, length=length)
         await asyncio.sleep(0)
-        if length is None:  # what says its length is refused before any of it is read
+        if length is None:  # a body of known length is refused before any of it is read
             await second.give(400)
             assert budget.held_bytes == 1000
             await second.give(1)
         await second.task
         assert second.status == 503
-        assert (b"retry-after", b"1") in second.sent[0]["headers"]
-        assert "limits.held_bytes" in second.told
+        assert (b"retry-after", b"1") in second.messages[0]["headers"]
+        assert "limits.held_bytes" in second.message
         assert budget.held_bytes == 600
         assert guard.slots.under_way == 1
         app.go.set()
@@ -162,9 +162,9 @@ def test_what_finds_no_room_is_refused_and_may_come_again(length: int | None) ->
 
 def test_a_body_that_nobody_needs_makes_room_while_its_request_goes_on() -> None:
     async def run() -> None:
-        app, budget = Waiting(), BodyBudget(1000)
+        app, budget = WaitingApp(), BodyBudget(1000)
         app.frees = True
-        guard = guard_of(app, budget)
+        guard = build_guard(app, budget)
         callers = [Caller(guard) for _ in range(5)]
         for caller in callers:
             await caller.give(600, more=False)
@@ -179,9 +179,9 @@ def test_a_body_that_nobody_needs_makes_room_while_its_request_goes_on() -> None
 
 def test_an_admin_needs_no_room_and_sends_little() -> None:
     async def run() -> None:
-        app, budget = Waiting(), BodyBudget(600)
+        app, budget = WaitingApp(), BodyBudget(600)
         app.go.set()
-        guard = guard_of(app, budget)
+        guard = build_guard(app, budget)
         budget.held_bytes = 600
         small, large = (Caller(guard, "/admin/reload") for _ in range(2))
         await small.give(10, more=False)
@@ -196,7 +196,7 @@ def test_an_admin_needs_no_room_and_sends_little() -> None:
 def test_the_room_can_be_set_anew_and_holds_at_least_one_body(tmp_path: Path) -> None:
     async def run() -> None:
         budget = BodyBudget(1000)
-        guard = guard_of(Waiting(), budget)
+        guard = build_guard(WaitingApp(), budget)
         caller = Caller(guard)
         await caller.give(600, more=False)
         less = LimitSettings(body_bytes=100, held_bytes=100)
@@ -223,13 +223,13 @@ def test_what_was_read_of_a_body_is_forgotten_before_anything_is_waited_for(mode
         incoming = read_incoming(
             "chat", body, [], key=None, settings=settings, pool=pool, lam=None, at=0.0
         )
-        held, _ = tracemalloc.get_traced_memory()
+        traced_bytes, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert held < len(body)  # while they were read, the lists took fifteen times as much
+    assert traced_bytes < len(body)  # while they were read, the lists took fifteen times as much
     assert incoming.can_ask_usage
-    sent = json.loads(incoming.splicer.body_for("m", ask_usage=False))
-    assert sent == {**json.loads(body), "model": "m"}
+    new_body = json.loads(incoming.splicer.body_for("m", ask_usage=False))
+    assert new_body == {**json.loads(body), "model": "m"}
 
 
 # The same in a whole gateway.
@@ -241,12 +241,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield world
 
 
-def long_chat(**more: Any) -> bytes:
-    said = [{"role": "system", "content": "x" * LONG}, user("hi")]
-    return json.dumps(chat(messages=said, **more)).encode()
+def build_long_chat(**more: Any) -> bytes:
+    messages = [{"role": "system", "content": "x" * LONG}, user("hi")]
+    return json.dumps(chat(messages=messages, **more)).encode()
 
 
-def begin(gateway: LocalGateway, body: bytes) -> socket.socket:
+def send_request(gateway: LocalGateway, body: bytes) -> socket.socket:
     """Send a request, and read nothing of its answer."""
     place = urlsplit(gateway.url)
     sock = socket.create_connection((place.hostname, place.port), timeout=60)
@@ -255,8 +255,8 @@ def begin(gateway: LocalGateway, body: bytes) -> socket.socket:
     return sock
 
 
-def held(gateway: LocalGateway) -> int:
-    """As metrics tell it."""
+def read_held_bytes(gateway: LocalGateway) -> int:
+    """Bytes of bodies in memory, by the metrics."""
     lines = gateway.ask("/metrics").body.decode().splitlines()
     (line,) = [line for line in lines if line.startswith("prefill_router_held_bytes ")]
     return int(float(line.split()[1]))
@@ -269,17 +269,17 @@ def test_a_stream_that_has_begun_holds_nothing_of_its_request(
     go = threading.Event()
     script = chunked_reply(GOOD)
     world[CHEAP].then(*[[*script[:2], go, *script[2:]]] * streams)
-    body = long_chat(stream=True)
+    body = build_long_chat(stream=True)
     gc.collect()
     tracemalloc.start()
     try:
-        socks = [begin(gateway, body) for _ in range(streams)]
+        socks = [send_request(gateway, body) for _ in range(streams)]
         for sock in socks:
             assert sock.recv(12) == b"HTTP/1.1 200"
         gc.collect()
         theirs = tracemalloc.Filter(False, "*/gateway/tests/*")
         snapshot = tracemalloc.take_snapshot().filter_traces([theirs])
-        open_at_once, still_held = gateway.gateway.streams, held(gateway)
+        open_at_once, still_held = gateway.gateway.streams, read_held_bytes(gateway)
     finally:
         tracemalloc.stop()
         go.set()
@@ -293,17 +293,17 @@ def test_a_stream_that_has_begun_holds_nothing_of_its_request(
 
 def test_a_body_is_held_while_it_may_be_sent_again(world: World, gateway: LocalGateway) -> None:
     world.forget()
-    body = long_chat()
+    body = build_long_chat()
     for leaves in (True, False):
         go = threading.Event()
         world[CHEAP].then([go, *json_reply({"choices": []})])
-        sock = begin(gateway, body)
+        sock = send_request(gateway, body)
         assert world[CHEAP].request_arrived.acquire(timeout=60)
-        assert held(gateway) == len(body)
+        assert read_held_bytes(gateway) == len(body)
         if not leaves:
             go.set()
             assert sock.recv(12) == b"HTTP/1.1 200"
         sock.close()
         gateway.wait_until(lambda: gateway.gateway.body_budget.held_bytes == 0)
         go.set()
-    assert held(gateway) == 0
+    assert read_held_bytes(gateway) == 0

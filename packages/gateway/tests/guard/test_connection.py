@@ -13,7 +13,13 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http import httptools_impl
 
-from packages.gateway.tests.guard.guarded_server import JSON, Served, guarded, read_reply, request
+from packages.gateway.tests.guard.guarded_server import (
+    JSON,
+    GuardedServer,
+    build_request,
+    read_reply,
+    serve_guarded,
+)
 from prefill_router.errors import ConfigError
 from prefill_router_gateway.guard.http_protocol import check_uvicorn
 from prefill_router_gateway.settings import LimitSettings
@@ -24,21 +30,23 @@ CHAT = "/v1/chat/completions"
 
 
 @pytest.fixture(scope="module")
-def patient() -> Iterator[Served]:
+def patient_server() -> Iterator[GuardedServer]:
     limits = LimitSettings(header_bytes=2000)
-    with guarded(limits=limits, header_bytes=2000, seconds=3600) as server:
+    with serve_guarded(limits=limits, header_bytes=2000, seconds=3600) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def hasty() -> Iterator[Served]:
+def hasty_server() -> Iterator[GuardedServer]:
     limits = LimitSettings(body_bytes=100)
-    with guarded(limits=limits, header_bytes=2000, seconds=0.5, timeout_keep_alive=3600) as server:
+    with serve_guarded(
+        limits=limits, header_bytes=2000, seconds=0.5, timeout_keep_alive=3600
+    ) as server:
         yield server
 
 
 def is_closed(sock: socket.socket) -> bool:
-    """Whether the server closes it: waits until it does, or until the socket's own limit."""
+    """Wait until the server closes the socket, at most its timeout."""
     try:
         return sock.recv(1) == b""
     except ConnectionResetError:
@@ -54,82 +62,86 @@ def is_closed(sock: socket.socket) -> bool:
     ],
     ids=["one", "many", "address"],
 )
-def test_headers_without_end_are_refused(patient: Served, head: bytes) -> None:
-    with patient.connect() as sock:
+def test_headers_without_end_are_refused(patient_server: GuardedServer, head: bytes) -> None:
+    with patient_server.connect() as sock:
         sock.sendall(head)
-        got = read_reply(sock)
-        assert (got.status, got.error["code"]) == (431, "headers_too_large")
+        reply = read_reply(sock)
+        assert (reply.status, reply.error["code"]) == (431, "headers_too_large")
         assert is_closed(sock)
 
 
-def test_good_requests_come_through_one_after_another_and_piled_up(patient: Served) -> None:
-    post = request("POST", CHAT, (JSON,), b"{}")
-    with patient.connect() as sock:
+def test_good_requests_come_through_one_after_another_and_piled_up(
+    patient_server: GuardedServer,
+) -> None:
+    post = build_request("POST", CHAT, (JSON,), b"{}")
+    with patient_server.connect() as sock:
         for _ in range(3):
             sock.sendall(post)
             assert read_reply(sock, "POST").body == b"{}"
         for n in range(0, len(post), 7):
             sock.sendall(post[n : n + 7])
         assert read_reply(sock, "POST").body == b"{}"
-        sock.sendall(post + request("GET", "/v1/models"))
+        sock.sendall(post + build_request("GET", "/v1/models"))
         for method in ("POST", "GET"):
             assert read_piece(sock, method) == 200
 
 
 def read_piece(sock: socket.socket, method: str) -> int:
-    """The status of one of several replies, leaving the next one where it is."""
+    """Read one of several replies, and leave the next one. Returns its status."""
     head = b""
     while not head.endswith(b"\r\n\r\n"):
         head += sock.recv(1)
     if method == "POST":
-        rest = b""
-        while not rest.endswith(b"0\r\n\r\n"):
-            rest += sock.recv(1)
+        body = b""
+        while not body.endswith(b"0\r\n\r\n"):
+            body += sock.recv(1)
     return int(head.split()[1])
 
 
-def test_headers_after_a_body_are_dropped(patient: Served) -> None:
+def test_headers_after_a_body_are_dropped(patient_server: GuardedServer) -> None:
     chunked = (JSON, ("transfer-encoding", "chunked"))
-    with patient.connect() as sock:
+    with patient_server.connect() as sock:
         sock.sendall(
-            request("POST", CHAT, chunked) + b"2\r\n{}\r\n0\r\n" + b"x: y\r\n" * 50 + b"\r\n"
+            build_request("POST", CHAT, chunked) + b"2\r\n{}\r\n0\r\n" + b"x: y\r\n" * 50 + b"\r\n"
         )
         assert read_reply(sock, "POST").body == b"{}"
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nhost: loc", b"POST /"])
-def test_a_connection_that_asks_nothing_is_closed(hasty: Served, sent: bytes) -> None:
-    with hasty.connect() as sock:
-        sock.sendall(sent)
+@pytest.mark.parametrize("content", [b"", b"GET / HTTP/1.1\r\nhost: loc", b"POST /"])
+def test_a_connection_that_asks_nothing_is_closed(
+    hasty_server: GuardedServer, content: bytes
+) -> None:
+    with hasty_server.connect() as sock:
+        sock.sendall(content)
         assert is_closed(sock)
 
 
-def test_so_is_one_that_begins_a_second_request_only(hasty: Served) -> None:
-    with hasty.connect() as sock:
-        sock.sendall(request("POST", CHAT, (JSON,), b"{}"))
+def test_so_is_one_that_begins_a_second_request_only(hasty_server: GuardedServer) -> None:
+    with hasty_server.connect() as sock:
+        sock.sendall(build_request("POST", CHAT, (JSON,), b"{}"))
         assert read_reply(sock, "POST").status == 200
         sock.sendall(b"GET / HTTP/1.1\r\n")
         assert is_closed(sock)
 
 
-def test_a_refused_body_is_thrown_away_for_a_while_only(hasty: Served) -> None:
-    with hasty.connect() as sock:
-        head = request("POST", CHAT, (JSON, ("content-length", "1000000")))
+def test_a_refused_body_is_thrown_away_for_a_while_only(hasty_server: GuardedServer) -> None:
+    with hasty_server.connect() as sock:
+        head = build_request("POST", CHAT, (JSON, ("content-length", "1000000")))
         sock.sendall(head + b"x" * 1000)
         assert read_reply(sock, "POST").status == 413
         sock.sendall(b"x" * 1000)
         assert is_closed(sock)
 
 
-def test_what_is_no_http_is_refused(patient: Served) -> None:
-    with patient.connect() as sock:
+def test_what_is_no_http_is_refused(patient_server: GuardedServer) -> None:
+    with patient_server.connect() as sock:
         sock.sendall(b"\x16\x03\x01 nonsense\r\n\r\n")
         assert read_reply(sock).status == 400
         assert is_closed(sock)
 
 
-class Endless:
-    """Answers without an end, until it hears that the client has left."""
+class EndlessApp:
+    """Answers without an end, until the client has left."""
 
     def __init__(self) -> None:
         self.left = threading.Event()
@@ -144,25 +156,31 @@ class Endless:
         self.left.set()
 
 
-@pytest.mark.parametrize("piled_up", [1, 3])
-def test_a_client_that_leaves_ends_what_is_being_answered(piled_up: int) -> None:
-    app = Endless()
-    with guarded(app, header_bytes=2000, still_seconds=3600) as server, server.connect() as sock:
-        sock.sendall(request("POST", CHAT, (JSON,), b"{}") * piled_up)
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_client_that_leaves_ends_what_is_being_answered(count: int) -> None:
+    app = EndlessApp()
+    with (
+        serve_guarded(app, header_bytes=2000, still_seconds=3600) as server,
+        server.connect() as sock,
+    ):
+        sock.sendall(build_request("POST", CHAT, (JSON,), b"{}") * count)
         assert sock.recv(1)
         sock.close()
         assert app.left.wait(60)
 
 
 def test_so_does_one_that_reads_nothing() -> None:
-    app = Endless()
-    with guarded(app, header_bytes=2000, still_seconds=0.1) as server, server.connect() as sock:
-        sock.sendall(request("POST", CHAT, (JSON,), b"{}"))
+    app = EndlessApp()
+    with (
+        serve_guarded(app, header_bytes=2000, still_seconds=0.1) as server,
+        server.connect() as sock,
+    ):
+        sock.sendall(build_request("POST", CHAT, (JSON,), b"{}"))
         assert app.left.wait(60)
 
 
-class Waiting:
-    """Answers nothing, until it hears that the client has left."""
+class WaitingApp:
+    """Answers nothing, until the client has left."""
 
     def __init__(self) -> None:
         self.began, self.left = threading.Event(), threading.Event()
@@ -175,30 +193,34 @@ class Waiting:
 
 
 def test_a_client_that_leaves_with_requests_piled_up_ends_the_first_before_its_response() -> None:
-    app = Waiting()
-    with guarded(app, still_seconds=3600) as server, server.connect() as sock:
-        sock.sendall(request("POST", CHAT, (JSON,), b"{}") * 3)
+    app = WaitingApp()
+    with serve_guarded(app, still_seconds=3600) as server, server.connect() as sock:
+        sock.sendall(build_request("POST", CHAT, (JSON,), b"{}") * 3)
         assert app.began.wait(60)
         sock.close()
         assert app.left.wait(60)
 
 
 def test_requests_piled_up_without_end_are_not_read() -> None:
-    app = Waiting()
-    with guarded(app, timeout_graceful_shutdown=1) as server, server.connect() as sock:
-        sock.sendall(request("POST", CHAT, (JSON,), b"{}"))
+    app = WaitingApp()
+    with serve_guarded(app, timeout_graceful_shutdown=1) as server, server.connect() as sock:
+        sock.sendall(build_request("POST", CHAT, (JSON,), b"{}"))
         assert app.began.wait(60)
         sock.settimeout(2)
         with pytest.raises(TimeoutError):
-            sock.sendall(request("POST", CHAT, (JSON,), b"x" * 10_000) * 10_000)
+            sock.sendall(build_request("POST", CHAT, (JSON,), b"x" * 10_000) * 10_000)
 
 
 def test_requests_on_connections_beyond_the_limit_are_refused() -> None:
-    get = request("GET", "/v1/models")
-    with guarded(connections=1) as server, server.connect() as first, server.connect() as second:
+    get = build_request("GET", "/v1/models")
+    with (
+        serve_guarded(connections=1) as server,
+        server.connect() as first,
+        server.connect() as second,
+    ):
         second.sendall(get)
-        got = read_reply(second)
-        assert (got.status, got.error["code"]) == (503, "overloaded")
+        reply = read_reply(second)
+        assert (reply.status, reply.error["code"]) == (503, "overloaded")
         assert is_closed(second)
         first.sendall(get)
         assert read_reply(first).status == 200
@@ -210,9 +232,9 @@ def test_a_uvicorn_that_lacks_what_is_used_is_named(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(httptools_impl, "HttpToolsProtocol", Changed)
     monkeypatch.delattr(uvicorn.Server, "capture_signals")
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as caught:
         check_uvicorn()
-    message = str(told.value)
+    message = str(caught.value)
     assert f"uvicorn {uvicorn.__version__}" in message
     assert "HttpToolsProtocol(config=, server_state=, app_state=)" in message
     assert "Server.capture_signals" in message
@@ -220,58 +242,58 @@ def test_a_uvicorn_that_lacks_what_is_used_is_named(monkeypatch: pytest.MonkeyPa
 
 
 def test_connections_that_ask_nothing_are_limited_by_address() -> None:
-    told: list[tuple[str | None, str | None]] = []
-    get = request("GET", "/v1/models")
+    refusals: list[tuple[str | None, str | None]] = []
+    get = build_request("GET", "/v1/models")
     options: dict[str, Any] = {"header_bytes": 2000, "seconds": 3600, "waiting_per_address": 3}
-    options["on_refusal"] = lambda refusal, address: told.append((refusal.code, address))
-    with guarded(**options) as server, ExitStack() as stack:
-        asking = stack.enter_context(server.connect())
-        asking.sendall(get)
-        assert read_reply(asking).status == 200  # it waits no more, though it stays open
+    options["on_refusal"] = lambda refusal, address: refusals.append((refusal.code, address))
+    with serve_guarded(**options) as server, ExitStack() as stack:
+        active = stack.enter_context(server.connect())
+        active.sendall(get)
+        assert read_reply(active).status == 200  # it waits no more, though it stays open
         waiting = [stack.enter_context(server.connect()) for _ in range(3)]
         waiting[0].sendall(get[:-10])
-        with server.connect() as one_more:
-            assert is_closed(one_more)
-        assert told == [("too_many_waiting", "127.0.0.1")]
+        with server.connect() as extra:
+            assert is_closed(extra)
+        assert refusals == [("too_many_waiting", "127.0.0.1")]
         waiting[0].sendall(get[-10:])
         assert read_reply(waiting[0]).status == 200
-        with server.connect() as instead:
-            instead.sendall(get)
-            assert read_reply(instead).status == 200
+        with server.connect() as next_sock:
+            next_sock.sendall(get)
+            assert read_reply(next_sock).status == 200
 
 
 def test_what_is_refused_before_its_headers_end_is_told_with_its_address() -> None:
-    told: list[tuple[int, str | None]] = []
+    refusals: list[tuple[int, str | None]] = []
     options: dict[str, Any] = {"header_bytes": 2000}
-    options["on_refusal"] = lambda refusal, address: told.append((refusal.status, address))
-    with guarded(**options) as server, server.connect() as sock:
+    options["on_refusal"] = lambda refusal, address: refusals.append((refusal.status, address))
+    with serve_guarded(**options) as server, server.connect() as sock:
         sock.sendall(b"GET /" + b"a" * 5000)
         assert read_reply(sock).status == 431
-    assert told == [(431, "127.0.0.1")]
+    assert refusals == [(431, "127.0.0.1")]
 
 
 @pytest.mark.parametrize(
     "head", [b"PRI *\r\n\r\n", b"DESCRIBE /a RTSP/1.0\r\n\r\n", b"FLUSH /\r\n\r\n"]
 )
 def test_methods_of_other_protocols_are_refused_and_hold_no_connection(
-    patient: Served, head: bytes
+    patient_server: GuardedServer, head: bytes
 ) -> None:
-    with patient.connect() as sock:
+    with patient_server.connect() as sock:
         sock.sendall(head)
-        got = read_reply(sock)
-        assert (got.status, got.error["code"]) == (400, "not_http")
+        reply = read_reply(sock)
+        assert (reply.status, reply.error["code"]) == (400, "not_http")
         assert is_closed(sock)
 
 
 def test_a_request_that_begins_before_the_wait_for_it_ends_is_answered() -> None:
     with (
-        guarded(limits=LimitSettings(), seconds=3600, timeout_keep_alive=1) as server,
+        serve_guarded(limits=LimitSettings(), seconds=3600, timeout_keep_alive=1) as server,
         server.connect() as sock,
     ):
-        whole = request("GET", "/v1/models")
-        sock.sendall(whole)
+        request = build_request("GET", "/v1/models")
+        sock.sendall(request)
         assert read_reply(sock).status == 200
-        sock.sendall(whole[:10])
+        sock.sendall(request[:10])
         time.sleep(1.5)
-        sock.sendall(whole[10:])
+        sock.sendall(request[10:])
         assert read_reply(sock).status == 200

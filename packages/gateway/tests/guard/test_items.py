@@ -1,4 +1,4 @@
-"""Bodies in very many pieces: refused before they are read, and no others are."""
+"""Bodies of very many items are refused before they are read; others are not."""
 
 import json
 from collections.abc import Callable
@@ -14,13 +14,13 @@ MOST = 50_000
 TURN = {"role": "user", "content": "x"}
 
 
-def turns(content: Any) -> bytes:
+def build_turns(content: Any) -> bytes:
     return json.dumps(
         {"model": "auto", "messages": [{"role": "user", "content": content}]}
     ).encode()
 
 
-# Made within the tests, since every process that collects them would make them otherwise.
+# Built within the tests; otherwise every process that collects them would build them.
 MANY: dict[str, Callable[[], Any]] = {
     "messages": lambda: {"model": "auto", "messages": [TURN] * 230_000},
     "keys": lambda: {"model": "auto", "x": {f"k{n}": n for n in range(700_000)}},
@@ -41,8 +41,8 @@ def test_a_body_of_very_many_pieces_is_refused(kind: str) -> None:
 
 
 LONG: dict[str, Callable[[], bytes]] = {
-    "commas": lambda: turns("a, b, {c} [d], " * 100_000),
-    "JSON in a text": lambda: turns(json.dumps([{"a": '"\\'}] * 100_000)),
+    "commas": lambda: build_turns("a, b, {c} [d], " * 100_000),
+    "JSON in a text": lambda: build_turns(json.dumps([{"a": '"\\'}] * 100_000)),
     "messages": lambda: json.dumps({"model": "auto", "messages": [TURN] * 9_000}).encode(),
     "tokens": lambda: json.dumps({"model": "auto", "prompt": list(range(300_000))}).encode(),
     "no JSON": lambda: b"no JSON " * 100_000,
@@ -55,13 +55,13 @@ def test_long_texts_and_many_tokens_are_let_through(kind: str) -> None:
     check_items(LONG[kind](), most=MOST)
 
 
-def pieces(value: Any) -> int:
+def count_pieces(value: Any) -> int:
     if isinstance(value, str):
         return 1
     if isinstance(value, list):
-        return 1 + sum(map(pieces, value))
+        return 1 + sum(map(count_pieces, value))
     if isinstance(value, dict):
-        return 1 + sum(1 + pieces(item) for item in value.values())
+        return 1 + sum(1 + count_pieces(item) for item in value.values())
     return 0
 
 
@@ -76,7 +76,7 @@ def pieces(value: Any) -> int:
 )
 def test_count_is_of_texts_objects_and_lists(value: Any, spaced: bool) -> None:
     body = json.dumps(value, separators=None if spaced else (",", ":")).encode()
-    count = pieces(value)
+    count = count_pieces(value)
     numbers = body.count(b",") // 10
     check_items(body, most=max(1, 2 * (count + numbers) + 2))
     if count > 1:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from packages.gateway.tests.guard.guarded_server import a_key
+from packages.gateway.tests.guard.guarded_server import build_key
 from packages.router.tests.commands import malformed, refused, succeeded
 from prefill_router.errors import ConfigError
 from prefill_router_gateway.errors import RefusalError
@@ -36,13 +36,13 @@ class Clock:
         return self.now
 
 
-def name_of(keys: ClientKeys, authorization: bytes | None, x_api_key: bytes | None) -> str | None:
-    found = keys.find(authorization, x_api_key)
-    return found and found.name
+def find_name(keys: ClientKeys, authorization: bytes | None, x_api_key: bytes | None) -> str | None:
+    key = keys.find(authorization, x_api_key)
+    return key and key.name
 
 
 @pytest.mark.parametrize(
-    ("authorization", "x_api_key", "found"),
+    ("authorization", "x_api_key", "name"),
     [
         (f"Bearer {SECRET}", None, "alice"),
         (f"bearer  {SECRET} ", None, "alice"),
@@ -58,40 +58,40 @@ def name_of(keys: ClientKeys, authorization: bytes | None, x_api_key: bytes | No
     ],
 )
 def test_a_key_is_found_in_either_header(
-    authorization: str | None, x_api_key: str | None, found: str | None
+    authorization: str | None, x_api_key: str | None, name: str | None
 ) -> None:
-    keys = ClientKeys([a_key("bob", "pr-b"), a_key("alice", SECRET)])
-    given = [None if text is None else text.encode() for text in (authorization, x_api_key)]
-    assert name_of(keys, *given) == found
+    keys = ClientKeys([build_key("bob", "pr-b"), build_key("alice", SECRET)])
+    headers = [None if text is None else text.encode() for text in (authorization, x_api_key)]
+    assert find_name(keys, *headers) == name
 
 
 def test_a_key_that_has_expired_is_none() -> None:
     clock = Clock()
-    day = a_key("day", "pr-day", expires="2026-01-31")
-    moment = a_key("moment", "pr-moment", expires="2026-01-31T12:00:00+02:00")
+    day = build_key("day", "pr-day", expires="2026-01-31")
+    moment = build_key("moment", "pr-moment", expires="2026-01-31T12:00:00+02:00")
     keys = ClientKeys([day, moment], clock=clock)
 
-    def good(hour: int, minute: int) -> list[bool]:
+    def list_valid(hour: int, minute: int) -> list[bool]:
         clock.now = datetime(2026, 1, 31, hour, minute, tzinfo=UTC).timestamp()
         return [keys.find(None, key) is not None for key in (b"pr-day", b"pr-moment")]
 
-    assert good(9, 59) == [True, True]
-    assert good(10, 0) == [True, False]
-    assert good(23, 59) == [True, False]
+    assert list_valid(9, 59) == [True, True]
+    assert list_valid(10, 0) == [True, False]
+    assert list_valid(23, 59) == [True, False]
     clock.now += 60
     assert keys.find(None, b"pr-day") is None
 
 
 def test_a_key_never_shows_its_hash() -> None:
-    assert HASH not in repr(a_key("alice", SECRET))
+    assert HASH not in repr(build_key("alice", SECRET))
 
 
 def test_keys_name_targets_of_the_pool() -> None:
     keys = ClientKeys(
         [
-            a_key("a", "1", targets=("big", "old")),
-            a_key("b", "2", targets=("new",)),
-            a_key("c", "3"),
+            build_key("a", "1", targets=("big", "old")),
+            build_key("b", "2", targets=("new",)),
+            build_key("c", "3"),
         ]
     )
     keys.check_targets(["big", "old", "new"])
@@ -99,26 +99,26 @@ def test_keys_name_targets_of_the_pool() -> None:
         keys.check_targets(["big"])
 
 
-def write(path: Path, *rows: object) -> Path:
+def write_keys(path: Path, *rows: object) -> Path:
     path.write_text(yaml.safe_dump({"keys": list(rows)}))
     return path
 
 
 def test_a_file_tells_all_that_is_wrong_and_quotes_nothing(tmp_path: Path) -> None:
-    good = {"name": "good", "sha256": HASH}
-    path = write(
+    list_valid = {"name": "good", "sha256": HASH}
+    path = write_keys(
         tmp_path / "keys.yaml",
-        good,
-        good,
+        list_valid,
+        list_valid,
         {"name": "has space", "sha256": SECRET},
         {"name": "c", "sha256": "ABC", "requests_per_minute": 0, "targets": []},
         {"name": "d", "sha256": "1" * 64, SECRET: 1, "dollars_per_day": -1, "admin": "yes"},
         {"name": "e", "sha256": "2" * 64, "expires": "2026-01-31T12:00:00"},
         SECRET,
     )
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as caught:
         read_keys(path)
-    text = str(told.value)
+    text = str(caught.value)
     assert SECRET not in text
     assert HASH not in text
     for place in (
@@ -140,9 +140,9 @@ def test_a_file_tells_all_that_is_wrong_and_quotes_nothing(tmp_path: Path) -> No
 def test_what_is_no_file_of_keys_is_told_and_not_quoted(tmp_path: Path, text: str) -> None:
     path = tmp_path / "keys.yaml"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=r"keys\.yaml: (line 1: )?not") as told:
+    with pytest.raises(ConfigError, match=r"keys\.yaml: (line 1: )?not") as caught:
         read_keys(path)
-    assert SECRET not in str(told.value)
+    assert SECRET not in str(caught.value)
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:
@@ -162,45 +162,45 @@ def test_dates_are_read_as_people_write_them(tmp_path: Path) -> None:
 
 
 def test_keys_are_random_and_long() -> None:
-    made = {new_key() for _ in range(50)}
-    assert len(made) == 50
-    assert all(key.startswith("pr-") and len(key) == 46 for key in made)
+    secrets = {new_key() for _ in range(50)}
+    assert len(secrets) == 50
+    assert all(key.startswith("pr-") and len(key) == 46 for key in secrets)
 
 
 def test_keys_that_are_added_at_once_are_all_kept(tmp_path: Path) -> None:
     path = tmp_path / "keys.yaml"
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda n: add_key(path, a_key(f"k{n}", f"pr-{n}")), range(8)))
+        list(pool.map(lambda n: add_key(path, build_key(f"k{n}", f"pr-{n}")), range(8)))
     assert sorted(key.name for key in read_keys(path)) == [f"k{n}" for n in range(8)]
 
 
 def test_the_command_makes_lists_and_revokes(tmp_path: Path) -> None:
     path = tmp_path / "keys.yaml"
     options = ("--file", path, "--dollars-per-day", 5, "--requests-per-minute", 60)
-    printed = succeeded(
+    output = succeeded(
         "key", "new", "alice", *options, "--target", "big", "--expires", "2099-01-31"
     )
-    key = printed.strip()
-    assert printed == f"{key}\n"
+    key = output.strip()
+    assert output == f"{key}\n"
     assert key not in path.read_text()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    found = read_keys(path).find(f"Bearer {key}".encode(), None)
-    assert found is not None
-    assert (found.name, found.dollars_per_day, found.targets) == ("alice", 5, ("big",))
-    assert found.expires == datetime(2099, 2, 1, tzinfo=UTC)
+    entry = read_keys(path).find(f"Bearer {key}".encode(), None)
+    assert entry is not None
+    assert (entry.name, entry.dollars_per_day, entry.targets) == ("alice", 5, ("big",))
+    assert entry.expires == datetime(2099, 2, 1, tzinfo=UTC)
     admin = succeeded("key", "new", "root", "--file", path, "--admin", "--no-learning").strip()
     assert [key.learning for key in read_keys(path)] == [True, False]
-    listed = succeeded("key", "list", "--file", path)
-    assert "alice" in listed
-    assert "60 requests a minute; $5 a day" in listed
-    assert listed.count("not learned from") == 1
-    assert found.sha256 not in listed
+    table = succeeded("key", "list", "--file", path)
+    assert "alice" in table
+    assert "60 requests a minute; $5 a day" in table
+    assert table.count("not learned from") == 1
+    assert entry.sha256 not in table
     rows = json.loads(succeeded("key", "list", "--file", path, "--json"))
     assert [(row["name"], row["admin"]) for row in rows] == [("alice", False), ("root", True)]
     succeeded("key", "revoke", "alice", "--file", path)
-    left = read_keys(path)
-    assert left.find(None, key.encode()) is None
-    assert left.find(None, admin.encode()) is not None
+    remaining = read_keys(path)
+    assert remaining.find(None, key.encode()) is None
+    assert remaining.find(None, admin.encode()) is not None
 
 
 def test_the_command_refuses_what_makes_no_sense(tmp_path: Path) -> None:
@@ -217,8 +217,8 @@ def test_the_command_refuses_what_makes_no_sense(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def entered(limits: KeyLimits, key: ClientKey) -> str | int:
-    """0 where it came through, else why not, and the seconds to wait."""
+def try_to_enter(limits: KeyLimits, key: ClientKey) -> str | int:
+    """0 if the request may enter; else the error's code and the seconds to wait."""
     try:
         limits.enter(key)
     except RefusalError as error:
@@ -229,52 +229,52 @@ def entered(limits: KeyLimits, key: ClientKey) -> str | int:
 def test_a_minute_is_a_bucket_that_fills_evenly() -> None:
     clock = Clock(1000.0)
     limits = KeyLimits(clock=clock)
-    key = a_key("a", "1", requests_per_minute=3)
-    assert [entered(limits, key) for _ in range(4)] == [0, 0, 0, "rate_limit_exceeded 20"]
+    key = build_key("a", "1", requests_per_minute=3)
+    assert [try_to_enter(limits, key) for _ in range(4)] == [0, 0, 0, "rate_limit_exceeded 20"]
     clock.now += 19
-    assert entered(limits, key) == "rate_limit_exceeded 1"
+    assert try_to_enter(limits, key) == "rate_limit_exceeded 1"
     clock.now += 1
-    assert [entered(limits, key) for _ in range(2)] == [0, "rate_limit_exceeded 20"]
+    assert [try_to_enter(limits, key) for _ in range(2)] == [0, "rate_limit_exceeded 20"]
     clock.now += 3600
-    assert [entered(limits, key) for _ in range(4)] == [0, 0, 0, "rate_limit_exceeded 20"]
-    assert entered(limits, a_key("b", "2", requests_per_minute=1)) == 0
+    assert [try_to_enter(limits, key) for _ in range(4)] == [0, 0, 0, "rate_limit_exceeded 20"]
+    assert try_to_enter(limits, build_key("b", "2", requests_per_minute=1)) == 0
 
 
 def test_requests_at_once_are_counted_until_they_end() -> None:
     limits = KeyLimits(clock=Clock())
-    key = a_key("a", "1", concurrent=2)
-    assert [entered(limits, key) for _ in range(3)] == [0, 0, "concurrency_limit_exceeded 1"]
+    key = build_key("a", "1", concurrent=2)
+    assert [try_to_enter(limits, key) for _ in range(3)] == [0, 0, "concurrency_limit_exceeded 1"]
     limits.leave(key)
-    assert [entered(limits, key) for _ in range(2)] == [0, "concurrency_limit_exceeded 1"]
-    free = a_key("a", "1")  # the same key, read again without a limit
-    assert entered(limits, free) == 0
-    assert entered(limits, key) == "concurrency_limit_exceeded 1"
+    assert [try_to_enter(limits, key) for _ in range(2)] == [0, "concurrency_limit_exceeded 1"]
+    free = build_key("a", "1")  # the same key, read again without a limit
+    assert try_to_enter(limits, free) == 0
+    assert try_to_enter(limits, key) == "concurrency_limit_exceeded 1"
 
 
 def test_a_refused_request_takes_nothing_from_the_minute() -> None:
     limits = KeyLimits(clock=Clock())
-    key = a_key("a", "1", concurrent=1, requests_per_minute=2)
-    assert [entered(limits, key) for _ in range(3)] == [
+    key = build_key("a", "1", concurrent=1, requests_per_minute=2)
+    assert [try_to_enter(limits, key) for _ in range(3)] == [
         0,
         *["concurrency_limit_exceeded 1"] * 2,
     ]
     limits.leave(key)
-    assert entered(limits, key) == 0
+    assert try_to_enter(limits, key) == 0
 
 
 def test_the_gateway_takes_on_so_many() -> None:
     slots = RequestSlots(1)
     slots.enter()
-    with pytest.raises(RefusalError) as told:
+    with pytest.raises(RefusalError) as caught:
         slots.enter()
-    assert (told.value.status, told.value.headers["retry-after"]) == (503, "1")
+    assert (caught.value.status, caught.value.headers["retry-after"]) == (503, "1")
     slots.leave()
     slots.enter()
     assert slots.under_way == 1
 
 
 def test_what_keys_may_spend_becomes_budgets() -> None:
-    keys = [a_key("a", "1", dollars_per_day=5.0, dollars_per_hour=1.0), a_key("b", "2")]
+    keys = [build_key("a", "1", dollars_per_day=5.0, dollars_per_hour=1.0), build_key("b", "2")]
     assert key_budgets(keys) == (
         BudgetSettings(dollars=1.0, per="hour", key="a", stop=True),
         BudgetSettings(dollars=5.0, per="day", key="a", stop=True),
