@@ -8,7 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from packages.gateway.tests.learning.traffic import SKILL, START, is_right, pools, sampled
+from packages.gateway.tests.learning.traffic import (
+    SKILL,
+    START,
+    build_pools,
+    build_sample,
+    is_right,
+)
 from prefill_router.activations import MemoryActivations, Site
 from prefill_router.data import RoutingDataset
 from prefill_router.fitting import FitConfig, add_target, fit_router, recipe_from_dict
@@ -40,20 +46,20 @@ def states(dataset: RoutingDataset) -> MemoryActivations:
     return ENCODER.encode(dataset.queries, SITES)
 
 
-def write(
+def write_requests(
     url: str,
     numbers: range,
     *,
     router: str = "",
     right: Callable[[str, str], bool] = is_right,
-    labelled: Sequence[str] = tuple(SKILL),
+    label_targets: Sequence[str] = tuple(SKILL),
     turns: int = 0,
 ) -> None:
-    """Requests that the strong target answered, mostly, each with labels of all targets.
+    """Write requests with labels of `label_targets`; the strong target answered most of them.
 
-    With `turns` they are the turns of so many conversations with an agent.
+    If `turns` is not 0, they are turns of that many conversations with an agent.
     """
-    made = [sampled(n, routed="weak-1" if n % 10 == 0 else "strong-1") for n in numbers]
+    pairs = [build_sample(n, routed="weak-1" if n % 10 == 0 else "strong-1") for n in numbers]
     labels = [
         AnswerLabel(
             id=sample.id,
@@ -62,32 +68,32 @@ def write(
             at=sample.at + 1,
             score=float(right(target, sample.body["messages"][0]["content"])),
         )
-        for _, sample in made
-        for target in labelled
+        for _, sample in pairs
+        for target in label_targets
     ]
-    drawn = [
+    questions = [
         SideQuestions(
             id=sample.id,
             at=sample.at,
             propensity=dict.fromkeys(SKILL, 1.0),
             drawn=tuple(SKILL),
         )
-        for _, sample in made
+        for _, sample in pairs
     ]
     with closing(open_learning(url)) as store:
         insert_rows(
             store,
             [
-                to_row(in_conversation(replace(receipt, router=router), n, turns))
-                for n, (receipt, _) in zip(numbers, made, strict=True)
+                to_row(assign_conversation(replace(receipt, router=router), n, turns))
+                for n, (receipt, _) in zip(numbers, pairs, strict=True)
             ],
             [],
         )
-        write_learning(store, [*(sample for _, sample in made), *drawn, *labels])
+        write_learning(store, [*(sample for _, sample in pairs), *questions, *labels])
 
 
-def in_conversation(receipt: Receipt, number: int, count: int) -> Receipt:
-    """The request as an agent's, in one of `count` conversations; alone if there are none."""
+def assign_conversation(receipt: Receipt, number: int, count: int) -> Receipt:
+    """Make the request an agent's in one of `count` conversations; unchanged if `count` is 0."""
     if not count:
         return receipt
     agent = {"agent": "claude-code", "kind": "main", "turn": None, "parent": None}
@@ -97,17 +103,19 @@ def in_conversation(receipt: Receipt, number: int, count: int) -> Receipt:
 
 @pytest.fixture
 def trial(tmp_path: Path) -> CandidateTrial:
-    """A candidate in the shadow that was fitted on 400 requests."""
-    url, pool = f"sqlite:///{tmp_path}/receipts.sqlite", pools("http://127.0.0.1:9/v1")[0]
-    write(url, range(380))
-    write(url, range(380, 400), turns=10)
-    made = export(scored_receipts(url), pool=pool, samples=labelled_samples(url))
+    """A shadow candidate that was fitted on 400 requests."""
+    url, pool = f"sqlite:///{tmp_path}/receipts.sqlite", build_pools("http://127.0.0.1:9/v1")[0]
+    write_requests(url, range(380))
+    write_requests(url, range(380, 400), turns=10)
+    labels_export = export(scored_receipts(url), pool=pool, samples=labelled_samples(url))
     config = FitConfig(test=0.15, recipe=recipe_from_dict({"predictor": "logistic"}), resamples=20)
-    fitted = fit_router(made.dataset, [states(made.dataset)], config=config)
-    points = fitted.router.record.chosen
+    fit = fit_router(labels_export.dataset, [states(labels_export.dataset)], config=config)
+    points = fit.router.record.chosen
     assert points is not None
-    chosen = {"chosen": replace(points, setting=0.6)}  # where it prefers the weak one for easy ones
-    router = replace(fitted.router, record=fitted.router.record.model_copy(update=chosen))
+    record_fields = {
+        "chosen": replace(points, setting=0.6)
+    }  # prefers the weak target for easy requests
+    router = replace(fit.router, record=fit.router.record.model_copy(update=record_fields))
     registry = VersionRegistry.at(tmp_path / "versions")
     name = registry.add(router, {"traffic": (START, START + 399)})
     registry.shadow(name)
@@ -124,10 +132,10 @@ def trial(tmp_path: Path) -> CandidateTrial:
 def test_it_waits_for_later_labels_then_gets_a_share_where_cheaper_ones_do(
     trial: CandidateTrial,
 ) -> None:
-    waiting = trial.step(SilentProgress())
-    assert waiting is not None
-    assert (waiting.decision.action, waiting.is_taken) == ("wait", False)
-    write(trial.receipts, range(400, 1000), right=lambda *_: True)
+    first_step = trial.step(SilentProgress())
+    assert first_step is not None
+    assert (first_step.decision.action, first_step.is_taken) == ("wait", False)
+    write_requests(trial.receipts, range(400, 1000), right=lambda *_: True)
     step = trial.step(SilentProgress())
     assert step is not None
     assert (step.decision.action, step.is_taken) == ("share", True)
@@ -136,25 +144,27 @@ def test_it_waits_for_later_labels_then_gets_a_share_where_cheaper_ones_do(
     state = trial.registry.state()
     assert (state.stage, state.candidate) == ("share", step.version)
     assert state.steps[-1].evidence["e_values"]["not far worse"] > 120
-    again = trial.step(SilentProgress())
-    assert again is not None
-    assert not again.is_taken
+    next_step = trial.step(SilentProgress())
+    assert next_step is not None
+    assert not next_step.is_taken
 
 
 def test_conversations_that_began_before_it_was_fitted_are_left_out(trial: CandidateTrial) -> None:
-    write(trial.receipts, range(400, 500), turns=10)
-    none = trial.step(SilentProgress())
-    assert none is not None
-    assert "conversations that it was fitted on" in none.decision.why
-    write(trial.receipts, range(500, 600), turns=50)
-    some = trial.step(SilentProgress())
-    assert some is not None
-    assert some.decision.evidence["requests"] == 80
-    assert some.decision.evidence["pairs"] == 40
+    write_requests(trial.receipts, range(400, 500), turns=10)
+    first_step = trial.step(SilentProgress())
+    assert first_step is not None
+    assert "conversations that it was fitted on" in first_step.decision.why
+    write_requests(trial.receipts, range(500, 600), turns=50)
+    next_step = trial.step(SilentProgress())
+    assert next_step is not None
+    assert next_step.decision.evidence["requests"] == 80
+    assert next_step.decision.evidence["pairs"] == 40
 
 
 def test_labels_that_were_drawn_and_never_came_prove_nothing(trial: CandidateTrial) -> None:
-    write(trial.receipts, range(400, 1000), right=lambda *_: True, labelled=["strong-1"])
+    write_requests(
+        trial.receipts, range(400, 1000), right=lambda *_: True, label_targets=["strong-1"]
+    )
     step = trial.step(SilentProgress())
     assert step is not None
     assert (step.decision.action, step.is_taken) == ("wait", False)
@@ -177,10 +187,10 @@ def test_one_is_tried_against_a_version_with_other_targets(trial: CandidateTrial
     wider = add_target(router, new, data, ask, labels=20, stores=[states(data)]).router
     registry.promote(registry.add(wider, {}))
     registry.shadow(candidate)
-    write(url, range(400, 500))
-    alone = trial.step(SilentProgress())
-    assert alone is not None
-    assert alone.decision.why == "the pool lacks targets of 0002: third"
+    write_requests(url, range(400, 500))
+    first_step = trial.step(SilentProgress())
+    assert first_step is not None
+    assert first_step.decision.why == "the pool lacks targets of 0002: third"
     pool = replace(trial.pool, targets=(*trial.pool.targets, *new))
     step = replace(trial, pool=pool).step(SilentProgress())
     assert step is not None
@@ -188,7 +198,7 @@ def test_one_is_tried_against_a_version_with_other_targets(trial: CandidateTrial
 
 
 def test_one_that_saves_at_the_cost_of_quality_is_withdrawn(trial: CandidateTrial) -> None:
-    write(trial.receipts, range(400, 1000))
+    write_requests(trial.receipts, range(400, 1000))
     step = trial.step(SilentProgress())
     assert step is not None
     assert (step.decision.action, step.is_taken) == ("withdraw", True)
@@ -202,8 +212,8 @@ def test_one_that_serves_and_is_surely_worse_than_before_is_rolled_back(
 ) -> None:
     trial.registry.promote()
     version = trial.registry.state().versions[0]
-    write(trial.receipts, range(400, 420))
-    write(
+    write_requests(trial.receipts, range(400, 420))
+    write_requests(
         trial.receipts,
         range(420, 720),
         router=version.fingerprint,
@@ -217,5 +227,5 @@ def test_one_that_serves_and_is_surely_worse_than_before_is_rolled_back(
 
 
 def test_without_a_version_there_is_nothing_to_try(trial: CandidateTrial, tmp_path: Path) -> None:
-    empty = replace(trial, registry=VersionRegistry.at(tmp_path / "none"))
-    assert empty.step(SilentProgress()) is None
+    trial_without_versions = replace(trial, registry=VersionRegistry.at(tmp_path / "none"))
+    assert trial_without_versions.step(SilentProgress()) is None

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from packages.gateway.tests.learning.traffic import SKILL, answer, pools, write_traffic
+from packages.gateway.tests.learning.traffic import SKILL, answer, build_pools, write_traffic
 from packages.router.tests.commands import refused
 from packages.router.tests.fakes.answering_server import answering
 from packages.router.tests.forks import forks
@@ -36,52 +36,58 @@ shrinkage: false
 """
 SIGNALS = {
     signal.SIGINT: (130,),
-    signal.SIGTERM: (130, -signal.SIGTERM),  # the last: before the command has begun
+    signal.SIGTERM: (130, -signal.SIGTERM),  # the second: before the command handles signals
     signal.SIGKILL: (-signal.SIGKILL,),
 }
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[dict[str, Any]]]]:
-    """A folder with pools and a recipe, and the questions that the targets got."""
+def learner_files(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[Path, list[dict[str, Any]]]]:
+    """A folder with pools and a recipe, and the bodies of requests to the targets."""
     folder = tmp_path_factory.mktemp("follow")
-    with answering(answer) as (base_url, seen):
-        for pool, name in zip(pools(base_url), ("pool", "judge"), strict=True):
+    with answering(answer) as (base_url, bodies):
+        for pool, name in zip(build_pools(base_url), ("pool", "judge"), strict=True):
             write_pool(pool, folder / f"{name}.yaml")
         (folder / "recipe.yaml").write_text(RECIPE)
-        yield folder, seen
+        yield folder, bodies
 
 
-def learn(made: Path, folder: Path, *more: object) -> list[str]:
+def build_arguments(files: Path, folder: Path, *arguments: object) -> list[str]:
     """The arguments of the command, for a database in a folder."""
-    given: dict[str, object] = {
+    options: dict[str, object] = {
         "--receipts": folder / "receipts.sqlite",
-        "--pool": made / "pool.yaml",
-        "--judge": made / "judge.yaml",
+        "--pool": files / "pool.yaml",
+        "--judge": files / "judge.yaml",
         "--versions": folder / "versions",
         "--encoder": "fake",
-        "--recipe": made / "recipe.yaml",
+        "--recipe": files / "recipe.yaml",
         "--least-labels": 10,
         "--per-day": 1,
-        "--anchors-every": 0,  # nothing is asked twice
+        "--anchors-every": 0,  # no anchor is repeated
     }
-    return ["learn", *(str(part) for pair in given.items() for part in pair), *map(str, more)]
+    return [
+        "learn",
+        *(str(part) for pair in options.items() for part in pair),
+        *map(str, arguments),
+    ]
 
 
 def idle_threads(process: int) -> list[bool]:
-    """Which threads of a process Linux runs in idle moments alone."""
+    """For each thread of a process, whether Linux runs it only when the machine is idle."""
     tasks = [int(task.name) for task in Path(f"/proc/{process}/task").iterdir()]
     return [os.sched_getscheduler(task) == os.SCHED_IDLE for task in tasks]
 
 
-def nice_of(process: int) -> set[int]:
+def read_priorities(process: int) -> set[int]:
     """The priorities of a process's threads."""
     tasks = Path(f"/proc/{process}/task").iterdir()
     return {int((task / "stat").read_text().rpartition(")")[2].split()[16]) for task in tasks}
 
 
-def begin_in_time(process: int) -> None:
-    """Let a learner that waits for idle moments, of which tests leave few, compute as they do."""
+def run_at_normal_priority(process: int) -> None:
+    """Set normal priority for a learner that waits for an idle machine; tests keep it busy."""
     while not all(idle_threads(process)):
         time.sleep(0.01)
     assert len(idle_threads(process)) > 1
@@ -91,18 +97,21 @@ def begin_in_time(process: int) -> None:
 
 
 def test_a_rubric_that_is_not_text_is_refused_with_its_place(
-    made: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+    learner_files: tuple[Path, list[dict[str, Any]]], tmp_path: Path
 ) -> None:
     rubric = tmp_path / "rubric.txt"
     rubric.write_bytes("Vollständig".encode("latin-1"))
-    refused("rubric.txt: not UTF-8 at byte 6", *learn(made[0], tmp_path, "--rubric", rubric))
+    refused(
+        "rubric.txt: not UTF-8 at byte 6",
+        *build_arguments(learner_files[0], tmp_path, "--rubric", rubric),
+    )
 
 
 def test_rounds_follow_each_other_at_low_priority_until_a_signal(
-    made: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+    learner_files: tuple[Path, list[dict[str, Any]]], tmp_path: Path
 ) -> None:
     write_traffic(tmp_path, REQUESTS)
-    arguments = learn(made[0], tmp_path, "--follow", "--every", "0m", "--json")
+    arguments = build_arguments(learner_files[0], tmp_path, "--follow", "--every", "0m", "--json")
     with (
         (tmp_path / "log").open("w+") as log,
         running(
@@ -113,35 +122,35 @@ def test_rounds_follow_each_other_at_low_priority_until_a_signal(
         ) as process,
     ):
         assert process.stdout is not None
-        begin_in_time(process.pid)
+        run_at_normal_priority(process.pid)
         first, second = (json.loads(process.stdout.readline()) for _ in range(2))
         write_traffic(tmp_path, REQUESTS + 3, first=REQUESTS)
-        later: dict[str, int] = {}
-        while not later:
-            later = json.loads(process.stdout.readline())["labelling"]["answers"]
+        answers: dict[str, int] = {}
+        while not answers:
+            answers = json.loads(process.stdout.readline())["labelling"]["answers"]
         process.terminate()
         process.communicate()
         log.seek(0)
-        told = log.read()
-    assert process.returncode == 130, told
-    assert "interrupted; what was finished is kept" in told
-    assert "Traceback" not in told
+        log_text = log.read()
+    assert process.returncode == 130, log_text
+    assert "interrupted; what was finished is kept" in log_text
+    assert "Traceback" not in log_text
     assert first["labelling"]["answers"] == {"answered": REQUESTS}
     assert (first["version"], second["version"]) == ("0001", None)
     assert second["labelling"]["answers"] == {}
-    assert later == {"answered": 3}
+    assert answers == {"answered": 3}
 
 
 def test_a_single_round_yields_to_others_but_is_not_left_without(
-    made: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+    learner_files: tuple[Path, list[dict[str, Any]]], tmp_path: Path
 ) -> None:
     write_traffic(tmp_path, REQUESTS)
     with running(
-        [sys.executable, "-m", PROGRAM, *learn(made[0], tmp_path)],
+        [sys.executable, "-m", PROGRAM, *build_arguments(learner_files[0], tmp_path)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as process:
-        while nice_of(process.pid) != {os.nice(0) + 10}:
+        while read_priorities(process.pid) != {os.nice(0) + 10}:
             assert process.poll() is None
             time.sleep(0.01)
         assert not any(idle_threads(process.pid))
@@ -149,52 +158,59 @@ def test_a_single_round_yields_to_others_but_is_not_left_without(
 
 
 def test_a_round_that_is_stopped_at_any_moment_goes_on_and_nothing_is_paid_twice(
-    made: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+    learner_files: tuple[Path, list[dict[str, Any]]], tmp_path: Path
 ) -> None:
-    folder, seen = made
-    chance, stopped = random.Random(0), 0
+    folder, bodies = learner_files
+    chance, stop_count = random.Random(0), 0
     with forks(tmp_path / "log", PROGRAM) as run:
-        whole = tmp_path / "whole"
-        whole.mkdir()
-        write_traffic(whole, REQUESTS)
-        code, duration = run(learn(folder, whole), 0, 0)
+        full_run = tmp_path / "whole"
+        full_run.mkdir()
+        write_traffic(full_run, REQUESTS)
+        code, duration = run(build_arguments(folder, full_run), 0, 0)
         assert code == 0, (tmp_path / "log").read_text()
         for turn in range(TURNS):
             number = list(SIGNALS)[turn % len(SIGNALS)]
-            place = tmp_path / str(turn)
-            place.mkdir()
-            url = write_traffic(place, REQUESTS)
-            seen.clear()
+            run_folder = tmp_path / str(turn)
+            run_folder.mkdir()
+            url = write_traffic(run_folder, REQUESTS)
+            bodies.clear()
             moment = chance.uniform(0.1, 0.9) * duration
-            code, _ = run(learn(folder, place, "--follow"), number, moment)
+            code, _ = run(build_arguments(folder, run_folder, "--follow"), number, moment)
             assert code in SIGNALS[number], (tmp_path / "log").read_text()[-2000:]
-            stopped += bool(seen) and not VersionRegistry.at(place / "versions").state().versions
-            code, _ = run(learn(folder, place), 0, 0)
-            assert code == 0, (tmp_path / "log").read_text()[-2000:]
-            asked = Counter(
-                (one["model"], one["messages"][-1]["content"])
-                for one in seen
-                if one["model"] in SKILL
+            stop_count += (
+                bool(bodies) and not VersionRegistry.at(run_folder / "versions").state().versions
             )
-            assert max(asked.values()) == 1
-            assert sum(asked.values()) <= REQUESTS
-            assert len(labelled(url)) >= REQUESTS - AT_ONCE
-            with closing(sqlite3.connect(place / "receipts.sqlite")) as database:
+            code, _ = run(build_arguments(folder, run_folder), 0, 0)
+            assert code == 0, (tmp_path / "log").read_text()[-2000:]
+            counts = Counter(
+                (body["model"], body["messages"][-1]["content"])
+                for body in bodies
+                if body["model"] in SKILL
+            )
+            assert max(counts.values()) == 1
+            assert sum(counts.values()) <= REQUESTS
+            assert len(find_labelled(url)) >= REQUESTS - AT_ONCE
+            with closing(sqlite3.connect(run_folder / "receipts.sqlite")) as database:
                 query = f"SELECT count(*) FROM {CHARGES} WHERE open = 1"
                 ((unknown,),) = database.execute(query).fetchall()
                 assert unknown <= AT_ONCE * 2
             assert [
-                one.name for one in VersionRegistry.at(place / "versions").state().versions
+                version.name
+                for version in VersionRegistry.at(run_folder / "versions").state().versions
             ] == ["0001"]
-            left = [path.name for path in place.rglob(".*") if not path.name.endswith(".lock")]
-            assert not left
-    assert stopped
+            leftovers = [
+                path.name for path in run_folder.rglob(".*") if not path.name.endswith(".lock")
+            ]
+            assert not leftovers
+    assert stop_count
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 
-def labelled(url: str) -> set[str]:
-    """The requests of which both answers are labelled."""
-    found = labelled_samples(url)
+def find_labelled(url: str) -> set[str]:
+    """The ids of requests with labels of both answers."""
+    samples = labelled_samples(url)
     return {
-        name for name, one in found.items() if {label.target for label in one.labels} == set(SKILL)
+        name
+        for name, sample in samples.items()
+        if {label.target for label in sample.labels} == set(SKILL)
     }

@@ -1,4 +1,4 @@
-"""Side questions and judgments: recorded before they are asked, within the budget, once each."""
+"""Side questions and judgments: recorded before they are sent, within the budget, once each."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from packages.gateway.tests.learning.traffic import START, answer, pools, write_traffic
+from packages.gateway.tests.learning.traffic import START, answer, build_pools, write_traffic
 from packages.router.tests.fakes.answering_server import answering
 from prefill_router.progress import SilentProgress
 from prefill_router.targets import Target
@@ -39,7 +39,7 @@ from prefill_router_gateway.receipts import (
 pytestmark = pytest.mark.slow
 
 
-def labelled(
+def label_traffic(
     url: str,
     base_url: str,
     *,
@@ -49,13 +49,13 @@ def labelled(
     judges: tuple[str, ...] = ("judge-1",),
     **verifiers: Any,
 ) -> LabellingRound:
-    pool, judging = pools(base_url, judges=judges)
+    pool, judge_pool = build_pools(base_url, judges=judges)
     with closing(open_learning(url)) as store:
         labelling = Labelling(
             url,
             store,
             pool,
-            AnswerJudges(judging, form=form),
+            AnswerJudges(judge_pool, form=form),
             verifiers=Verifiers(**verifiers),
             budget=LearningBudget(store, BudgetLimits(per_day=dollars, in_all=dollars)),
             settings=settings,
@@ -63,7 +63,7 @@ def labelled(
         return labelling.run_round(share=1.0, progress=SilentProgress())
 
 
-def spent(url: str) -> float:
+def read_spending(url: str) -> float:
     with closing(open_learning(url)) as store:
         return LearningBudget(store, BudgetLimits(per_day=1.0)).spending()
 
@@ -73,15 +73,15 @@ def test_chances_are_recorded_as_they_were_drawn_and_what_was_drawn_was_asked(
 ) -> None:
     url = write_traffic(tmp_path, 40)
     with answering(answer) as (base_url, _):
-        found = labelled(url, base_url, dollars=0.004)
+        labelling_round = label_traffic(url, base_url, dollars=0.004)
     plans = list(read_learning(url, SideQuestions))
-    assert len(plans) == found.requests == 40
+    assert len(plans) == labelling_round.requests == 40
     for plan in plans:
         assert set(plan.drawn) == {
             t for t, p in plan.propensity.items() if chance(0, plan.id, t) < p
         }
     for side in read_learning(url, SideAnswer):
-        plan = next(one for one in plans if one.id == side.id)
+        plan = next(plan for plan in plans if plan.id == side.id)
         assert side.propensity == plan.propensity[side.target]
         assert side.target in plan.drawn
     chances = [p for plan in plans for p in plan.propensity.values()]
@@ -93,28 +93,28 @@ def test_the_budget_is_never_exceeded_over_many_rounds(tmp_path: Path, dollars: 
     url = write_traffic(tmp_path, 30)
     with answering(answer) as (base_url, _):
         for _ in range(3):
-            labelled(url, base_url, dollars=dollars)
-    assert spent(url) <= dollars
-    charged = [label.cost for label in read_learning(url, AnswerLabel)]
-    charged += [side.cost or 0.0 for side in read_learning(url, SideAnswer)]
-    assert sum(charged) == pytest.approx(spent(url), abs=1e-9)
+            label_traffic(url, base_url, dollars=dollars)
+    assert read_spending(url) <= dollars
+    charges = [label.cost for label in read_learning(url, AnswerLabel)]
+    charges += [side.cost or 0.0 for side in read_learning(url, SideAnswer)]
+    assert sum(charges) == pytest.approx(read_spending(url), abs=1e-9)
 
 
 def test_requests_wait_for_dollars_where_none_are_left(tmp_path: Path) -> None:
     url = write_traffic(tmp_path, 5)
     with answering(answer) as (base_url, _):
-        assert labelled(url, base_url, dollars=0).requests == 0
-        assert labelled(url, base_url).answers == {"answered": 5}
+        assert label_traffic(url, base_url, dollars=0).requests == 0
+        assert label_traffic(url, base_url).answers == {"answered": 5}
 
 
 def test_what_is_judged_already_leaves_the_budget_to_new_requests(tmp_path: Path) -> None:
     url = write_traffic(tmp_path, 100)
     with answering(answer) as (base_url, _):
-        labelled(url, base_url)
+        label_traffic(url, base_url)
         write_traffic(tmp_path, 110, first=100)
-        found = labelled(url, base_url, dollars=spent(url) + 0.01)
-    assert found.requests == 10
-    assert found.answers == {"answered": 10}
+        labelling_round = label_traffic(url, base_url, dollars=read_spending(url) + 0.01)
+    assert labelling_round.requests == 10
+    assert labelling_round.answers == {"answered": 10}
 
 
 def test_savings_deduct_all_that_was_spent_whatever_it_brought_and_was_purged(
@@ -122,74 +122,82 @@ def test_savings_deduct_all_that_was_spent_whatever_it_brought_and_was_purged(
 ) -> None:
     url = write_traffic(tmp_path, 10)
     with answering(lambda m, p: "hm" if m == "judge-1" else answer(m, p)) as (base_url, _):
-        labelled(url, base_url)
+        label_traffic(url, base_url)
     assert not list(read_learning(url, AnswerLabel))  # no verdict could be read
-    costs = {one.kind: one.dollars for one in read_costs(url)}
+    costs = {cost.kind: cost.dollars for cost in read_costs(url)}
     assert min(costs["judges"] or 0, costs["side answers"] or 0) > 0
     purge(url, before=START + 1e6)
-    assert {one.kind: one.dollars for one in read_costs(url)} == costs
-    assert sum(dollars or 0 for dollars in costs.values()) == pytest.approx(spent(url))
+    assert {cost.kind: cost.dollars for cost in read_costs(url)} == costs
+    assert sum(dollars or 0 for dollars in costs.values()) == pytest.approx(read_spending(url))
 
 
 def test_a_killed_learner_pays_once_and_asks_nothing_again(tmp_path: Path) -> None:
-    url, killed = write_traffic(tmp_path, 12), list[int]()
-    asked: Counter[tuple[str, str]] = Counter()
+    url, kills = write_traffic(tmp_path, 12), list[int]()
+    call_counts: Counter[tuple[str, str]] = Counter()
     learner: list[subprocess.Popen[bytes]] = []
 
     def kill(model: str, prompt: str) -> str | None:
-        asked[model, prompt] += 1
-        if not killed and len(asked) == 4:
-            killed.append(learner[0].pid)
+        call_counts[model, prompt] += 1
+        if not kills and len(call_counts) == 4:
+            kills.append(learner[0].pid)
             os.kill(learner[0].pid, signal.SIGKILL)
         return answer(model, prompt)
 
     with answering(kill) as (base_url, _):
-        here = "packages.gateway.tests.learning.test_labelling"
-        code = f"from {here} import labelled; labelled({url!r}, {base_url!r})"
+        module = "packages.gateway.tests.learning.test_labelling"
+        code = f"from {module} import label_traffic; label_traffic({url!r}, {base_url!r})"
         learner.append(subprocess.Popen([sys.executable, "-c", code]))
         assert learner[0].wait() == -signal.SIGKILL
-        labelled(url, base_url)
-        labelled(url, base_url)
-    sides = {one: n for one, n in asked.items() if one[0] != "judge-1"}
-    assert set(sides.values()) == {1}
-    lost = [one for one in read_learning(url, SideAnswer) if one.failure == "interrupted"]
-    assert lost
-    assert all((one.cost or 0) > 0 for one in lost)
-    charged = [label.cost for label in read_learning(url, AnswerLabel)]
-    charged += [side.cost or 0.0 for side in read_learning(url, SideAnswer)]
-    assert sum(charged) == pytest.approx(spent(url), abs=1e-9)
+        label_traffic(url, base_url)
+        label_traffic(url, base_url)
+    side_calls = {call: n for call, n in call_counts.items() if call[0] != "judge-1"}
+    assert set(side_calls.values()) == {1}
+    interruptions = [
+        answer for answer in read_learning(url, SideAnswer) if answer.failure == "interrupted"
+    ]
+    assert interruptions
+    assert all((answer.cost or 0) > 0 for answer in interruptions)
+    charges = [label.cost for label in read_learning(url, AnswerLabel)]
+    charges += [side.cost or 0.0 for side in read_learning(url, SideAnswer)]
+    assert sum(charges) == pytest.approx(read_spending(url), abs=1e-9)
 
 
 def test_verifiers_refute_and_the_judge_does_the_rest(tmp_path: Path) -> None:
     url, function = write_traffic(tmp_path, 20), tmp_path / "mine.py"
     function.write_text("def grade(task, text):\n    return 1 / ('right' in text)\n")
-    with answering(answer) as (base_url, seen):
-        found = labelled(
+    with answering(answer) as (base_url, bodies):
+        labelling_round = label_traffic(
             url,
             base_url,
             settings=LabellingSettings(again=0),
             function=f"{function}:grade",
         )
     labels = list(read_learning(url, AnswerLabel))
-    verified = [one for one in labels if one.source == "verifier:function"]
-    assert len(verified) == found.verified
-    assert {(one.score, one.error, one.cost) for one in verified} == {(1.0, 0.0, 0.0)}
-    judged = [one for one in labels if one.source == "judge:judge-1"]
-    assert len(judged) == sum(body["model"] == "judge-1" for body in seen) == 40 - len(verified)
-    assert {one.error for one in judged} == {ASSUMED_ERROR}  # nothing was known of this judge
+    verifications = [label for label in labels if label.source == "verifier:function"]
+    assert len(verifications) == labelling_round.verified
+    assert {(label.score, label.error, label.cost) for label in verifications} == {(1.0, 0.0, 0.0)}
+    judgments = [label for label in labels if label.source == "judge:judge-1"]
+    assert (
+        len(judgments)
+        == sum(body["model"] == "judge-1" for body in bodies)
+        == 40 - len(verifications)
+    )
+    assert {label.error for label in judgments} == {
+        ASSUMED_ERROR
+    }  # no measured error of this judge
 
 
 def test_pairs_are_judged_in_both_orders_and_label_the_clients_answer(tmp_path: Path) -> None:
     url = write_traffic(tmp_path, 20)
-    with answering(answer) as (base_url, seen):
-        labelled(url, base_url, form="pairs")
+    with answering(answer) as (base_url, bodies):
+        label_traffic(url, base_url, form="pairs")
     labels = list(read_learning(url, AnswerLabel))
-    assert Counter(one.source for one in labels) == {
+    assert Counter(label.source for label in labels) == {
         "judge:judge-1": 40,
         "judge:judge-1:reversed": 20,
     }
-    assert sum(body["model"] == "judge-1" for body in seen) == 40
-    by_cell = {(one.id, one.target, one.source): one.score for one in labels}
+    assert sum(body["model"] == "judge-1" for body in bodies) == 40
+    by_cell = {(label.id, label.target, label.source): label.score for label in labels}
     for (name, target, source), score in by_cell.items():
         if source.endswith("reversed"):
             other = {"weak-1": "strong-1", "strong-1": "weak-1"}[target]
@@ -202,10 +210,10 @@ def test_pairs_are_judged_in_both_orders_and_label_the_clients_answer(tmp_path: 
     [(("strong-1", "judge-1"), "judge-1"), (("strong-1",), "strong-1")],
 )
 def test_a_judge_of_another_family_is_preferred(judges: tuple[str, ...], expected: str) -> None:
-    pool, judging = pools("http://127.0.0.1:9/v1", judges=judges)
-    found = AnswerJudges(judging)
-    assert found.judge_of(pool["strong-1"]).name == expected
-    assert found.relatives(pool) == (["strong-1"] if expected == "strong-1" else [])
+    pool, judging = build_pools("http://127.0.0.1:9/v1", judges=judges)
+    answer_judges = AnswerJudges(judging)
+    assert answer_judges.judge_of(pool["strong-1"]).name == expected
+    assert answer_judges.relatives(pool) == (["strong-1"] if expected == "strong-1" else [])
 
 
 @pytest.mark.parametrize(
@@ -228,5 +236,5 @@ def test_a_family_is_told_by_its_name(name: str, expected: str) -> None:
 def test_answers_that_a_relative_judges_are_told(tmp_path: Path) -> None:
     url = write_traffic(tmp_path, 4)
     with answering(answer) as (base_url, _):
-        (note,) = labelled(url, base_url, judges=("strong-1",)).notes
+        (note,) = label_traffic(url, base_url, judges=("strong-1",)).notes
     assert note.startswith("answers of strong-1 are judged by a model of their family")

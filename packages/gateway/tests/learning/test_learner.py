@@ -1,4 +1,4 @@
-"""From samples without a label to a version that is the candidate, with a judge that errs."""
+"""Samples without labels become a candidate version, with a judge that errs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +10,8 @@ import pytest
 from packages.gateway.tests.learning.traffic import (
     QUICK_RECIPE,
     answer,
+    build_pools,
     is_right,
-    pools,
     write_traffic,
 )
 from packages.router.tests.fakes.answering_server import answering
@@ -26,14 +26,14 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def served() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def target_server() -> Iterator[tuple[str, list[dict[str, Any]]]]:
     with answering(answer) as server:
         yield server
 
 
-def settings(url: str, base_url: str, folder: Path, **more: Any) -> LearnerSettings:
-    pool, judges = pools(base_url)
-    usual: dict[str, Any] = {
+def build_settings(url: str, base_url: str, folder: Path, **more: Any) -> LearnerSettings:
+    pool, judges = build_pools(base_url)
+    defaults: dict[str, Any] = {
         "receipts": url,
         "pool": pool,
         "judges": judges,
@@ -44,62 +44,64 @@ def settings(url: str, base_url: str, folder: Path, **more: Any) -> LearnerSetti
         "cache": folder / "cache",
         "anchors_every": 0,
     }
-    return LearnerSettings(**{**usual, **more})
+    return LearnerSettings(**{**defaults, **more})
 
 
 def test_samples_become_a_candidate_within_the_budget_and_nothing_is_asked_twice(
-    tmp_path: Path, served: tuple[str, list[dict[str, Any]]]
+    tmp_path: Path, target_server: tuple[str, list[dict[str, Any]]]
 ) -> None:
-    base_url, seen = served
+    base_url, bodies = target_server
     url = write_traffic(tmp_path, 200)
-    told = settings(url, base_url, tmp_path, recipe=QUICK_RECIPE)
-    found = learn(told)
-    assert found.word == "worth it"
-    assert found.is_candidate
-    assert found.labelling.spent <= 1.0
-    registry = VersionRegistry.at(told.versions)
+    settings = build_settings(url, base_url, tmp_path, recipe=QUICK_RECIPE)
+    result = learn(settings)
+    assert result.word == "worth it"
+    assert result.is_candidate
+    assert result.labelling.spent <= 1.0
+    registry = VersionRegistry.at(settings.versions)
     state = registry.state()
-    assert state.candidate == found.version
-    assert state.versions[-1].labels == found.labels
-    made = export(scored_receipts(url), pool=told.pool, samples=labelled_samples(url)).dataset
-    assert made.propensity is not None
-    assert (made.propensity == 1).all()
-    truth = [[is_right(t, str(q.prompt)) for t in made.pool.names] for q in made.queries]
-    assert np.mean(np.array(truth) == made.correct) == pytest.approx(0.9, abs=0.03)
-    asked = len(seen)
-    again = learn(told)
-    assert len(seen) == asked
-    assert again.version is None
+    assert state.candidate == result.version
+    assert state.versions[-1].labels == result.labels
+    dataset = export(
+        scored_receipts(url), pool=settings.pool, samples=labelled_samples(url)
+    ).dataset
+    assert dataset.propensity is not None
+    assert (dataset.propensity == 1).all()
+    truth = [[is_right(t, str(q.prompt)) for t in dataset.pool.names] for q in dataset.queries]
+    assert np.mean(np.array(truth) == dataset.correct) == pytest.approx(0.9, abs=0.03)
+    call_count = len(bodies)
+    next_result = learn(settings)
+    assert len(bodies) == call_count
+    assert next_result.version is None
     registry.promote()
     write_traffic(tmp_path, 225, first=200)
-    later = learn(told)
-    assert later.labels == {"judge:judge-1": 450}
+    later_result = learn(settings)
+    assert later_result.labels == {"judge:judge-1": 450}
     verdict = registry.state().versions[-1].verdict
     assert verdict is not None
-    assert verdict["running"] == found.version
+    assert verdict["running"] == result.version
     assert abs(verdict["accuracy"]["value"]) < 0.3
 
 
 def test_too_few_labels_of_every_target_are_waited_for(
-    tmp_path: Path, served: tuple[str, list[dict[str, Any]]]
+    tmp_path: Path, target_server: tuple[str, list[dict[str, Any]]]
 ) -> None:
-    found = learn(settings(write_traffic(tmp_path, 3), served[0], tmp_path))
-    assert found.version is None
-    assert found.note == "fewer than two targets have 50 labels"
-    assert found.labels == {"judge:judge-1": 6}
+    result = learn(build_settings(write_traffic(tmp_path, 3), target_server[0], tmp_path))
+    assert result.version is None
+    assert result.note == "fewer than two targets have 50 labels"
+    assert result.labels == {"judge:judge-1": 6}
 
 
 def test_a_database_that_is_not_there_is_refused_and_not_made(tmp_path: Path) -> None:
     file = tmp_path / "typo.sqlite"
     with pytest.raises(StoreError, match="doesn't exist"):
-        learn(settings(f"sqlite:///{file}", "http://127.0.0.1:9/v1", tmp_path))
+        learn(build_settings(f"sqlite:///{file}", "http://127.0.0.1:9/v1", tmp_path))
     assert not file.exists()
 
 
 def test_a_second_learner_on_the_same_versions_is_refused(tmp_path: Path) -> None:
     url = write_traffic(tmp_path, 1)
-    told = settings(url, "http://127.0.0.1:9/v1", tmp_path)
+    settings = build_settings(url, "http://127.0.0.1:9/v1", tmp_path)
     with writer_lock(tmp_path, "versions.learner", wait=False) as is_free:
         assert is_free
         with pytest.raises(ConfigError, match="another learner"):
-            learn(told)
+            learn(settings)

@@ -1,4 +1,4 @@
-"""Which answers are labelled: at the recorded chance, within the dollars, more where it teaches."""
+"""Which answers are labelled: at the recorded chance, within the budget, more where labels help."""
 
 import numpy as np
 import pytest
@@ -20,14 +20,14 @@ def test_the_expected_spending_is_what_may_be_spent_and_the_floor_holds() -> Non
     price[:20, 1] = np.nan
     gain[30] = np.nan
     dollars = 0.1
-    found = propensities(gain, price, dollars)
-    assert np.nansum(found * price) == pytest.approx(dollars, rel=1e-6)
-    assert (found[:20, 1] == 0).all()
+    chances = propensities(gain, price, dollars)
+    assert np.nansum(chances * price) == pytest.approx(dollars, rel=1e-6)
+    assert (chances[:20, 1] == 0).all()
     askable = ~np.isnan(price)
-    assert found[askable].min() >= FLOOR * dollars / np.nansum(price) * (1 - 1e-9)
+    assert chances[askable].min() >= FLOOR * dollars / np.nansum(price) * (1 - 1e-9)
     worth = gain[40:] / price[40:]
     better, worse = worth > np.median(worth) * 4, worth < np.median(worth)
-    assert found[40:][better].mean() > 3 * found[40:][worse].mean()
+    assert chances[40:][better].mean() > 3 * chances[40:][worse].mean()
 
 
 def test_a_choice_that_is_beyond_doubt_teaches_nothing_and_never_less() -> None:
@@ -44,12 +44,12 @@ def test_worth_may_differ_by_any_factor(dollars: float) -> None:
     gain = 10 ** random.uniform(-320, 0, (200, 4))
     gain[::7] = 0.0
     price = random.random((200, 4)) * 1e-2
-    found = propensities(gain, price, dollars)
-    assert ((found >= 0) & (found <= 1)).all()
-    spent = float((found * price).sum())
+    chances = propensities(gain, price, dollars)
+    assert ((chances >= 0) & (chances <= 1)).all()
+    spent = float((chances * price).sum())
     assert spent <= dollars * (1 + 1e-9)
     teaches = gain / price > (gain / price).max() * 1e-9
-    assert spent == pytest.approx(dollars, rel=1e-9) or (found[teaches] == 1).all()
+    assert spent == pytest.approx(dollars, rel=1e-9) or (chances[teaches] == 1).all()
 
 
 def test_all_are_labelled_where_the_budget_is_large_enough() -> None:
@@ -67,7 +67,7 @@ def test_without_forecasts_all_that_cost_the_same_have_the_same_chance() -> None
 
 
 def test_the_draw_is_uniform_and_the_same_again() -> None:
-    drawn = [chance(0, f"pr_{i}", "small") for i in range(2000)]
-    assert drawn == [chance(0, f"pr_{i}", "small") for i in range(2000)]
-    assert drawn[:5] != [chance(1, f"pr_{i}", "small") for i in range(5)]
-    assert np.histogram(drawn, 4, (0, 1))[0] == pytest.approx([500] * 4, abs=80)
+    draws = [chance(0, f"pr_{i}", "small") for i in range(2000)]
+    assert draws == [chance(0, f"pr_{i}", "small") for i in range(2000)]
+    assert draws[:5] != [chance(1, f"pr_{i}", "small") for i in range(5)]
+    assert np.histogram(draws, 4, (0, 1))[0] == pytest.approx([500] * 4, abs=80)

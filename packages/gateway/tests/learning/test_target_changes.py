@@ -13,10 +13,10 @@ from prefill_router_gateway.learning import (
 )
 
 
-def watched(
+def run_watch(
     *, fall: float, error: float = 0.0, overrated: float = 0.0, seed: int = 0
 ) -> QualityWatch:
-    """A watch after 1,000 labels, of which the latter half is of a worse target."""
+    """A watch after 1,000 labels; in the second half the target is worse by `fall`."""
     rng, watch = np.random.default_rng(seed), QualityWatch("t")
     for label in range(1000):
         expected = rng.uniform(0.4, 0.95)
@@ -28,7 +28,7 @@ def watched(
 
 
 def test_a_worse_target_is_told_with_its_evidence_and_about_since_when() -> None:
-    change = watched(fall=0.35).change
+    change = run_watch(fall=0.35).change
     assert change is not None
     assert (change.kind, change.target) == ("quality", "t")
     assert 450 < change.since <= change.alarm < 700
@@ -38,9 +38,9 @@ def test_a_worse_target_is_told_with_its_evidence_and_about_since_when() -> None
 
 @pytest.mark.parametrize("seed", range(5))
 def test_neither_chance_nor_a_judge_that_errs_is_a_change(seed: int) -> None:
-    assert watched(fall=0, seed=seed).change is None
-    assert watched(fall=0, error=0.2, overrated=0.04, seed=seed).change is None
-    assert watched(fall=0.4, error=0.1, overrated=0.04, seed=seed).change is not None
+    assert run_watch(fall=0, seed=seed).change is None
+    assert run_watch(fall=0, error=0.2, overrated=0.04, seed=seed).change is None
+    assert run_watch(fall=0.4, error=0.1, overrated=0.04, seed=seed).change is not None
 
 
 def test_predictions_that_were_always_too_high_are_not_a_change_but_a_fall_from_there_is() -> None:
@@ -55,12 +55,12 @@ def test_predictions_that_were_always_too_high_are_not_a_change_but_a_fall_from_
 
 def test_suspicion_rises_before_the_change_is_sure() -> None:
     watch = QualityWatch("t")
-    seen = []
+    suspicions = []
     while watch.change is None:
         watch.add(0.0, 0.8)
-        seen.append(watch.suspicion)
-    assert seen == sorted(seen)
-    assert 0 < seen[len(seen) // 2] < 1 <= seen[-1]
+        suspicions.append(watch.suspicion)
+    assert suspicions == sorted(suspicions)
+    assert 0 < suspicions[len(suspicions) // 2] < 1 <= suspicions[-1]
 
 
 def test_an_anchor_is_expected_to_be_as_it_was_as_far_as_others_repeat_themselves() -> None:
@@ -79,41 +79,41 @@ def test_an_anchor_is_expected_to_be_as_it_was_as_far_as_others_repeat_themselve
 
 
 def test_another_price_is_told_after_five_answers_and_discounts_in_between_are_not() -> None:
-    listed = np.linspace(1e-4, 2e-4, 40)
-    billed = listed.copy()
-    billed[::3] *= 0.6
-    assert price_change("t", billed, listed) is None
-    billed[20:] = 2 * listed[20:]
-    found = price_change("t", billed, listed)
-    assert found is not None
-    assert (found.since, found.alarm) == (20, 24)
-    assert found.evidence["times the list"] == pytest.approx(2)
+    list_costs = np.linspace(1e-4, 2e-4, 40)
+    bills = list_costs.copy()
+    bills[::3] *= 0.6
+    assert price_change("t", bills, list_costs) is None
+    bills[20:] = 2 * list_costs[20:]
+    change = price_change("t", bills, list_costs)
+    assert change is not None
+    assert (change.since, change.alarm) == (20, 24)
+    assert change.evidence["times the list"] == pytest.approx(2)
 
 
 def test_answers_without_a_bill_tell_nothing_of_prices() -> None:
-    listed, billed = np.full(20, 1e-4), np.full(20, np.nan)
-    assert price_change("t", billed, listed) is None
-    billed[::4] = 3e-4
-    found = price_change("t", billed, listed)
-    assert found is not None
-    assert (found.since, found.alarm) == (0, 16)
+    list_costs, bills = np.full(20, 1e-4), np.full(20, np.nan)
+    assert price_change("t", bills, list_costs) is None
+    bills[::4] = 3e-4
+    change = price_change("t", bills, list_costs)
+    assert change is not None
+    assert (change.since, change.alarm) == (0, 16)
 
 
 @pytest.mark.slow
 def test_another_mix_of_requests_is_told_and_the_same_mix_is_not() -> None:
     rng = np.random.default_rng(0)
-    reference, same = rng.beta(4, 2, (1000, 2)), rng.beta(4, 2, (3000, 2))
-    assert mix_change(reference, same, names=("a", "b")) is None
-    same[1500:, 1] = rng.beta(6, 2, 1500)
-    found = mix_change(reference, same, names=("a", "b"))
-    assert found is not None
-    assert (found.evidence["what"], found.evidence["direction"]) == ("b", "higher")
-    assert 1400 < found.since <= found.alarm < 1900
+    reference, scores = rng.beta(4, 2, (1000, 2)), rng.beta(4, 2, (3000, 2))
+    assert mix_change(reference, scores, names=("a", "b")) is None
+    scores[1500:, 1] = rng.beta(6, 2, 1500)
+    change = mix_change(reference, scores, names=("a", "b"))
+    assert change is not None
+    assert (change.evidence["what"], change.evidence["direction"]) == ("b", "higher")
+    assert 1400 < change.since <= change.alarm < 1900
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"false_alarms": 0}, {"tolerance": 0.5}, {"horizon": 0}, {"reference": -1}]
+    "changes", [{"false_alarms": 0}, {"tolerance": 0.5}, {"horizon": 0}, {"reference": -1}]
 )
-def test_settings_out_of_range_are_refused(wrong: dict[str, float]) -> None:
+def test_settings_out_of_range_are_refused(changes: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="must be"):
-        ChangeSettings(**wrong)  # type: ignore[arg-type]
+        ChangeSettings(**changes)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Verifiers: what a request asked for is checked, and a client's schema can do no harm."""
+"""Verifiers check what a request asked for; a client's schema can do no harm."""
 
 import builtins
 import json
@@ -30,7 +30,7 @@ PERSON = {
 }
 
 
-def request(**body: Any) -> RepeatedRequest:
+def build_request(**body: Any) -> RepeatedRequest:
     sample = SampledRequest(
         id="pr_1",
         at=0.0,
@@ -42,9 +42,9 @@ def request(**body: Any) -> RepeatedRequest:
     return RepeatedRequest(sample)
 
 
-def asking(schema: dict[str, Any]) -> RepeatedRequest:
-    named = {"name": "person", "schema": schema}
-    return request(response_format={"type": "json_schema", "json_schema": named})
+def build_schema_request(schema: dict[str, Any]) -> RepeatedRequest:
+    json_schema = {"name": "person", "schema": schema}
+    return build_request(response_format={"type": "json_schema", "json_schema": json_schema})
 
 
 @pytest.mark.parametrize(
@@ -63,15 +63,15 @@ def asking(schema: dict[str, Any]) -> RepeatedRequest:
 def test_an_answer_that_breaks_the_schema_is_wrong_and_others_are_left_to_the_judge(
     answer: str, keeps: bool
 ) -> None:
-    found = Verifiers().verify(asking(PERSON), answer)
-    assert found == (None if keeps else Verification("schema", 0.0))
+    verification = Verifiers().verify(build_schema_request(PERSON), answer)
+    assert verification == (None if keeps else Verification("schema", 0.0))
 
 
 def test_any_object_is_asked_for_without_a_schema() -> None:
-    wanted = request(response_format={"type": "json_object"})
-    assert Verifiers().verify(wanted, "{}") is None
-    assert Verifiers().verify(wanted, "[]") == Verification("schema", 0.0)
-    assert Verifiers().verify(request(), "no JSON") is None
+    request = build_request(response_format={"type": "json_object"})
+    assert Verifiers().verify(request, "{}") is None
+    assert Verifiers().verify(request, "[]") == Verification("schema", 0.0)
+    assert Verifiers().verify(build_request(), "no JSON") is None
 
 
 @pytest.mark.parametrize(
@@ -86,18 +86,25 @@ def test_every_protocol_s_schema_is_checked_and_asked_for_on_the_side(
     endpoint: Any, body: dict[str, Any]
 ) -> None:
     turns = {"responses": "input", "messages": "messages"}[endpoint]
-    asked = {turns: [{"role": "user", "content": "Who?"}], "max_tokens": 9, **body}
-    sample = SampledRequest(id="pr_1", at=0.0, share=1.0, endpoint=endpoint, body=asked, answer="")
-    wanted = RepeatedRequest(sample)
-    assert Verifiers().verify(wanted, '{"age": 36}') == Verification("schema", 0.0)
-    given = wanted.options_for(Target(name="small")).request.extra_body["response_format"]
-    assert (given["type"], given["json_schema"]["schema"]) == ("json_schema", PERSON)
-    assert given["json_schema"]["name"]
+    request_body = {turns: [{"role": "user", "content": "Who?"}], "max_tokens": 9, **body}
+    sample = SampledRequest(
+        id="pr_1", at=0.0, share=1.0, endpoint=endpoint, body=request_body, answer=""
+    )
+    request = RepeatedRequest(sample)
+    assert Verifiers().verify(request, '{"age": 36}') == Verification("schema", 0.0)
+    response_format = request.options_for(Target(name="small")).request.extra_body[
+        "response_format"
+    ]
+    assert (response_format["type"], response_format["json_schema"]["schema"]) == (
+        "json_schema",
+        PERSON,
+    )
+    assert response_format["json_schema"]["name"]
 
 
 def _doubling(depth: int) -> dict[str, Any]:
-    twice = {str(n): {"allOf": 2 * [{"$ref": f"#/$defs/{n + 1}"}]} for n in range(depth)}
-    return {"$ref": "#/$defs/0", "$defs": {**twice, str(depth): {"type": "string"}}}
+    definitions = {str(n): {"allOf": 2 * [{"$ref": f"#/$defs/{n + 1}"}]} for n in range(depth)}
+    return {"$ref": "#/$defs/0", "$defs": {**definitions, str(depth): {"type": "string"}}}
 
 
 @pytest.mark.slow
@@ -133,12 +140,12 @@ def test_without_the_package_the_outermost_value_is_checked(
 ) -> None:
     real = builtins.__import__
 
-    def without(name: str, *args: Any, **options: Any) -> Any:
+    def import_without(name: str, *args: Any, **options: Any) -> Any:
         if name == "jsonschema":
             raise ImportError(name)
         return real(name, *args, **options)
 
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setattr(builtins, "__import__", import_without)
     assert not follows(PERSON, "[]")
     assert not follows(PERSON, '{"age": 36}')
     assert follows(PERSON, '{"name": 1}')
@@ -148,10 +155,10 @@ def test_the_pattern_refutes_and_the_function_decides(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("def grade(task, text):\n    return {'42': 1.0, '41.': 0.0}[text]\n")
     verifiers = Verifiers(pattern=r"^\d+\.?$", function=f"{file}:grade")
-    assert verifiers.verify(request(), "no number") == Verification("pattern", 0.0)
-    assert verifiers.verify(request(), "42") == Verification("function", 1.0)
-    assert verifiers.verify(request(), "41.") == Verification("function", 0.0)
-    assert verifiers.verify(request(), "7") is None  # the function raised an error
+    assert verifiers.verify(build_request(), "no number") == Verification("pattern", 0.0)
+    assert verifiers.verify(build_request(), "42") == Verification("function", 1.0)
+    assert verifiers.verify(build_request(), "41.") == Verification("function", 0.0)
+    assert verifiers.verify(build_request(), "7") is None  # the function raised an error
 
 
 ADDING = """Write `add(a, b)`.
@@ -190,15 +197,15 @@ def test_tests_are_found_in_a_request() -> None:
         ("let add = (a, b) => a + b", False),
         ("print('[[], []]')\ndef add(a, b):\n    raise SystemExit", True),
         ("import sys\ndef add(a, b):\n    sys.stdout.write('x')\n    return a + b", True),
-        ("def add(a, b):\n    while True: pass", False),  # which the judge may say
+        ("def add(a, b):\n    while True: pass", False),  # left to the judge
     ],
 )
 def test_a_program_that_fails_the_tests_of_its_request_is_wrong(program: str, fails: bool) -> None:
-    asked = request(messages=[{"role": "user", "content": ADDING}])
+    request = build_request(messages=[{"role": "user", "content": ADDING}])
     limits = Limits(cpu_seconds=1, wall_seconds=2)
     verifiers = Verifiers(tests=True)
     assert verifiers._sandbox is not None
     verifiers._sandbox = replace(verifiers._sandbox, limits=limits)
-    found = verifiers.verify(asked, f"Here:\n```python\n{program}\n```\nDone.")
-    assert found == (Verification("tests", 0.0) if fails else None)
-    assert verifiers.verify(asked, "It adds.") is None
+    verification = verifiers.verify(request, f"Here:\n```python\n{program}\n```\nDone.")
+    assert verification == (Verification("tests", 0.0) if fails else None)
+    assert verifiers.verify(request, "It adds.") is None

@@ -1,4 +1,4 @@
-"""A database of sampled requests to made-up targets, and judges that err."""
+"""A database of sampled requests to simulated targets, and judges that err."""
 
 import hashlib
 import json
@@ -27,7 +27,7 @@ START = 1_790_000_000.0
 QUICK_RECIPE = recipe_from_dict(
     {"predictor": {"kind": "logistic", "c": 1.0, "scaling": "each"}, "shrinkage": False}
 )
-"""Fits and their verdicts in a tenth of the time; what a learner does with a fit is the same."""
+"""A recipe that takes a tenth of the usual time; the learner does the same with it."""
 
 
 def chance_of(*parts: object) -> float:
@@ -36,10 +36,10 @@ def chance_of(*parts: object) -> float:
 
 
 def is_right(target: str, prompt: str) -> bool:
-    """Whether a target answers a prompt right: an easy one, with some noise."""
-    found = _DIFFICULTY.search(prompt)
-    assert found is not None
-    return SKILL[target] + 0.2 * (chance_of(target, found[0]) - 0.5) > float(found[1])
+    """Whether a target answers a prompt correctly: if it is easy enough, with some noise."""
+    match = _DIFFICULTY.search(prompt)
+    assert match is not None
+    return SKILL[target] + 0.2 * (chance_of(target, match[0]) - 0.5) > float(match[1])
 
 
 def answer_of(target: str, prompt: str) -> str:
@@ -47,7 +47,7 @@ def answer_of(target: str, prompt: str) -> str:
 
 
 def answer(model: str, prompt: str, *, judge_error: float = 0.1) -> str:
-    """Targets answer, and the judge errs in a share of cases."""
+    """The answer of a target, or of a judge that errs in a share of cases."""
     if model != "judge-1":
         return answer_of(model, prompt)
     if "answer B" in prompt:
@@ -55,12 +55,12 @@ def answer(model: str, prompt: str, *, judge_error: float = 0.1) -> str:
         better = ("right" in first) - ("right" in second)
         return json.dumps({"better": {1: "A", -1: "B", 0: "tie"}[better]})
     right = "the right answer" in prompt.rpartition("answer to grade")[2]
-    errs = chance_of(prompt) < judge_error
-    return json.dumps({"reasoning": "", "correct": "yes" if right != errs else "no"})
+    is_wrong = chance_of(prompt) < judge_error
+    return json.dumps({"reasoning": "", "correct": "yes" if right != is_wrong else "no"})
 
 
-def pools(base_url: str, *, judges: tuple[str, ...] = ("judge-1",)) -> tuple[Pool, Pool]:
-    """The targets and the judges."""
+def build_pools(base_url: str, *, judges: tuple[str, ...] = ("judge-1",)) -> tuple[Pool, Pool]:
+    """The pool of targets and the pool of judges."""
     provider = Provider(name="here", base_url=base_url, dialect="vllm", concurrency=8)
 
     def pool(names: tuple[str, ...]) -> Pool:
@@ -81,8 +81,8 @@ def pools(base_url: str, *, judges: tuple[str, ...] = ("judge-1",)) -> tuple[Poo
     return pool(tuple(SKILL)), pool(judges)
 
 
-def sampled(number: int, *, routed: str = "weak-1") -> tuple[Receipt, SampledRequest]:
-    """A request, its receipt, and the answer that its client got."""
+def build_sample(number: int, *, routed: str = "weak-1") -> tuple[Receipt, SampledRequest]:
+    """The receipt of a request, and its sample with the client's answer."""
     hard = np.random.default_rng(number).random()
     prompt = f"Question {number} of difficulty {hard:.3f}?"
     receipt = made_receipt(
@@ -108,10 +108,12 @@ def sampled(number: int, *, routed: str = "weak-1") -> tuple[Receipt, SampledReq
 
 
 def write_traffic(folder: Path, count: int, *, first: int = 0) -> str:
-    """The URL of a database with so many sampled requests, routed to either target."""
+    """Write sampled requests, routed to either target. Returns the database's URL."""
     url = f"sqlite:///{folder}/receipts.sqlite"
-    made = [sampled(i, routed=("weak-1", "strong-1")[i % 3 == 0]) for i in range(first, count)]
+    pairs = [
+        build_sample(i, routed=("weak-1", "strong-1")[i % 3 == 0]) for i in range(first, count)
+    ]
     with closing(open_learning(url)) as store:
-        insert_rows(store, [to_row(receipt) for receipt, _ in made], [])
-        write_learning(store, [sample for _, sample in made])
+        insert_rows(store, [to_row(receipt) for receipt, _ in pairs], [])
+        write_learning(store, [sample for _, sample in pairs])
     return url
