@@ -1,4 +1,4 @@
-"""Circuit breakers: who fails too often is left alone for a while."""
+"""Circuit breakers: a target that fails too often gets no calls for a while."""
 
 import asyncio
 import re
@@ -49,7 +49,7 @@ def test_a_breaker_opens_after_so_many_failures_and_lets_one_try_after_a_while(
     assert breakers.allow("a")
     breakers.record_success("a")
     assert (breakers.state("a"), breakers.failures("a")) == ("closed", 0)
-    assert caplog.messages == [  # once, however often it was tried in vain
+    assert caplog.messages == [  # once, although several trials failed
         "a failed 2 times in a row: it gets no calls but one every 10 seconds, to test it",
         "a answers again",
     ]
@@ -72,20 +72,23 @@ def test_another_reason_of_a_failed_trial_is_logged_once(
 
 
 def test_what_another_replica_found_is_taken_over_and_what_changes_here_is_told() -> None:
-    now, told = [0.0], list[str]()
+    now, changes = [0.0], list[str]()
     breakers = Breakers(failures=2, seconds=10, clock=lambda: now[0])
-    breakers.on_change = told.append
+    breakers.on_change = changes.append
     breakers.learn("a", 4.0)
     assert (breakers.state("a"), breakers.retry_in("a")) == ("open", 6.0)
     assert breakers.seconds_open("a") == 4.0
-    assert (breakers.count_openings("a"), told) == (0, [])  # it didn't open here
+    assert (breakers.count_openings("a"), changes) == (
+        0,
+        [],
+    )  # the breaker of this replica didn't open
     breakers.learn("a", None)
-    assert (breakers.state("a"), breakers.failures("a"), told) == ("closed", 0, [])
+    assert (breakers.state("a"), breakers.failures("a"), changes) == ("closed", 0, [])
     breakers.record_failure("a")
-    assert told == []
+    assert changes == []
     breakers.record_failure("a")
     breakers.record_success("a")
-    assert told == ["a", "a"]
+    assert changes == ["a", "a"]
 
 
 def test_a_stream_on_probation_closes_the_breaker_and_opens_it_again_if_it_is_cut() -> None:

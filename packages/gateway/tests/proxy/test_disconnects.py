@@ -71,15 +71,15 @@ def test_a_client_that_leaves_frees_the_target(when: str) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_connection_that_closes_frees_the_target(stream: bool) -> None:
-    """The same through uvicorn and sockets."""
+    """As above, through uvicorn and sockets."""
     script = chunked_reply([delta("4"), HANG]) if stream else [HANG]
 
     async def ask() -> Gateway:
         async with Fake(script) as fake, gateway(fake) as app, serve_app(app) as url:
             async with httpx2.AsyncClient(trust_env=False) as client:
-                asking = asyncio.create_task(_first_piece(client, url, STREAM if stream else CHAT))
-                await (asking if stream else fake.request_arrived.wait())
-                asking.cancel()
+                request = asyncio.create_task(_first_piece(client, url, STREAM if stream else CHAT))
+                await (request if stream else fake.request_arrived.wait())
+                request.cancel()
             await fake.client_left.wait()
             await app.ended.wait()
             return app
@@ -115,16 +115,16 @@ def test_while_it_waits_to_try_again() -> None:
 
 def test_while_it_connects() -> None:
     async def ask() -> Gateway:
-        # A socket that listens and whose queue is full: connecting to it takes for ever.
-        full = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, backlog=1)
-        port = full.sockets[0].getsockname()[1]
+        # The queue of this listening socket is full, so a connection is never accepted.
+        server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, backlog=1)
+        port = server.sockets[0].getsockname()[1]
         async with gateway(f"http://127.0.0.1:{port}") as app:
             client = ScriptedClient()
             task = asyncio.create_task(client.ask(app))
             await asyncio.sleep(0)
             client.leave()
             await task
-            full.close()
+            server.close()
             return app
 
     app = asyncio.run(ask())
@@ -132,36 +132,36 @@ def test_while_it_connects() -> None:
     assert app.ends == [("a", "disconnected")]
 
 
-@pytest.mark.parametrize("sent", [False, True])
-def test_a_call_that_is_cancelled_is_reported_too(sent: bool) -> None:
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_a_call_that_is_cancelled_is_reported_too(is_sent: bool) -> None:
     async def ask() -> Gateway:
-        script = chunked_reply([delta("4"), HANG]) if sent else [HANG]
+        script = chunked_reply([delta("4"), HANG]) if is_sent else [HANG]
         async with Fake(script) as fake, gateway(fake) as app:
             client = ScriptedClient(STREAM)
             task = asyncio.create_task(client.ask(app))
-            await (client.body_arrived.wait() if sent else fake.request_arrived.wait())
+            await (client.body_arrived.wait() if is_sent else fake.request_arrived.wait())
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
             await fake.client_left.wait()
-            assert client.is_over == sent
-            assert (b"the gateway is stopping" in client.pieces[-1]) if sent else True
+            assert client.is_over == is_sent
+            assert (b"the gateway is stopping" in client.pieces[-1]) if is_sent else True
             return app
 
     app = asyncio.run(ask())
-    assert app.outcome.kind == ("cut" if sent else "failed")
+    assert app.outcome.kind == ("cut" if is_sent else "failed")
     assert app.ends == [("a", "disconnected")]
 
 
 def test_a_fault_of_the_server_is_reported_too_and_frees_the_target() -> None:
-    class Broken(ScriptedClient):
+    class BrokenClient(ScriptedClient):
         async def send(self, message: Any) -> None:
             raise RuntimeError(f"the handle is closed: {message['type']}")
 
     async def ask() -> Gateway:
         async with Fake(chunked_reply([delta("4"), HANG])) as fake, gateway(fake) as app:
             with pytest.raises(RuntimeError, match="closed"):
-                await Broken(STREAM).ask(app)
+                await BrokenClient(STREAM).ask(app)
             await fake.client_left.wait()
             assert app.forwarder.state()["a"].under_way == 0
             return app
@@ -250,7 +250,7 @@ def test_a_closed_forwarder_lets_calls_end_and_keeps_no_connection() -> None:
 
 
 def test_by_way_of_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the environment names one; plain HTTP is then asked for by its whole URL."""
+    """A proxy of the environment gets plain HTTP requests with the whole URL."""
     for name in ("http_proxy", "all_proxy", "no_proxy", "NO_PROXY", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
 
@@ -264,10 +264,10 @@ def test_by_way_of_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
                 assert proxy.requests[0][0] == "http://nowhere.invalid/v1/chat/completions"
                 client = await ScriptedClient().ask(app)
                 assert client.body == json.dumps(ANSWER).encode()
-                leaves = ScriptedClient(STREAM)
-                task = asyncio.create_task(leaves.ask(app))
-                await leaves.body_arrived.wait()
-                leaves.leave()
+                leaver = ScriptedClient(STREAM)
+                task = asyncio.create_task(leaver.ask(app))
+                await leaver.body_arrived.wait()
+                leaver.leave()
                 await task
                 await proxy.client_left.wait()
                 assert (await ScriptedClient().ask(app)).status == 502
@@ -279,19 +279,19 @@ def test_by_way_of_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_slow_client_holds_up_a_proxy_too() -> None:
-    made = 0
+    count = 0
 
     async def pieces() -> AsyncIterator[bytes]:
-        nonlocal made
+        nonlocal count
         for _ in range(100):
-            made += 1
+            count += 1
             yield b"x" * 2**17
 
     async def ask() -> int:
         url = httpx2.URL("http://nowhere.invalid/v1")
         calls = ProxiedConnections(url, connect_seconds=1)
         transport = httpx2.MockTransport(lambda _: httpx2.Response(200, content=pieces()))
-        calls._client = httpx2.AsyncClient(transport=transport)  # for the proxy
+        calls._client = httpx2.AsyncClient(transport=transport)  # in place of the proxy
         client = ScriptedClient()
         arrival = await calls.call(
             b"POST",
@@ -304,7 +304,7 @@ def test_a_slow_client_holds_up_a_proxy_too() -> None:
         await arrival.head()
         for _ in range(1000):
             await asyncio.sleep(0)
-        assert made < 10
+        assert count < 10
         length = 0
         while piece := await arrival.piece():
             length += len(piece)
@@ -315,11 +315,11 @@ def test_a_slow_client_holds_up_a_proxy_too() -> None:
 
 
 def test_a_second_cancellation_does_not_stop_the_end_of_a_call() -> None:
-    ended: list[str] = []
+    endings: list[str] = []
 
     async def end() -> None:
         await asyncio.sleep(0.05)
-        ended.append("receipt and last bytes")
+        endings.append("receipt and last bytes")
 
     async def answer() -> None:
         try:
@@ -337,4 +337,4 @@ def test_a_second_cancellation_does_not_stop_the_end_of_a_call() -> None:
         await asyncio.sleep(0.1)
 
     asyncio.run(stop_twice())
-    assert ended
+    assert endings

@@ -1,4 +1,4 @@
-"""What fails before the first byte is tried again, then elsewhere; what fails later never is."""
+"""A failure before the first byte is retried, then at another target; a later one never is."""
 
 import asyncio
 import gzip
@@ -123,7 +123,7 @@ ELSEWHERE: dict[str, tuple[Script, str]] = {
 
 
 @pytest.mark.parametrize("what", ELSEWHERE)
-def test_what_a_retry_cannot_mend_goes_to_the_next_target_at_once(what: str) -> None:
+def test_what_a_retry_cannot_fix_goes_to_the_next_target_at_once(what: str) -> None:
     script, end = ELSEWHERE[what]
     client, app, _ = ask_targets([script], [GOOD_REPLY])
     assert client.status == 200
@@ -136,7 +136,7 @@ def test_what_a_retry_cannot_mend_goes_to_the_next_target_at_once(what: str) -> 
 def test_an_error_that_is_the_clients_own_is_passed_on_byte_for_byte(status: int) -> None:
     body = b'{ "error" : {"message": "no such field", "type": "invalid_request_error"} }'
     kind = "application/problem+json"
-    if status == 413:  # which means a prompt that is too long, for other targets perhaps not
+    if status == 413:  # the prompt is too long; perhaps not for other targets
         body = b'{"error": {}}'
     script = body_reply(body, status=status, kind=kind)
     client, app, counts = ask_targets([script], [script])
@@ -173,7 +173,7 @@ def test_the_limit_of_one_target_alone_is_passed_on_as_it_is() -> None:
     limit = json_reply(ERROR, status=429, headers=headers)
     client, app, counts = ask_targets([limit])
     assert (client.status, client.body) == (429, json.dumps(ERROR).encode())
-    assert client.headers["retry-after"] == "518400"  # six days, as subscriptions say
+    assert client.headers["retry-after"] == "518400"  # six days, the limit of a subscription
     assert client.headers["anthropic-ratelimit-unified-status"] == "rejected"
     assert (app.outcome.kind, app.outcome.target, counts) == ("failed", "a", [1])
     assert app.breakers.failures("a") == 1
@@ -203,7 +203,7 @@ def test_at_the_end_of_all_an_error_lists_what_was_tried_and_nothing_else() -> N
     assert "a: server_error 2 times, b: unauthorised" in error["message"]
     assert "secret" not in client.body.decode()
     assert client.headers["x-own"] == "None 3"
-    assert client.headers["x-should-retry"] == "false"  # SDKs would ask twice more
+    assert client.headers["x-should-retry"] == "false"  # SDKs would retry twice
     assert (app.outcome.kind, app.outcome.target, app.outcome.usage) == ("failed", None, None)
 
 
@@ -271,8 +271,8 @@ def test_a_plain_answer_may_take_longer_than_the_first_token_of_a_stream() -> No
 
 def test_nobody_listens() -> None:
     async def ask() -> tuple[ScriptedClient, Gateway]:
-        async with Fake(GOOD_REPLY) as gone:
-            url = gone.url
+        async with Fake(GOOD_REPLY) as closed:
+            url = closed.url
         async with Fake(GOOD_REPLY) as fake, gateway(url, fake) as app:
             return await ScriptedClient().ask(app), app
 
@@ -283,8 +283,8 @@ def test_nobody_listens() -> None:
 
 def test_targets_of_a_server_that_cannot_be_reached_wait_for_those_of_others() -> None:
     async def ask() -> tuple[ScriptedClient, Gateway]:
-        async with Fake(GOOD_REPLY) as gone:
-            url = gone.url
+        async with Fake(GOOD_REPLY) as closed:
+            url = closed.url
         failures = QUICK.model_copy(update={"retries": 0, "targets": 2})
         async with Fake(GOOD_REPLY) as fake, gateway(url, url, url, fake, failures=failures) as app:
             return await ScriptedClient().ask(app), app
@@ -296,8 +296,8 @@ def test_targets_of_a_server_that_cannot_be_reached_wait_for_those_of_others() -
 
 def test_where_no_server_can_be_reached_all_targets_are_asked() -> None:
     async def ask() -> tuple[ScriptedClient, Gateway]:
-        async with Fake(GOOD_REPLY) as gone:
-            url = gone.url
+        async with Fake(GOOD_REPLY) as closed:
+            url = closed.url
         async with gateway(url, url) as app:
             return await ScriptedClient().ask(app), app
 
@@ -322,12 +322,12 @@ def test_no_more_targets_are_asked_than_were_set() -> None:
 
 def test_an_idle_connection_that_was_closed_costs_no_attempt() -> None:
     async def ask() -> tuple[Gateway, Fake]:
-        once = body_reply(json.dumps(ANSWER).encode())
-        async with Fake(once) as fake, gateway(fake) as app:
+        reply = body_reply(json.dumps(ANSWER).encode())
+        async with Fake(reply) as fake, gateway(fake) as app:
             await ScriptedClient().ask(app)
             await ScriptedClient().ask(app)
             assert fake.connections == 1
-            fake.close_idle()  # the next request leaves before this is noticed
+            fake.close_idle()  # the next request is sent before the gateway notices
             client = await ScriptedClient().ask(app)
             assert client.status == 200
             return app, fake
@@ -358,12 +358,12 @@ def test_early_hints_are_skipped() -> None:
 
 
 def test_a_refusal_that_quotes_the_key_is_not_passed_on() -> None:
-    def keyed(*urls: str) -> Pool:
+    def build_pool(*urls: str) -> Pool:
         return pool_of(*urls, key="LAB_KEY")
 
     body = {"error": {"message": "odd header Bearer sk-hush-1"}}
     client, app, _ = ask_targets(
-        [json_reply(body, status=400)], pool=keyed, environment={"LAB_KEY": "sk-hush-1"}
+        [json_reply(body, status=400)], pool=build_pool, environment={"LAB_KEY": "sk-hush-1"}
     )
     assert client.status == 502
     assert "hush" not in client.body.decode()
@@ -371,54 +371,56 @@ def test_a_refusal_that_quotes_the_key_is_not_passed_on() -> None:
 
 
 def test_each_call_that_fails_says_why_and_what_to_do_without_secrets() -> None:
-    def beside_a_closed_port(*urls: str) -> Pool:
+    def build_pool(*urls: str) -> Pool:
         return pool_of("http://127.0.0.1:9/v1?token=hush-2", *urls, key="LAB_KEY")
 
     page = json_reply({"error": {"message": "hush-1 is wrong", "code": "hush-1"}}, status=401)
     _, app, _ = ask_targets(
-        [page], [GOOD_REPLY], pool=beside_a_closed_port, environment={"LAB_KEY": "hush-1"}
+        [page], [GOOD_REPLY], pool=build_pool, environment={"LAB_KEY": "hush-1"}
     )
     ends = {(attempt.target, attempt.end): attempt.failure for attempt in app.outcome.attempts}
     nowhere = ends["a", "connect"] or ""
     assert "http://127.0.0.1:9/v1 can't be reached, since nothing listens there" in nowhere
     assert "check its base_url" in nowhere
-    refused = ends["b", "unauthorised"] or ""
-    assert "check api_key_env" in refused
-    assert "HTTP 401" in refused
+    refusal = ends["b", "unauthorised"] or ""
+    assert "check api_key_env" in refusal
+    assert "HTTP 401" in refusal
     assert ends["c", "answered"] is None
-    assert "hush" not in f"{nowhere}{refused}"
+    assert "hush" not in f"{nowhere}{refusal}"
 
 
 def test_keys_go_where_each_dialect_wants_them() -> None:
     async def ask(dialect: Any, endpoint: str, headers: list[Any]) -> tuple[str, dict[str, str]]:
-        def keyed(*urls: str) -> Pool:
-            served = Provider(name="p", base_url=urls[0], dialect=dialect, api_key_env="LAB_KEY")
-            return Pool((Target(name="a", provider="p"),), None, (served,))
+        def build_pool(*urls: str) -> Pool:
+            provider = Provider(name="p", base_url=urls[0], dialect=dialect, api_key_env="LAB_KEY")
+            return Pool((Target(name="a", provider="p"),), None, (provider,))
 
         async with (
             Fake(json_reply({"type": "message", "id": "m"})) as fake,
             gateway(
                 fake,
-                pool=keyed,
+                pool=build_pool,
                 environment={"LAB_KEY": "sk-hush-1"},
                 endpoint=endpoint,
                 headers=headers,
             ) as app,
         ):
             await ScriptedClient().ask(app)
-            path, seen, _ = fake.requests[0]
-            return path, seen
+            path, headers_sent, _ = fake.requests[0]
+            return path, headers_sent
 
-    path, seen = asyncio.run(ask("anthropic", "messages", [(b"x-api-key", b"theirs")]))
+    path, headers = asyncio.run(ask("anthropic", "messages", [(b"x-api-key", b"theirs")]))
     assert path == "/v1/messages"
-    assert seen["x-api-key"] == "sk-hush-1"
-    assert seen["anthropic-version"] == "2023-06-01"
-    assert "authorization" not in seen
-    path, seen = asyncio.run(ask("anthropic", "messages", [(b"anthropic-version", b"2024-01-01")]))
-    assert seen["anthropic-version"] == "2024-01-01"
-    path, seen = asyncio.run(ask("vllm", "messages", []))
+    assert headers["x-api-key"] == "sk-hush-1"
+    assert headers["anthropic-version"] == "2023-06-01"
+    assert "authorization" not in headers
+    path, headers = asyncio.run(
+        ask("anthropic", "messages", [(b"anthropic-version", b"2024-01-01")])
+    )
+    assert headers["anthropic-version"] == "2024-01-01"
+    path, headers = asyncio.run(ask("vllm", "messages", []))
     assert path == "/messages"
-    assert seen["authorization"] == "Bearer sk-hush-1"
+    assert headers["authorization"] == "Bearer sk-hush-1"
 
 
 def test_a_key_that_is_not_set_is_told_at_the_start() -> None:
@@ -468,9 +470,9 @@ def test_models_that_break_on_purpose(what: str, stream: bool) -> None:
     with serve(models, faults=Faults(rules=[Rule(model="a", **rule)], seed=0)) as server:
         client, app = asyncio.run(ask(server.url))
     assert client.is_over
-    if what == "bad_json" and stream:  # it goes on as it came
+    if what == "bad_json" and stream:  # it is passed on unchanged
         assert app.outcome.kind == "answered"
-    elif app.outcome.kind == "cut":  # the event that says who speaks had gone on already
+    elif app.outcome.kind == "cut":  # the event with the role was already passed on
         assert stream
         assert b'"error"' in client.body
     else:
@@ -483,7 +485,7 @@ def test_nothing_but_answers_and_errors_comes_of_random_bytes() -> None:
     chance = random.Random(0)
     good = b"".join(p for p in chunked_reply(GOOD) if p)
 
-    def spoilt() -> bytes:
+    def spoil_stream() -> bytes:
         data = bytearray(good)
         for _ in range(chance.randrange(1, 6)):
             at = chance.randrange(len(data))
@@ -497,7 +499,7 @@ def test_nothing_but_answers_and_errors_comes_of_random_bytes() -> None:
         return bytes(data)
 
     async def ask() -> Gateway:
-        scripts: list[Script] = [[spoilt()] for _ in range(300)]
+        scripts: list[Script] = [[spoil_stream()] for _ in range(300)]
         failures = QUICK.model_copy(update={"retries": 0})
         async with (
             Fake(*scripts, chunked_reply(GOOD), closes=True) as fake,

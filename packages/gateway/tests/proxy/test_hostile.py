@@ -1,4 +1,4 @@
-"""Targets that mean harm: what they send reaches no client, and takes neither memory nor time."""
+"""Hostile targets: what they send reaches no client, and costs little memory and time."""
 
 import asyncio
 import json
@@ -98,7 +98,7 @@ def test_chunks_may_say_more_of_themselves_and_headers_may_follow_them() -> None
 
 
 class Wire(asyncio.Transport):
-    """In place of a socket."""
+    """A transport in place of a socket."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,13 +124,13 @@ class Wire(asyncio.Transport):
         return 0
 
 
-async def to_its_end(arrival: ResponseStream) -> None:
+async def read_to_end(arrival: ResponseStream) -> None:
     await arrival.head()
     while await arrival.piece():
         pass
 
 
-def on_a_wire() -> tuple[ProviderConnection, Wire, ResponseStream]:
+def connect_wire() -> tuple[ProviderConnection, Wire, ResponseStream]:
     connection, wire = ProviderConnection(freed=lambda _: None), Wire()
     connection.connection_made(wire)
     return connection, wire, connection.ask(b"POST / HTTP/1.1\r\n\r\n", b"")
@@ -148,24 +148,24 @@ ENDLESS: dict[str, tuple[bytes, bytes]] = {
 
 @pytest.mark.parametrize("what", ENDLESS)
 def test_what_has_no_end_and_is_no_body_is_read_no_further(what: str) -> None:
-    begins, goes_on = ENDLESS[what]
+    beginning, repeat = ENDLESS[what]
 
     async def read() -> None:
-        connection, wire, arrival = on_a_wire()
-        connection.data_received(begins)
-        more = goes_on * (2**16 // len(goes_on))
+        connection, wire, arrival = connect_wire()
+        connection.data_received(beginning)
+        more = repeat * (2**16 // len(repeat))
         for _ in range(5):
             connection.data_received(more)
         assert wire.is_aborted
         with pytest.raises(BrokenResponseError):
-            await to_its_end(arrival)
+            await read_to_end(arrival)
 
     asyncio.run(read())
 
 
 def test_a_long_body_right_behind_its_headers_is_no_long_header() -> None:
     async def read() -> None:
-        connection, wire, arrival = on_a_wire()
+        connection, wire, arrival = connect_wire()
         connection.data_received(b"HTTP/1.1 200 OK\r\n")
         connection.data_received(b"content-length: 1000000\r\n\r\n" + b"x" * 2**18)
         assert not wire.is_aborted
@@ -177,7 +177,7 @@ def test_a_long_body_right_behind_its_headers_is_no_long_header() -> None:
 
 def test_no_more_is_read_than_the_client_takes() -> None:
     async def read() -> None:
-        connection, wire, arrival = on_a_wire()
+        connection, wire, arrival = connect_wire()
         connection.data_received(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n")
         for _ in range(5):
             assert not wire.is_paused
@@ -224,7 +224,7 @@ def test_comments_without_an_end_are_no_beginning_of_a_stream() -> None:
 
 @pytest.fixture
 def peak() -> Iterator[Any]:
-    """The most memory that was taken at once since the test began, bytes."""
+    """A function of the peak memory since the test began, in bytes."""
     tracemalloc.start()
     yield lambda: tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -255,7 +255,9 @@ def test_tool_calls_without_an_end_are_looked_at_once() -> None:
     watch = StreamObserver("chat", leave_out_usage=False)
     calls = [{"index": n, "id": f"call_{n}"} for n in range(3000)]
     watch.feed(delta("4"))
-    watch.feed(b"data: " + b'"tool_calls"' * 20_000 + b"\n\n")  # squared, it took a minute
+    watch.feed(
+        b"data: " + b'"tool_calls"' * 20_000 + b"\n\n"
+    )  # in quadratic time it would take a minute
     watch.feed(delta(tool_calls=calls[:2]))
     watch.feed(delta(tool_calls=calls))
     assert watch.facts.tool_calls == tuple(f"call_{n}" for n in range(1000))
@@ -270,7 +272,7 @@ def test_ids_that_are_books_arent_kept() -> None:
     assert (facts.response_id, facts.tool_calls) == ("c-1", ("call_1",))
 
 
-# Nothing is left behind.
+# No task, connection or body is left behind.
 
 
 def test_nobody_is_connected_to_for_a_client_that_has_left() -> None:
@@ -280,7 +282,7 @@ def test_nobody_is_connected_to_for_a_client_that_has_left() -> None:
             client.is_gone = True
             line = app.forwarder._lines[0]
             with pytest.raises(ClientGoneError):
-                await line.call(a_call(), CHAT, client=client)
+                await line.call(build_call(), CHAT, client=client)
             assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(ask())
@@ -288,8 +290,8 @@ def test_nobody_is_connected_to_for_a_client_that_has_left() -> None:
 
 def test_a_call_that_is_cancelled_as_its_answer_begins_frees_the_target() -> None:
     async def ask() -> None:
-        stopped: list[bool] = []
-        arrival = ResponseStream(stop=lambda: stopped.append(True))
+        stops: list[bool] = []
+        arrival = ResponseStream(stop=lambda: stops.append(True))
 
         class Calls:
             async def call(self, *_: object, **__: object) -> ResponseStream:
@@ -299,19 +301,19 @@ def test_a_call_that_is_cancelled_as_its_answer_begins_frees_the_target() -> Non
         line = ProviderEndpoint(provider, "", failures=QUICK)
         line._calls = Calls()  # type: ignore[assignment]
         client = ClientConnection(ScriptedClient().receive, ScriptedClient().send)
-        task = asyncio.create_task(line.call(a_call(), CHAT, client=client))
+        task = asyncio.create_task(line.call(build_call(), CHAT, client=client))
         while arrival._waiter is None:
             await asyncio.sleep(0)
         arrival.begin(200, [])
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert stopped == [True]
+        assert stops == [True]
 
     asyncio.run(ask())
 
 
-def a_call() -> ForwardRequest:
+def build_call() -> ForwardRequest:
     return ForwardRequest(endpoint="chat", body=FixedBody(CHAT), order=("a",))
 
 
@@ -332,7 +334,7 @@ def test_behind_a_proxy_no_cookie_goes_to_the_next_and_no_body_outlives_its_send
                 before = sys.getrefcount(body)
                 line = app.forwarder._lines[0]
                 client = ClientConnection(ScriptedClient().receive, ScriptedClient().send)
-                arrival = await line.call(a_call(), body, client=client)
+                arrival = await line.call(build_call(), body, client=client)
                 assert proxy.requests[-1][2] == body
                 assert sys.getrefcount(body) == before
                 arrival.close()
@@ -342,13 +344,13 @@ def test_behind_a_proxy_no_cookie_goes_to_the_next_and_no_body_outlives_its_send
 
 @pytest.mark.parametrize("key", ["sk-a/secret-0123456789", 'sk-"quoted"-0123456789'])
 def test_a_key_in_a_good_stream_is_handed_on_to_nobody_however_it_is_cut(key: str) -> None:
-    said = delta(f"my key is {key}")
-    for stream in (said, said.replace(b"/", b"\\/"), said[:-2]):
+    quote = delta(f"my key is {key}")
+    for stream in (quote, quote.replace(b"/", b"\\/"), quote[:-2]):
         watch = StreamObserver("chat", leave_out_usage=False, secret=key)
-        got = [watch.feed(stream[place : place + 1]) for place in range(len(stream))]
-        whole = b"".join((*got, watch.close()))
-        assert b"my key is [redacted]" in whole
-        assert b"0123456789" not in whole
+        pieces = [watch.feed(stream[place : place + 1]) for place in range(len(stream))]
+        output = b"".join((*pieces, watch.close()))
+        assert b"my key is [redacted]" in output
+        assert b"0123456789" not in output
 
 
 @pytest.mark.parametrize("key", ["dummy", "none", None, "other-secret-0123456789"])

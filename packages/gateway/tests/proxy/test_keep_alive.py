@@ -1,4 +1,4 @@
-"""A client whose target is silent gets something to wait for."""
+"""A client gets comments while its target is silent."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ COMMENT = b": waiting\n\n"
 
 
 class SlowTarget(Fake):
-    """A target that answers once it is let go on."""
+    """A target that answers once `goes_on` is set."""
 
     def __init__(self, *scripts: Any) -> None:
         super().__init__(*scripts)
@@ -37,7 +37,7 @@ class SlowTarget(Fake):
         await super()._answer(head, reader, writer)
 
 
-Then = Callable[[ScriptedClient, SlowTarget], Awaitable[None]]
+Action = Callable[[ScriptedClient, SlowTarget], Awaitable[None]]
 
 
 async def _answer_after_two(client: ScriptedClient, target: SlowTarget) -> None:
@@ -48,21 +48,21 @@ async def _answer_after_two(client: ScriptedClient, target: SlowTarget) -> None:
 
 def ask_slow(
     *scripts: Any,
-    then: Then = _answer_after_two,
+    then: Action = _answer_after_two,
     others: tuple[Any, ...] = (),
     body: bytes = STREAM,
-    **given: Any,
+    **options: Any,
 ) -> tuple[ScriptedClient, Gateway]:
-    """Ask a target that is silent until the client has two pieces; others answer at once."""
+    """Ask a target that waits until the client has two pieces; `others` answer at once."""
 
     async def ask() -> tuple[ScriptedClient, Gateway]:
         async with SlowTarget(*scripts) as slow, Fake(*(others or (GOOD_REPLY,))) as quick:
             targets = (slow, quick) if others else (slow,)
-            async with gateway(*targets, **{"keep_alive_seconds": SHORT, **given}) as app:
+            async with gateway(*targets, **{"keep_alive_seconds": SHORT, **options}) as app:
                 client = ScriptedClient(body)
-                acting = asyncio.create_task(then(client, slow))
+                action = asyncio.create_task(then(client, slow))
                 await client.ask(app)
-                await acting
+                await action
                 return client, app
 
     return asyncio.run(ask())
@@ -84,7 +84,7 @@ def test_a_client_gets_headers_and_then_what_its_protocol_allows(
     assert client.pieces[:2] == [wait, wait]
     assert client.status == 200
     assert client.headers["content-type"].startswith("text/event-stream")
-    assert client.headers["x-own"] == "None 0"  # no target is named
+    assert client.headers["x-own"] == "None 0"  # no target has answered
     assert (app.outcome.kind, app.outcome.status) == ("refused", 200)
 
 
@@ -155,10 +155,10 @@ def test_a_gateway_that_stops_while_a_client_waits_says_so() -> None:
             gateway(slow, keep_alive_seconds=SHORT) as app,
         ):
             client = ScriptedClient(STREAM)
-            asking = asyncio.create_task(client.ask(app))
+            request = asyncio.create_task(client.ask(app))
             await client.body_arrived.wait()
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)
+            request.cancel()
+            await asyncio.gather(request, return_exceptions=True)
             slow.goes_on.set()
             return client, app
 
@@ -178,23 +178,23 @@ def test_silence_within_an_answer_gets_comments_between_its_lines() -> None:
     client = asyncio.run(ask())
     assert client.body.replace(b": waiting\n", b"") == b"".join(GOOD)
     assert b": waiting\n" in client.body
-    assert client.headers["x-own"] == "a 0"  # it had begun
+    assert client.headers["x-own"] == "a 0"  # the answer had begun
 
 
-@pytest.mark.parametrize("given", [{"keep_alive_seconds": None}, {"stream": False}])
-def test_who_wants_no_stream_or_no_keep_alives_waits(given: dict[str, Any]) -> None:
-    async def later(_: ScriptedClient, target: SlowTarget) -> None:
+@pytest.mark.parametrize("options", [{"keep_alive_seconds": None}, {"stream": False}])
+def test_who_wants_no_stream_or_no_keep_alives_waits(options: dict[str, Any]) -> None:
+    async def go_later(_: ScriptedClient, target: SlowTarget) -> None:
         await asyncio.sleep(4 * SHORT)
         target.goes_on.set()
 
     client, _ = ask_slow(
-        GOOD_REPLY if "stream" in given else chunked_reply(GOOD), then=later, **given
+        GOOD_REPLY if "stream" in options else chunked_reply(GOOD), then=go_later, **options
     )
     assert b"waiting" not in client.body
     assert client.headers["x-own"].startswith("a ")
 
 
 def test_comments_of_the_target_pass() -> None:
-    theirs = b": OPENROUTER PROCESSING\n\n"
-    client, _ = ask_slow(chunked_reply([theirs, *GOOD]))
-    assert client.body.endswith(theirs + b"".join(GOOD))
+    comment = b": OPENROUTER PROCESSING\n\n"
+    client, _ = ask_slow(chunked_reply([comment, *GOOD]))
+    assert client.body.endswith(comment + b"".join(GOOD))

@@ -1,4 +1,4 @@
-"""How long a target may take to begin: a minute, or ten where it thinks, unless a setting says."""
+"""The time until an answer begins: by default a minute, or ten for a model that thinks."""
 
 import asyncio
 
@@ -28,12 +28,12 @@ def test_limits_are_the_settings_or_else_the_pools_or_else_the_usual_ones(
     plain: tuple[float, float],
     thinking: tuple[float, float],
 ) -> None:
-    async def limits() -> tuple[TimeLimits, TimeLimits]:
+    async def build_limits() -> tuple[TimeLimits, TimeLimits]:
         provider = Provider(name="a", base_url=WHERE, **pool)  # type: ignore[arg-type]
         failures = FailureSettings.model_validate(settings)
         line = ProviderEndpoint(provider, "none", failures=failures)
         await line.close()
         return line.limits, line.thinking_limits
 
-    found = asyncio.run(limits())
-    assert [(limits.first, limits.silence) for limits in found] == [plain, thinking]
+    pair = asyncio.run(build_limits())
+    assert [(limits.first, limits.silence) for limits in pair] == [plain, thinking]

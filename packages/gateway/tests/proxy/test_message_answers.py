@@ -1,4 +1,4 @@
-"""Answers of chats as messages, whatever a target wrote into them."""
+"""Any answer of a chat becomes a message, or none."""
 
 import copy
 import json
@@ -16,8 +16,8 @@ from prefill_router_gateway.proxy.message_writer import MessageWriter, message_o
 from prefill_router_gateway.proxy.response_metadata import StreamObserver
 
 CALL = {"index": 0, "id": "call_1", "function": {"name": "weather", "arguments": "{}"}}
-SAID = {"content": "42", "refusal": None, "tool_calls": [CALL]}
-CHAT = {"id": "c", "choices": [{"finish_reason": "stop", "message": SAID, "delta": SAID}]}
+REPLY = {"content": "42", "refusal": None, "tool_calls": [CALL]}
+CHAT = {"id": "c", "choices": [{"finish_reason": "stop", "message": REPLY, "delta": REPLY}]}
 WORDS = ("index", "id", "function", "name", "arguments", "content", "tool_calls", "error", "{", "")
 PLAIN = st.none() | st.booleans() | st.integers(0, 2) | st.sampled_from((*WORDS, "length", "stop"))
 ODD = st.recursive(
@@ -34,47 +34,48 @@ def message(chat: Any) -> dict[str, Any] | None:
     return None if answer is None else message_of(answer, None, target="t")
 
 
-def paths(value: Any, to: Path = ()) -> Iterator[Path]:
-    """The places in a value, but for itself."""
+def walk_paths(value: Any, to: Path = ()) -> Iterator[Path]:
+    """The paths of all values inside a value."""
     members: Any = value.items() if isinstance(value, dict) else ()
     for name, inner in enumerate(value) if isinstance(value, list) else members:
         yield (*to, name)
-        yield from paths(inner, (*to, name))
+        yield from walk_paths(inner, (*to, name))
 
 
-def changed(changes: list[tuple[Path, Any]]) -> Any:
-    """The chat with other values in some places."""
-    found: Any = copy.deepcopy(CHAT)
+def change_chat(changes: list[tuple[Path, Any]]) -> Any:
+    """A copy of the chat with other values at some paths."""
+    chat: Any = copy.deepcopy(CHAT)
     for (*way, last), value in changes:
-        with suppress(KeyError, IndexError, TypeError):  # an earlier change took the place away
-            reduce(getitem, way, found)[last] = value
-    return found
+        with suppress(KeyError, IndexError, TypeError):  # an earlier change removed the path
+            reduce(getitem, way, chat)[last] = value
+    return chat
 
 
 CHANGES = st.lists(
-    st.tuples(st.sampled_from([p for p in paths(CHAT) if isinstance(p[-1], str)]), ODD), max_size=2
+    st.tuples(st.sampled_from([p for p in walk_paths(CHAT) if isinstance(p[-1], str)]), ODD),
+    max_size=2,
 )
 
 
-ENDED = ("choices", 0, "finish_reason")
+FINISH_PATH = ("choices", 0, "finish_reason")
 
 
 @pytest.mark.slow
-@example([(ENDED, "tool_calls"), (("choices", 0, "message", "tool_calls"), None)])
+@example([(FINISH_PATH, "tool_calls"), (("choices", 0, "message", "tool_calls"), None)])
 @given(CHANGES)
 @settings(deadline=None)
 def test_a_message_is_whole_or_none(changes: list[tuple[Path, Any]]) -> None:
-    found = message(changed(changes))
-    if found is not None:
-        json.dumps(found)
-        kinds = [block["type"] for block in found["content"]]
-        assert found["stop_reason"] != "tool_use" or "tool_use" in kinds
+    answer = message(change_chat(changes))
+    if answer is not None:
+        json.dumps(answer)
+        kinds = [block["type"] for block in answer["content"]]
+        assert answer["stop_reason"] != "tool_use" or "tool_use" in kinds
 
 
 def test_arguments_may_be_an_object_in_place_of_its_text() -> None:
     arguments = {"place": "Zürich", "days": [1, 2]}
     for value in (arguments, json.dumps(arguments)):
-        chat = changed(
+        chat = change_chat(
             [(("choices", 0, "message", "tool_calls", 0, "function", "arguments"), value)]
         )
         answer = message(chat)
@@ -82,36 +83,36 @@ def test_arguments_may_be_an_object_in_place_of_its_text() -> None:
         assert answer["content"][1]["input"] == arguments
 
 
-def nested(depth: int) -> dict[str, Any]:
+def nest(depth: int) -> dict[str, Any]:
     value: dict[str, Any] = {}
     for _ in range(depth):
         value = {"a": value}
     return value
 
 
-@pytest.mark.parametrize("arguments", [[], 5, True, nested(5000)], ids=["[]", "5", "true", "deep"])
+@pytest.mark.parametrize("arguments", [[], 5, True, nest(5000)], ids=["[]", "5", "true", "deep"])
 def test_arguments_that_are_no_object_are_a_failure_of_the_target(arguments: Any) -> None:
     call = {"id": "a", "function": {"name": "weather", "arguments": arguments}}
-    said = {"content": "", "tool_calls": [call]}
-    chat = {"choices": [{"finish_reason": "tool_calls", "message": said}]}
+    reply = {"content": "", "tool_calls": [call]}
+    chat = {"choices": [{"finish_reason": "tool_calls", "message": reply}]}
     assert message(chat) is None
 
 
-TOLD = ("choices", 0, "delta")
+DELTA_PATH = ("choices", 0, "delta")
 
 
 @pytest.mark.slow
-@example([[((*TOLD, "tool_calls", 0, "index"), [])]], True)
-@example([[((*TOLD, "tool_calls", 0, "function", "arguments"), "{")], []], True)
+@example([[((*DELTA_PATH, "tool_calls", 0, "index"), [])]], True)
+@example([[((*DELTA_PATH, "tool_calls", 0, "function", "arguments"), "{")], []], True)
 @given(st.lists(CHANGES, max_size=3), st.booleans())
 @settings(deadline=None)
-def test_a_stream_keeps_the_order_of_its_events(every: list[Any], marked: bool) -> None:
+def test_a_stream_keeps_the_order_of_its_events(every: list[Any], has_end: bool) -> None:
     observer = StreamObserver("chat", leave_out_usage=False)
     writer = MessageWriter(answer=None, input_tokens=5, target="t")
     stream = TranslatedStream(observer, writer, input_tokens=5)
-    written = [b"data: " + json.dumps(changed(changes)).encode() + b"\n\n" for changes in every]
-    sent = stream.feed(b"".join([*written, b"data: [DONE]\n\n" * marked])) + stream.close()
-    lines = sent.decode().split("\n")
+    chunks = [b"data: " + json.dumps(change_chat(changes)).encode() + b"\n\n" for changes in every]
+    output = stream.feed(b"".join([*chunks, b"data: [DONE]\n\n" * has_end])) + stream.close()
+    lines = output.decode().split("\n")
     kinds = [line[7:] for line in lines if line.startswith("event: ") and line != "event: ping"]
     is_open = False
     for place, kind in enumerate(kinds):
@@ -128,9 +129,11 @@ def test_a_stream_keeps_the_order_of_its_events(every: list[Any], marked: bool) 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
 def test_reasoning_alone_is_the_text_and_otherwise_left_out(name: str) -> None:
     reply = {"content": "", name: "Six times seven."}
-    found = message({"choices": [{"finish_reason": "stop", "message": reply}]})
-    assert found is not None
-    assert found["content"] == [{"type": "text", "text": "Six times seven."}]
-    both = message({"choices": [{"finish_reason": "stop", "message": {**reply, "content": "42"}}]})
-    assert both is not None
-    assert both["content"] == [{"type": "text", "text": "42"}]
+    answer = message({"choices": [{"finish_reason": "stop", "message": reply}]})
+    assert answer is not None
+    assert answer["content"] == [{"type": "text", "text": "Six times seven."}]
+    answer_with_text = message(
+        {"choices": [{"finish_reason": "stop", "message": {**reply, "content": "42"}}]}
+    )
+    assert answer_with_text is not None
+    assert answer_with_text["content"] == [{"type": "text", "text": "42"}]

@@ -1,4 +1,4 @@
-"""Targets behind TLS: whose certificate isn't trusted gets nothing."""
+"""Targets behind TLS: a target without a trusted certificate gets no request."""
 
 import asyncio
 import shutil
@@ -24,10 +24,14 @@ from prefill_router.errors import ConfigError
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
 def test_targets_behind_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    made = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=target"
+    arguments = (
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=target"
+    )
     names = ["-addext", "subjectAltName=IP:127.0.0.1"]
     places = ["-keyout", str(key), "-out", str(certificate)]
-    subprocess.run(["openssl", *made.split(), *names, *places], check=True, capture_output=True)
+    subprocess.run(
+        ["openssl", *arguments.split(), *names, *places], check=True, capture_output=True
+    )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     long = delta("x" * 500_000)
