@@ -1,9 +1,9 @@
-"""Keeps receipts in forks of a process that has imported everything, and kills them.
+"""Keep receipts in forks of a process that has imported everything, and kill the forks.
 
 Run as a program: `python -m packages.gateway.tests.receipts.killed_writer`. Each line of standard
-input is a run, [database, first number, requests at once, ids, seconds]; when so many ids were told
-to be kept, and so many seconds later, the fork is killed. The line printed then is the list of all
-ids that it told.
+input is a run, [database, first number, requests at once, ids, seconds]. The fork is killed
+`seconds` after it has reported that many ids as kept. The printed line is the list of all ids that
+it reported.
 """
 
 import asyncio
@@ -18,33 +18,33 @@ from packages.gateway.tests.receipts.receipts_made import made_receipt, name_of
 from prefill_router_gateway.receipts import ReceiptWriter, open_store
 
 KEPT_DAYS = 36_500
-"""What is older is deleted meanwhile."""
+"""Older receipts are deleted while the fork writes."""
 
 
-async def serve(url: str, first: int, at_once: int, told: int) -> None:
+async def serve(url: str, first: int, at_once: int, ids_out: int) -> None:
     writer = ReceiptWriter(open_store(url), wait_seconds=60, keep_days=KEPT_DAYS)
 
     async def client(number: int) -> None:
         while True:
             if not await writer.keep(made_receipt(number)):
                 raise RuntimeError(f"receipt {number} wasn't kept")
-            os.write(told, f"{name_of(number)}\n".encode())
+            os.write(ids_out, f"{name_of(number)}\n".encode())
             number += at_once
 
     await asyncio.gather(*(client(first + n) for n in range(at_once)))
 
 
 def run(url: str, first: int, at_once: int, ids: int, seconds: float) -> list[str]:
-    heard, told = os.pipe()
+    ids_in, ids_out = os.pipe()
     child = os.fork()
     if not child:
         try:
-            asyncio.run(serve(url, first, at_once, told))
+            asyncio.run(serve(url, first, at_once, ids_out))
         finally:
             traceback.print_exc()
             os._exit(1)
-    os.close(told)
-    with os.fdopen(heard) as lines:
+    os.close(ids_out)
+    with os.fdopen(ids_in) as lines:
         names = [lines.readline().strip() for _ in range(ids)]
         time.sleep(seconds)
         os.kill(child, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of Debian's packages, in a folder of its own, as another user than root."""
+"""A PostgreSQL server of Debian's packages, in its own folder, not as root."""
 
 import os
 import pwd
@@ -18,7 +18,7 @@ IN_URL = "s3cret%25word"
 
 
 def absent() -> str:
-    """Why there can't be a server here; empty where there can."""
+    """Why no server can run on this machine; empty if one can."""
     if not PROGRAMS:
         return "PostgreSQL's server isn't installed"
     if os.geteuid() == 0 and shutil.which("setpriv") is None:
@@ -45,7 +45,7 @@ class PostgresServer:
         self._control("stop", "-m", "immediate")
 
     def execute(self, *statements: str) -> list[Any]:
-        """Run statements; the rows of the last one."""
+        """Run statements. Returns the rows of the last statement."""
         import psycopg
 
         with psycopg.connect(self.url) as connection:
@@ -68,20 +68,20 @@ def run(*command: str) -> None:
         nobody = pwd.getpwnam("nobody")
         rights = ("--reuid", str(nobody.pw_uid), "--regid", str(nobody.pw_gid), "--clear-groups")
         command = ("setpriv", *rights, *command)
-    # A server keeps what it inherits, so nothing may wait for the end of its output.
+    # The server inherits its output, so nothing may wait for the output's end.
     with open(os.devnull, "w") as nowhere:  # noqa: PTH123
         subprocess.run(command, check=True, cwd="/", stdout=nowhere, stderr=nowhere)
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
 
 
 @contextmanager
 def postgres_server(*, durable: bool = False) -> Iterator[PostgresServer]:
-    """A server until the block ends; unless durable, it never waits for the disk."""
+    """Run a server until the block ends. Unless `durable`, it never waits for the disk."""
     folder = Path(mkdtemp(prefix="prefill-router-pg-", dir="/tmp"))
     server = PostgresServer(folder, free_port(), durable)
     try:
@@ -89,8 +89,16 @@ def postgres_server(*, durable: bool = False) -> Iterator[PostgresServer]:
         if os.geteuid() == 0:
             for path in (folder, folder / "password"):
                 shutil.chown(path, "nobody")
-        made = ("-D", str(folder / "data"), "-U", "tester", "--auth", "scram-sha-256", "--no-sync")
-        run(str(PROGRAMS[-1]), *made, "--pwfile", str(folder / "password"), "-E", "UTF8")
+        options = (
+            "-D",
+            str(folder / "data"),
+            "-U",
+            "tester",
+            "--auth",
+            "scram-sha-256",
+            "--no-sync",
+        )
+        run(str(PROGRAMS[-1]), *options, "--pwfile", str(folder / "password"), "-E", "UTF8")
         server.start()
         try:
             yield server

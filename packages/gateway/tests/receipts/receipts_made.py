@@ -1,4 +1,4 @@
-"""Receipts as a gateway would write them, made up from a number."""
+"""Receipts as a gateway would write them; each is a function of a number."""
 
 import json
 from collections.abc import Sequence
@@ -29,12 +29,12 @@ def name_of(number: int) -> str:
     return f"pr_{number:032x}"
 
 
-def made_choice(number: int, **changed: Any) -> RoutingDecision:
-    """Odd numbers are hard, and go to the large target at the lam of 0.9."""
+def made_choice(number: int, **fields: Any) -> RoutingDecision:
+    """A decision at lam 0.9; odd numbers are hard prompts and go to the large target."""
     hard = number % 2
     chances = {name: CHANCES[name][1 - hard] for name in TARGETS}
     order = ("large", "middle", "small") if hard else ("small", "middle", "large")
-    usual: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "id": name_of(number),
         "order": order,
         "reason": "policy",
@@ -47,10 +47,10 @@ def made_choice(number: int, **changed: Any) -> RoutingDecision:
         "input_tokens": 100 + number,
         "session": f"s{number % 3}",
     }
-    return RoutingDecision(**{**usual, **changed})
+    return RoutingDecision(**{**defaults, **fields})
 
 
-def made_outcome(number: int, *, target: str | None, **changed: Any) -> RequestOutcome:
+def made_outcome(number: int, *, target: str | None, **fields: Any) -> RequestOutcome:
     usage = Usage(
         input_tokens=100 + number,
         cached_tokens=10,
@@ -58,7 +58,7 @@ def made_outcome(number: int, *, target: str | None, **changed: Any) -> RequestO
         reasoning_tokens=None,
         reported={"prompt_tokens": 100 + number, "completion_tokens": 20},
     )
-    usual: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "kind": "answered",
         "target": target,
         "status": 200,
@@ -71,7 +71,7 @@ def made_outcome(number: int, *, target: str | None, **changed: Any) -> RequestO
         "first_byte_seconds": 0.125,
         "total_seconds": 0.5,
     }
-    return RequestOutcome(**{**usual, **changed})
+    return RequestOutcome(**{**defaults, **fields})
 
 
 def made_receipt(
@@ -79,10 +79,10 @@ def made_receipt(
     *,
     choice: dict[str, Any] | None = None,
     outcome: dict[str, Any] | None = None,
-    **changed: Any,
+    **fields: Any,
 ) -> Receipt:
-    chosen = made_choice(number, **(choice or {}))
-    usual: dict[str, Any] = {
+    decision = made_choice(number, **(choice or {}))
+    defaults: dict[str, Any] = {
         "at": START + number,
         "router": "f" * 16,
         "policy": "lambda",
@@ -91,19 +91,19 @@ def made_receipt(
         "stream": bool(number % 2),
         "key": "team",
         "scored": "last_user",
-        "cost": 2 * COSTS.get(chosen.target, 0.0),
+        "cost": 2 * COSTS.get(decision.target, 0.0),
         "cost_is_estimated": False,
         "decision_seconds": 0.002,
         "forecast_seconds": 0.001,
         "baseline": "large",
         "details": scale_details(SCALE, Lambda()),
     }
-    ended = made_outcome(number, **{"target": chosen.target, **(outcome or {})})
-    return Receipt(choice=chosen, outcome=ended, **{**usual, **changed})
+    end = made_outcome(number, **{"target": decision.target, **(outcome or {})})
+    return Receipt(choice=decision, outcome=end, **{**defaults, **fields})
 
 
 def plain(receipt: Receipt) -> Any:
-    """What a receipt holds, as JSON would have it."""
+    """The receipt's fields as JSON values."""
     return json.loads(json.dumps(receipt, default=vars))
 
 
@@ -114,7 +114,7 @@ def write(file: Path, receipts: Sequence[Receipt], feedback: Sequence[Feedback] 
 
 
 def write_traffic(file: Path, dataset: RoutingDataset, *, lam: float = 0.7) -> None:
-    """A dataset's queries, each asked once, decided by made-up probabilities, and scored."""
+    """Write a receipt and a score for each query, decided by random probabilities."""
     random = np.random.default_rng(0)
     names = dataset.pool.names
     receipts, feedback = [], []

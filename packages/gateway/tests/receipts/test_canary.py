@@ -1,4 +1,4 @@
-"""What is routed against the rest: conversations, the time in which there was both, intervals."""
+"""Routed traffic against the rest: conversations, the period of both, intervals."""
 
 import json
 import math
@@ -17,29 +17,31 @@ from prefill_router_gateway.receipts import Feedback
 from prefill_router_gateway.receipts.receipt_summary import Mean, compare_share
 
 
-def one(number: int, reason: str, session: str | None, *, cost: float, **outcome: Any) -> Receipt:
+def build_receipt(
+    number: int, reason: str, session: str | None, *, cost: float, **outcome: Any
+) -> Receipt:
     return made_receipt(
         number, choice={"reason": reason, "session": session}, cost=cost, outcome=outcome
     )
 
 
 TRAFFIC = [
-    one(1, "policy", "before", cost=9.0),  # there was no rest yet
-    one(2, "share", "a", cost=0.5),
-    one(3, "policy", "b", cost=0.1),
-    one(4, "tool_loop", "b", cost=0.2),
-    one(5, "tool_loop", "a", cost=0.5),
-    one(6, "named", None, cost=7.0),
-    one(7, "fallback", None, cost=0.1, kind="failed", target=None),
-    one(8, "share", None, cost=3.0),
-    one(9, "policy", "after", cost=9.0),
+    build_receipt(1, "policy", "before", cost=9.0),  # before the period of both
+    build_receipt(2, "share", "a", cost=0.5),
+    build_receipt(3, "policy", "b", cost=0.1),
+    build_receipt(4, "tool_loop", "b", cost=0.2),
+    build_receipt(5, "tool_loop", "a", cost=0.5),
+    build_receipt(6, "named", None, cost=7.0),
+    build_receipt(7, "fallback", None, cost=0.1, kind="failed", target=None),
+    build_receipt(8, "share", None, cost=3.0),
+    build_receipt(9, "policy", "after", cost=9.0),
 ]
 SCORES = [Feedback(id=name_of(3), score=1, at=1), Feedback(id=name_of(2), score=0.5, at=1)]
 
 
 def test_conversations_are_compared_while_there_were_both() -> None:
-    said = {score.id: [score] for score in SCORES}
-    routed, rest = compare_share((r, said.get(r.choice.id, [])) for r in TRAFFIC)
+    scores = {score.id: [score] for score in SCORES}
+    routed, rest = compare_share((r, scores.get(r.choice.id, [])) for r in TRAFFIC)
     assert [(arm.conversations, arm.requests) for arm in (routed, rest)] == [(2, 3), (2, 3)]
     assert (routed.cost.value, rest.cost.value) == (pytest.approx(0.2), 2.0)
     assert (routed.failed.value, rest.failed.value) == (0.5, 0.0)
@@ -51,23 +53,23 @@ def test_conversations_are_compared_while_there_were_both() -> None:
 
 
 def test_no_receipt_is_held_on_to() -> None:
-    seen: list[ref[Receipt]] = []
+    references: list[ref[Receipt]] = []
 
     def read() -> Iterator[tuple[Receipt, list[Feedback]]]:
         for number, reason in enumerate(["share", "policy"] * 3):
-            receipt = one(number, reason, None, cost=1.0)
-            seen.append(ref(receipt))
+            receipt = build_receipt(number, reason, None, cost=1.0)
+            references.append(ref(receipt))
             yield receipt, []
-            assert not any(earlier() for earlier in seen[:-1])
+            assert not any(earlier() for earlier in references[:-1])
 
     routed, rest = compare_share(read())
     assert (routed.requests, rest.requests) == (2, 3)
 
 
 def test_an_interval_is_that_of_a_normal_mean() -> None:
-    got = Mean.of([1.0, 2.0, 3.0, math.nan])
-    assert (got.value, got.conversations) == (2.0, 3)
-    assert got.half == pytest.approx(1.96 / math.sqrt(3))
+    mean = Mean.of([1.0, 2.0, 3.0, math.nan])
+    assert (mean.value, mean.conversations) == (2.0, 3)
+    assert mean.half == pytest.approx(1.96 / math.sqrt(3))
     assert math.isnan(Mean.of([1.0]).half)
     assert Mean.of([]).to_dict() == {"value": None, "half": None, "conversations": 0}
 
@@ -81,9 +83,9 @@ def test_what_cant_be_compared_is_told() -> None:
 
 def test_the_command(tmp_path: Path) -> None:
     file = write(tmp_path / "a.sqlite", TRAFFIC, SCORES)
-    told = json.loads(succeeded("canary", file, "--json"))
-    assert told["rest"]["cost"]["value"] == 2.0
-    assert told["difference"]["score"] == {"value": 0.5, "half": None, "conversations": 1}
+    value = json.loads(succeeded("canary", file, "--json"))
+    assert value["rest"]["cost"]["value"] == 2.0
+    assert value["difference"]["score"] == {"value": 0.5, "half": None, "conversations": 1}
     text = succeeded("canary", file)
     assert "-$1,800.00" in text
     assert "score" in text

@@ -37,15 +37,17 @@ PRICES = Pool(tuple(Target(name=f"target-{k}", input_price=1, output_price=2) fo
 
 
 @pytest.fixture(scope="module")
-def asked() -> RoutingDataset:
+def source_dataset() -> RoutingDataset:
     return make_routing_dataset(queries=90)
 
 
-def answered(asked: RoutingDataset, *, by: Sequence[int] = (0, 1, 2)) -> list[Receipt]:
-    """Each prompt goes to the next of these targets."""
-    names = asked.pool.names
-    made = []
-    for number, query in enumerate(asked.queries):
+def build_receipts(
+    source_dataset: RoutingDataset, *, by: Sequence[int] = (0, 1, 2)
+) -> list[Receipt]:
+    """A receipt for each prompt; the targets take turns."""
+    names = source_dataset.pool.names
+    receipts = []
+    for number, query in enumerate(source_dataset.queries):
         target = names[by[number % len(by)]]
         choice = {
             "order": (target, *(name for name in names if name != target)),
@@ -53,35 +55,35 @@ def answered(asked: RoutingDataset, *, by: Sequence[int] = (0, 1, 2)) -> list[Re
             "correctness": {name: 0.5 + 0.1 * k for k, name in enumerate(names)},
             "estimated_cost": {name: 0.001 * 4**k for k, name in enumerate(names)},
         }
-        made.append(made_receipt(number, choice=choice, prompt=query.prompt, cost=0.002))
-    return made
+        receipts.append(made_receipt(number, choice=choice, prompt=query.prompt, cost=0.002))
+    return receipts
 
 
-def scored(asked: RoutingDataset, receipts: Sequence[Receipt]) -> list[Feedback]:
-    columns = [asked.pool.names.index(receipt.choice.target) for receipt in receipts]
+def score_receipts(source_dataset: RoutingDataset, receipts: Sequence[Receipt]) -> list[Feedback]:
+    columns = [source_dataset.pool.names.index(receipt.choice.target) for receipt in receipts]
     return [
-        Feedback(id=receipt.choice.id, score=float(asked.correct[row, column]), at=1)
+        Feedback(id=receipt.choice.id, score=float(source_dataset.correct[row, column]), at=1)
         for row, (receipt, column) in enumerate(zip(receipts, columns, strict=True))
     ]
 
 
 @pytest.fixture(scope="module")
-def file(asked: RoutingDataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    receipts = answered(asked)
+def file(source_dataset: RoutingDataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    receipts = build_receipts(source_dataset)
     folder = tmp_path_factory.mktemp("receipts")
-    return write(folder / "receipts.sqlite", receipts, scored(asked, receipts))
+    return write(folder / "receipts.sqlite", receipts, score_receipts(source_dataset, receipts))
 
 
 @pytest.fixture(scope="module")
 def traffic(file: Path) -> Path:
-    told = succeeded("export-receipts", file, "--out", file.parent / "traffic")
-    assert "90 queries and 90 labels, of 90 receipts" in told
+    text = succeeded("export-receipts", file, "--out", file.parent / "traffic")
+    assert "90 queries and 90 labels, of 90 receipts" in text
     return file.parent / "traffic"
 
 
 @pytest.fixture(scope="module")
 def router(traffic: Path) -> Path:
-    """A router of the traffic itself, which needs no encoder."""
+    """A router fitted on the traffic, without an encoder."""
     recipe, router = traffic.parent / "recipe.yaml", traffic.parent / "router"
     recipe.write_text(RECIPE)
     succeeded("fit", "--no-verdict", "--test=0.15", traffic, "--recipe", recipe, "--out", router)
@@ -89,41 +91,41 @@ def router(traffic: Path) -> Path:
 
 
 def test_the_latest_is_explained(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = succeeded("explain", "last", "--receipts", file)
-    assert f"{name_of(89)}: chat for auto" in told
-    assert "target-2 was chosen" in told
-    assert "feedback of user" in told
-    assert "0.250 s" in told
-    monkeypatch.chdir(file.parent)  # where a gateway's file lies unless it is told otherwise
-    assert succeeded("explain", "last") == told
+    text = succeeded("explain", "last", "--receipts", file)
+    assert f"{name_of(89)}: chat for auto" in text
+    assert "target-2 was chosen" in text
+    assert "feedback of user" in text
+    assert "0.250 s" in text
+    monkeypatch.chdir(file.parent)  # the default place of a gateway's file
+    assert succeeded("explain", "last") == text
     monkeypatch.setenv("PREFILL_ROUTER_RECEIPTS__URL", "sqlite:///absent.sqlite")
     refused("doesn't exist", "explain", "last")
 
 
 def test_who_was_left_alone_was_not_asked(tmp_path: Path) -> None:
-    left = TargetAttempt(target="large", end="breaker_open", status=None, seconds=0.0)
-    file = write(tmp_path / "a.sqlite", [made_receipt(1, outcome={"attempts": (left,)})])
-    told = succeeded("explain", "last", "--receipts", file)
-    assert "large wasn't asked: its breaker was open" in told
-    assert "asked large" not in told
+    attempt = TargetAttempt(target="large", end="breaker_open", status=None, seconds=0.0)
+    file = write(tmp_path / "a.sqlite", [made_receipt(1, outcome={"attempts": (attempt,)})])
+    text = succeeded("explain", "last", "--receipts", file)
+    assert "large wasn't asked: its breaker was open" in text
+    assert "asked large" not in text
 
 
 def test_why_a_call_failed_is_explained(tmp_path: Path) -> None:
     why = "its endpoint at http://large/v1 can't be reached, since its host is unknown; check it"
-    failed = TargetAttempt(target="large", end="connect", status=None, seconds=0.25, failure=why)
-    file = write(tmp_path / "a.sqlite", [made_receipt(1, outcome={"attempts": (failed,)})])
-    told = succeeded("explain", "last", "--receipts", file)
-    assert f"asked large: connect, 0.250 s\n  {why}\n" in told
+    failure = TargetAttempt(target="large", end="connect", status=None, seconds=0.25, failure=why)
+    file = write(tmp_path / "a.sqlite", [made_receipt(1, outcome={"attempts": (failure,)})])
+    text = succeeded("explain", "last", "--receipts", file)
+    assert f"asked large: connect, 0.250 s\n  {why}\n" in text
 
 
 def test_retries_that_end_alike_are_explained_once(tmp_path: Path) -> None:
     why = "its endpoint at http://large/v1 can't be reached, since its host is unknown; check it"
-    failed = TargetAttempt(target="large", end="connect", status=None, seconds=0.25, failure=why)
-    answered = TargetAttempt(target="large", end="answered", status=200, seconds=1.0)
-    attempts = (failed, replace(failed, seconds=0.5), answered)
+    failure = TargetAttempt(target="large", end="connect", status=None, seconds=0.25, failure=why)
+    answer = TargetAttempt(target="large", end="answered", status=200, seconds=1.0)
+    attempts = (failure, replace(failure, seconds=0.5), answer)
     file = write(tmp_path / "a.sqlite", [made_receipt(1, outcome={"attempts": attempts})])
-    told = succeeded("explain", "last", "--receipts", file)
-    assert f"asked large 2 times: connect, 0.750 s\n  {why}\nasked large: answered" in told
+    text = succeeded("explain", "last", "--receipts", file)
+    assert f"asked large 2 times: connect, 0.750 s\n  {why}\nasked large: answered" in text
 
 
 def test_the_version_that_decided_is_explained_with_the_evidence_of_its_step(
@@ -136,17 +138,17 @@ def test_the_version_that_decided_is_explained_with_the_evidence_of_its_step(
     registry.promote("0001", evidence=evidence)
     (before, at) = (1_700_000_000.0, time.time() + 60)
     details = version_details("0001", None, "promoted")
-    made = [made_receipt(n, at=when, details=details) for n, when in enumerate((before, at))]
-    file = write(tmp_path / "versioned.sqlite", made)
-    told = succeeded("explain", "last", "--receipts", file, "--versions", versions)
-    assert "decided by version 0001\npromoted\n" in told
+    receipts = [made_receipt(n, at=when, details=details) for n, when in enumerate((before, at))]
+    file = write(tmp_path / "versioned.sqlite", receipts)
+    text = succeeded("explain", "last", "--receipts", file, "--versions", versions)
+    assert "decided by version 0001\npromoted\n" in text
     step = "the learner promoted version 0001: it is surely better\n"
-    assert f"{step}    requests: 4,250\n    e values, better: 130\n" in told
-    first = made[0].choice.id
-    found = json.loads(
+    assert f"{step}    requests: 4,250\n    e values, better: 130\n" in text
+    first = receipts[0].choice.id
+    value = json.loads(
         succeeded("explain", first, "--receipts", file, "--versions", versions, "--json")
     )
-    assert found["step"] is None  # it was decided before that step
+    assert value["step"] is None  # the request was decided before that step
 
 
 def test_one_is_explained_as_json(file: Path) -> None:
@@ -168,37 +170,39 @@ def test_what_isnt_there_is_refused(file: Path, tmp_path: Path) -> None:
 
 
 def test_lams_are_replayed(file: Path, tmp_path: Path) -> None:
-    told = succeeded("replay", file, "--lam", "0", "--lam", "1", "--out", tmp_path / "pictures")
-    assert "90 requests decided again" in told
-    assert "60 (66.7 %)" in told
+    text = succeeded("replay", file, "--lam", "0", "--lam", "1", "--out", tmp_path / "pictures")
+    assert "90 requests decided again" in text
+    assert "60 (66.7 %)" in text
     value = json.loads(succeeded("replay", file, "--lam", "0", "--json"))
-    none = value["settings"][-1]
-    assert (none["changed"], none["observed"]) == (60, 30)
-    assert none["accuracy"] == pytest.approx(0.5)
-    assert none["estimated_cost"] == pytest.approx(0.09)
-    assert none["observed_cost"] == pytest.approx(0.06)
+    lowest = value["settings"][-1]
+    assert (lowest["changed"], lowest["observed"]) == (60, 30)
+    assert lowest["accuracy"] == pytest.approx(0.5)
+    assert lowest["estimated_cost"] == pytest.approx(0.09)
+    assert lowest["observed_cost"] == pytest.approx(0.06)
     rows = pl.read_csv(tmp_path / "pictures" / "replay.csv")
     assert set(rows["kind"]) == {"curve", "target", "setting"}
-    alone = rows.filter(pl.col("name") == "target-2")
-    assert alone["usd_per_1000"].item() == pytest.approx(16)
+    target_row = rows.filter(pl.col("name") == "target-2")
+    assert target_row["usd_per_1000"].item() == pytest.approx(16)
     assert (tmp_path / "pictures" / "replay.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_other_prices_are_replayed(file: Path, tmp_path: Path) -> None:
     write_pool(PRICES, tmp_path / "pool.yaml")
     value = json.loads(succeeded("replay", file, "--pool", tmp_path / "pool.yaml", "--json"))
-    # All targets cost the same now; each writes 20 tokens and reads what was estimated.
+    # All targets now cost the same; each writes 20 tokens and reads the estimated input.
     tokens = sum(100 + n for n in range(90)) + 90 * 2 * 20
     assert value["settings"][0]["estimated_cost"] == pytest.approx(tokens / 1e6)
     assert "scale of costs" in value["notes"][0]
 
 
-def test_another_router_is_replayed(file: Path, router: Path, asked: RoutingDataset) -> None:
+def test_another_router_is_replayed(
+    file: Path, router: Path, source_dataset: RoutingDataset
+) -> None:
     value = json.loads(succeeded("replay", file, "--router", router, "--lam", "1", "--json"))
-    predicted = Router.load(router).predict(asked)
+    predicted = Router.load(router).predict(source_dataset)
     best = predicted.correctness.argmax(axis=1)
-    had = np.arange(90) % 3
-    assert value["settings"][-1]["changed"] == int((best != had).sum())
+    recorded = np.arange(90) % 3
+    assert value["settings"][-1]["changed"] == int((best != recorded).sum())
     assert value["settings"][-1]["accuracy"] == pytest.approx(
         predicted.correctness.max(axis=1).mean()
     )
@@ -213,15 +217,15 @@ def test_another_router_decides_at_its_own_setting(
     record = other.record.model_copy(update={"chosen": points})
     other.with_record(record).save(tmp_path / "other")
     value = json.loads(succeeded("replay", file, "--router", tmp_path / "other", "--json"))
-    assert [one["name"] for one in value["settings"]][-1] == "lam = 0.875"
-    assert "lam = 0.25" not in {one["name"] for one in value["settings"]}
+    assert [setting["name"] for setting in value["settings"]][-1] == "lam = 0.875"
+    assert "lam = 0.25" not in {setting["name"] for setting in value["settings"]}
 
 
-def test_another_router_needs_prompts(router: Path, asked: RoutingDataset) -> None:
-    receipts = answered(asked)
-    some = [r if n % 3 else made_receipt(n, choice=vars(r.choice)) for n, r in enumerate(receipts)]
-    again, lacking = by_router(Recorded.of(some), some, Router.load(router))
-    assert (len(again), lacking) == (60, 30)
+def test_another_router_needs_prompts(router: Path, source_dataset: RoutingDataset) -> None:
+    receipts = build_receipts(source_dataset)
+    mixed = [r if n % 3 else made_receipt(n, choice=vars(r.choice)) for n, r in enumerate(receipts)]
+    replayed, missing = by_router(Recorded.of(mixed), mixed, Router.load(router))
+    assert (len(replayed), missing) == (60, 30)
 
 
 def test_another_router_without_any_prompt(tmp_path: Path, router: Path) -> None:
@@ -230,27 +234,27 @@ def test_another_router_without_any_prompt(tmp_path: Path, router: Path) -> None
 
 
 def test_traffic_becomes_a_dataset_that_can_be_fitted(
-    traffic: Path, router: Path, asked: RoutingDataset
+    traffic: Path, router: Path, source_dataset: RoutingDataset
 ) -> None:
     dataset = read_dataset(traffic)
-    assert dataset.pool.names == asked.pool.names
-    for row, query in enumerate(asked.queries):
+    assert dataset.pool.names == source_dataset.pool.names
+    for row, query in enumerate(source_dataset.queries):
         at = dataset.rows([prompt_key(query.prompt)])[0]
         labels = np.full(3, np.nan)
-        labels[row % 3] = asked.correct[row, row % 3]
+        labels[row % 3] = source_dataset.correct[row, row % 3]
         np.testing.assert_array_equal(dataset.correct[at], labels)
         assert np.nanmax(dataset.recorded_cost[at]) == pytest.approx(0.002)
         assert np.nanmax(dataset.input_tokens[at]) == 100 + row
-    told = succeeded("describe", traffic)
-    assert "90 queries" in told
-    assert "no query has the labels of two targets: oracle and consensus are unknown" in told
-    assert "disagreement" not in told
-    assert Router.load(router).pool.names == asked.pool.names
+    text = succeeded("describe", traffic)
+    assert "90 queries" in text
+    assert "no query has the labels of two targets: oracle and consensus are unknown" in text
+    assert "disagreement" not in text
+    assert Router.load(router).pool.names == source_dataset.pool.names
 
 
-def test_a_target_that_nobody_scored(asked: RoutingDataset, tmp_path: Path) -> None:
-    receipts = answered(asked, by=(0, 1))
-    file = write(tmp_path / "receipts.sqlite", receipts, scored(asked, receipts))
+def test_a_target_that_nobody_scored(source_dataset: RoutingDataset, tmp_path: Path) -> None:
+    receipts = build_receipts(source_dataset, by=(0, 1))
+    file = write(tmp_path / "receipts.sqlite", receipts, score_receipts(source_dataset, receipts))
     write_pool(PRICES, tmp_path / "pool.yaml")
     options = ("--out", tmp_path / "traffic", "--pool", tmp_path / "pool.yaml")
     value = json.loads(succeeded("export-receipts", file, *options, "--json"))
@@ -262,7 +266,7 @@ def test_a_target_that_nobody_scored(asked: RoutingDataset, tmp_path: Path) -> N
     assert "the costs of target-2 are unknown; give a pool with prices" in value["notes"]
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     fit = (*SEALED_FIT, tmp_path / "traffic", "--recipe", tmp_path / "recipe.yaml")
-    # What it costs must be told too: its price is known, and how much it writes is assumed.
+    # The cost of target-2 needs its price, which is known, and its length, which is assumed.
     succeeded(*fit, "--out", tmp_path / "router", "--assume-output-tokens", "20")
 
 
@@ -283,10 +287,10 @@ def test_answers_to_the_same_prompt_are_one_query() -> None:
         for n, score in ((0, 1), (2, 0.5), (1, 0.25), (3, 1), (4, 1), (6, 1))
     }
     feedback[name_of(2)].append(Feedback(id=name_of(2), score=0, at=1, source="judge"))
-    found = export((receipt, feedback.get(receipt.choice.id, ())) for receipt in receipts)
-    assert found.receipts == 4
-    assert found.left_out == {"without a prompt": 1, "without feedback": 1, "not answered": 1}
-    dataset = found.dataset
+    table = export((receipt, feedback.get(receipt.choice.id, ())) for receipt in receipts)
+    assert table.receipts == 4
+    assert table.left_out == {"without a prompt": 1, "without feedback": 1, "not answered": 1}
+    dataset = table.dataset
     assert dataset.pool.names == ("large", "middle", "small")
     hello = dataset.rows([prompt_key(prompt_of(chat))])[0]
     np.testing.assert_array_equal(dataset.correct[hello], [0.25, np.nan, (1 + 0.25) / 2])
@@ -295,16 +299,16 @@ def test_answers_to_the_same_prompt_are_one_query() -> None:
 
 
 def test_what_others_sent_spoils_no_export(tmp_path: Path) -> None:
-    false = Usage(input_tokens=-5, output_tokens=2**63, reported={"prompt_tokens": -5})
+    usage = Usage(input_tokens=-5, output_tokens=2**63, reported={"prompt_tokens": -5})
     receipts = [
-        made_receipt(0, prompt="hello", outcome={"usage": false}),
+        made_receipt(0, prompt="hello", outcome={"usage": usage}),
         made_receipt(1, prompt="half a character: \ud83d"),
     ]
     scores = [Feedback(id=name_of(n), score=1, at=1) for n in range(2)]
     file = write(tmp_path / "a.sqlite", receipts, scores)
-    told = succeeded("export-receipts", file, "--out", tmp_path / "traffic")
-    assert "1 queries and 1 labels" in told
-    assert "left out: 1 with a prompt that can't be written to a file" in told
+    text = succeeded("export-receipts", file, "--out", tmp_path / "traffic")
+    assert "1 queries and 1 labels" in text
+    assert "left out: 1 with a prompt that can't be written to a file" in text
     tokens = read_dataset(tmp_path / "traffic").input_tokens
     assert np.isnan(tokens).all()
 

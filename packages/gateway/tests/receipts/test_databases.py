@@ -1,4 +1,4 @@
-"""Both databases do the same: what is kept comes back, once, and sums are right."""
+"""Both databases do the same: each row comes back once, and sums are right."""
 
 import asyncio
 import sqlite3
@@ -44,8 +44,8 @@ pytestmark = pytest.mark.slow
 Make = Callable[[], str]
 
 
-def run(url: str, *statements: str) -> None:
-    """Do something to a database behind the gateway's back."""
+def run_statements(url: str, *statements: str) -> None:
+    """Run statements on a database without the gateway."""
     if url.startswith("sqlite"):
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file:
             for statement in statements:
@@ -72,10 +72,10 @@ def test_what_is_written_comes_back(url: str) -> None:
         insert_rows(store, [to_row(odd)], [])
         assert PASSWORD not in store.place
         assert IN_URL not in store.place
-    got = list(read_receipts(url))
-    assert [plain(r) for r in got[:4]] == [plain(made_receipt(n)) for n in range(4)]
-    assert got[4].requested == "é�"
-    assert got[4].prompt == odd.prompt
+    receipts = list(read_receipts(url))
+    assert [plain(r) for r in receipts[:4]] == [plain(made_receipt(n)) for n in range(4)]
+    assert receipts[4].requested == "é�"
+    assert receipts[4].prompt == odd.prompt
 
 
 def test_what_is_written_twice_is_there_once(url: str) -> None:
@@ -88,11 +88,11 @@ def test_what_is_written_twice_is_there_once(url: str) -> None:
 
 def test_a_row_that_is_never_taken_spoils_its_transaction_alone(url: str) -> None:
     fill(url, 1)
-    wrong = list(to_row(made_receipt(2)))
-    wrong[NAMES.index("requested")] = None
+    row = list(to_row(made_receipt(2)))
+    row[NAMES.index("requested")] = None
     with closing(open_store(url)) as store:
         with pytest.raises(RowError, match="rejected a row"):
-            insert_rows(store, [to_row(made_receipt(1)), tuple(wrong)], [])
+            insert_rows(store, [to_row(made_receipt(1)), tuple(row)], [])
         assert store.select("SELECT count(*) FROM receipts") == [(1,)]
         insert_rows(store, [to_row(made_receipt(3))], [])
     assert [r.choice.id for r in read_receipts(url)] == [name_of(0), name_of(3)]
@@ -113,21 +113,21 @@ def test_gateways_that_write_at_once_lose_nothing(url: str) -> None:
 
 
 def test_receipts_are_found_by_what_is_asked_for(url: str) -> None:
-    fill(url, 1200)  # more than are read at once
+    fill(url, 1200)  # more than one page of rows
 
-    def found(**options: object) -> list[int]:
+    def read_numbers(**options: object) -> list[int]:
         return [int(r.at - START) for r in read_receipts(url, **options)]  # type: ignore[arg-type]
 
-    assert found() == list(range(1200))
-    assert found(newest_first=True) == list(range(1199, -1, -1))
-    assert found(limit=700) == list(range(700))
-    assert found(since=START + 10, until=START + 13) == [10, 11, 12]
-    assert found(since=START + 100) == list(range(100, 1200))
-    assert found(until=START + 1100, newest_first=True) == list(range(1099, -1, -1))
-    assert found(ids=[name_of(5), name_of(3), "pr_none"]) == [3, 5]
-    assert found(ids=[]) == []
-    assert found(target="large", limit=2) == [1, 3]
-    assert found(outcome="failed") == []
+    assert read_numbers() == list(range(1200))
+    assert read_numbers(newest_first=True) == list(range(1199, -1, -1))
+    assert read_numbers(limit=700) == list(range(700))
+    assert read_numbers(since=START + 10, until=START + 13) == [10, 11, 12]
+    assert read_numbers(since=START + 100) == list(range(100, 1200))
+    assert read_numbers(until=START + 1100, newest_first=True) == list(range(1099, -1, -1))
+    assert read_numbers(ids=[name_of(5), name_of(3), "pr_none"]) == [3, 5]
+    assert read_numbers(ids=[]) == []
+    assert read_numbers(target="large", limit=2) == [1, 3]
+    assert read_numbers(outcome="failed") == []
     assert [int(r.at - START) for r in recent(url, 2)] == [1199, 1198]
 
 
@@ -146,8 +146,8 @@ def test_the_latest_score_of_each_source_counts(url: str) -> None:
         Feedback(id=name_of(2), score=1, at=1),
     ]
     fill(url, 1, *scores)
-    found = latest_feedback(url)
-    assert {f.source: f.score for f in found[name_of(1)]} == {"user": 0.5, "judge": 0.25}
+    scores_by_id = latest_feedback(url)
+    assert {f.source: f.score for f in scores_by_id[name_of(1)]} == {"user": 0.5, "judge": 0.25}
     assert list(latest_feedback(url, [name_of(2)])) == [name_of(2)]
     assert latest_feedback(url, []) == {}
 
@@ -155,16 +155,18 @@ def test_the_latest_score_of_each_source_counts(url: str) -> None:
 def test_budgets_and_sessions_are_restored(url: str) -> None:
     fill(url, 3)
     with closing(open_store(url)) as store:
-        none = made_receipt(3, outcome={"target": None, "kind": "failed"}, cost=None)
-        alone = made_receipt(4, choice={"session": None})
-        stored = made_receipt(5, choice={"session": None}, endpoint="responses")
-        refused = made_receipt(6, outcome={"kind": "refused"}, cost=None)
-        ended = made_receipt(7, outcome={"tool_calls": ()}, choice={"session": None}, cost=None)
+        failure = made_receipt(3, outcome={"target": None, "kind": "failed"}, cost=None)
+        single = made_receipt(4, choice={"session": None})
+        response = made_receipt(5, choice={"session": None}, endpoint="responses")
+        refusal = made_receipt(6, outcome={"kind": "refused"}, cost=None)
+        without_calls = made_receipt(
+            7, outcome={"tool_calls": ()}, choice={"session": None}, cost=None
+        )
         routed = {"target": None, "kind": "routed", "tool_calls": (), "usage": None}
-        told = made_receipt(8, outcome=routed, choice={"input_tokens": 77}, cost=None)
-        cut = made_receipt(9, outcome={"kind": "cut"}, endpoint="responses", cost=None)
-        broken = made_receipt(10, outcome={"kind": "cut"}, cost=None)
-        rows = (none, alone, stored, refused, ended, told, cut, broken)
+        dry_run = made_receipt(8, outcome=routed, choice={"input_tokens": 77}, cost=None)
+        cut_response = made_receipt(9, outcome={"kind": "cut"}, endpoint="responses", cost=None)
+        cut_chat = made_receipt(10, outcome={"kind": "cut"}, cost=None)
+        rows = (failure, single, response, refusal, without_calls, dry_run, cut_response, cut_chat)
         insert_rows(store, [to_row(r) for r in rows], [])
     assert list(spend_since(url, START + 1)) == [
         RequestSpend("team", START + n, 2 * COSTS["large" if n % 2 else "small"])
@@ -183,18 +185,20 @@ def test_budgets_and_sessions_are_restored(url: str) -> None:
 def test_sums(url: str) -> None:
     fill(url, 10)
     with closing(open_store(url)) as store:
-        failed = made_receipt(11, outcome={"target": None, "kind": "failed"}, cost=None)
-        apart = {"reason": "named", "correctness": {}, "estimated_cost": {"helper": 1.0}}
-        other = made_receipt(12, choice=apart, outcome={"target": "helper"}, cost=0.0)
-        insert_rows(store, [to_row(failed), to_row(other)], [])
-    found = summary(url, START + 2)
-    assert list(found.by_target) == ["large", "small", "helper"]
-    large, small, _ = found.by_target.values()
+        failure = made_receipt(11, outcome={"target": None, "kind": "failed"}, cost=None)
+        named_choice = {"reason": "named", "correctness": {}, "estimated_cost": {"helper": 1.0}}
+        named_request = made_receipt(
+            12, choice=named_choice, outcome={"target": "helper"}, cost=0.0
+        )
+        insert_rows(store, [to_row(failure), to_row(named_request)], [])
+    sums = summary(url, START + 2)
+    assert list(sums.by_target) == ["large", "small", "helper"]
+    large, small, _ = sums.by_target.values()
     assert (large.requests, large.outcomes) == (5, {"answered": 4, "failed": 1})
     assert (small.requests, small.outcomes) == (4, {"answered": 4})
     assert large.cost == pytest.approx(4 * 0.02)
-    assert found.cost == pytest.approx(4 * 0.02 + 4 * 0.0002)
-    assert found.requests == 10
+    assert sums.cost == pytest.approx(4 * 0.02 + 4 * 0.0002)
+    assert sums.requests == 10
     assert small.input_tokens == 102 + 104 + 106 + 108
     assert (small.cached_tokens, small.output_tokens, small.reasoning_tokens) == (40, 80, 0)
     assert large.probability == pytest.approx(0.9)
@@ -209,9 +213,9 @@ def test_counts_that_no_integer_holds_are_summed_all_the_same(url: str) -> None:
         insert_rows(
             store, [to_row(made_receipt(2 * n, outcome={"usage": most})) for n in range(3)], []
         )
-    (found,) = summary(url, 0).by_target.values()
-    assert found.input_tokens == pytest.approx(3 * 2**63)
-    assert found.output_tokens == 3
+    (sums,) = summary(url, 0).by_target.values()
+    assert sums.input_tokens == pytest.approx(3 * 2**63)
+    assert sums.output_tokens == 3
 
 
 @pytest.mark.parametrize("text", ["{", "[]"])
@@ -220,32 +224,32 @@ def test_rows_that_somebody_broke_are_told_wherever_they_are_read(
 ) -> None:
     url = f"sqlite:///{tmp_path}/a.sqlite"
     fill(url, 1)
-    run(url, f"UPDATE receipts SET answer = '{text}', estimated_costs = '{text}'")
+    run_statements(url, f"UPDATE receipts SET answer = '{text}', estimated_costs = '{text}'")
     for read in (read_receipts, lambda url: sessions_since(url, 0)):
         with pytest.raises(CorruptError, match="is damaged"):
             list(read(url))
 
 
 def test_old_receipts_go_with_their_feedback(url: str) -> None:
-    late = 600  # scored so long after its request
+    late = 600  # odd requests are scored that many seconds late
     scores = [Feedback(id=name_of(n), score=1, at=START + n + late * (n % 2)) for n in range(400)]
     orphan = Feedback(id="pr_none", score=1, at=START)
     fill(url, 400, *scores, orphan)
     with closing(open_store(url)) as store:
         retention = Retention(store, 2, clock=lambda: START + 300 + 2 * 86_400)
-        more = []
-        while len(more) < 3:
+        rounds = []
+        while len(rounds) < 3:
             time.sleep(retention.wait() or 0)
-            more.append(retention.work())
-            if more == [True]:  # some went, the oldest first
+            rounds.append(retention.work())
+            if rounds == [True]:  # the oldest are deleted first
                 assert [r.choice.id for r in read_receipts(url, limit=1)] == [name_of(256)]
-            if not more[-1]:
+            if not rounds[-1]:
                 break
-    assert more == [True, False]
+    assert rounds == [True, False]
     assert retention.deleted == 300
     assert [r.choice.id for r in read_receipts(url)] == [name_of(n) for n in range(300, 400)]
     assert latest_feedback(url) == {name_of(n): [scores[n]] for n in range(300, 400)}
-    assert not retention.work()  # not yet again
+    assert not retention.work()  # the next run isn't due yet
     assert Retention(store, None).wait() is None
 
 
@@ -260,15 +264,15 @@ def test_what_is_done_in_part_is_undone(url: str) -> None:
 
 
 def test_other_databases_are_refused(url: str) -> None:
-    # Nothing there, and nothing is made by reading.
+    # There is no database, and reading makes none.
     with pytest.raises(StoreError, match="name the"):
         list(read_receipts(url))
     fill(url, 1)
-    run(url, "UPDATE receipts_schema SET version = 7")
+    run_statements(url, "UPDATE receipts_schema SET version = 7")
     for create in (True, False):
         with pytest.raises(StoreError, match=r"version 7; a newer prefill-router .* upgrade"):
             open_store(url, create=create)
-    run(url, "DROP TABLE receipts_schema")
+    run_statements(url, "DROP TABLE receipts_schema")
     for create in (True, False):
         with pytest.raises(StoreError, match="another program"):
             open_store(url, create=create)
@@ -276,15 +280,15 @@ def test_other_databases_are_refused(url: str) -> None:
 
 def test_receipts_of_version_1_are_upgraded_by_who_writes_them(url: str) -> None:
     fill(url, 3)
-    run(url, "DROP INDEX receipts_session")
-    run(url, "ALTER TABLE receipt_feedback DROP COLUMN conversation")
-    run(url, "ALTER TABLE receipts DROP COLUMN baseline")
-    run(url, "UPDATE receipts_schema SET version = 1")
+    run_statements(url, "DROP INDEX receipts_session")
+    run_statements(url, "ALTER TABLE receipt_feedback DROP COLUMN conversation")
+    run_statements(url, "ALTER TABLE receipts DROP COLUMN baseline")
+    run_statements(url, "UPDATE receipts_schema SET version = 1")
     with pytest.raises(StoreError, match=r"version 1; .* start the gateway on it"):
         list(read_receipts(url))
     with closing(open_store(url)) as store:
         insert_rows(store, [to_row(made_receipt(3))], [])
-    assert [one.baseline for one in read_receipts(url)] == [None, None, None, "large"]
+    assert [receipt.baseline for receipt in read_receipts(url)] == [None, None, None, "large"]
     assert savings_since(url, SavingsSettings()).unnamed == 3
 
 
@@ -299,7 +303,7 @@ def test_waiting_receipts_are_written_when_the_server_is_back(postgres: Postgres
         while not writer.stats().failures:
             await asyncio.sleep(0.01)
         assert not writer.healthy
-        after = list(await asyncio.gather(*waiting))  # the server is known to be away
+        after = list(await asyncio.gather(*waiting))  # the writer knows that the server is down
         await asyncio.to_thread(postgres.start)
         while writer.stats().waiting:
             await asyncio.sleep(0.01)
@@ -317,7 +321,7 @@ def test_waiting_receipts_are_written_when_the_server_is_back(postgres: Postgres
 
 
 def test_a_password_is_in_no_error(postgres: PostgresServer) -> None:
-    wrong = {
+    reasons = {
         postgres.url.replace("tester", "nobody"): "user or password refused",
         postgres.url.replace("/postgres", "/absent"): "no such",
         postgres.url.replace(f":{postgres.port}", ":1"): "connection refused",
@@ -325,7 +329,7 @@ def test_a_password_is_in_no_error(postgres: PostgresServer) -> None:
         postgres.url + "?s3cret=s3cret": "can't be read as",
         postgres.url.replace("@", "@[s3cret"): "can't be read as",
     }
-    for url, why in wrong.items():
+    for url, why in reasons.items():
         with pytest.raises((DownError, ConfigError), match=why) as caught:
             open_store(url)
         assert "s3cret" not in "".join(traceback.format_exception(caught.value)), why
@@ -335,19 +339,19 @@ def test_a_user_who_may_only_read_and_write_is_enough(postgres: PostgresServer) 
     postgres.clear()
     fill(postgres.url, 1)
     rights = "SELECT, INSERT, DELETE ON receipts, receipt_feedback, receipts_schema"
-    run(postgres.url, "CREATE ROLE clerk LOGIN PASSWORD 's3cret'")
+    run_statements(postgres.url, "CREATE ROLE clerk LOGIN PASSWORD 's3cret'")
     clerk = postgres.url.replace(f"tester:{IN_URL}", "clerk:s3cret")
     with pytest.raises(DownError, match="the user lacks the permission"):
         open_store(clerk)
     try:
-        run(postgres.url, f"GRANT {rights} TO clerk")
+        run_statements(postgres.url, f"GRANT {rights} TO clerk")
         fill(clerk, 2, Feedback(id=name_of(1), score=1, at=START))
         with closing(open_store(clerk)) as store:
             assert not Retention(store, 1).work()
         assert list(read_receipts(clerk)) == []
     finally:
         postgres.clear()
-        run(postgres.url, "DROP ROLE clerk")
+        run_statements(postgres.url, "DROP ROLE clerk")
 
 
 def test_two_gateways_that_start_at_once_make_the_tables_once(postgres: PostgresServer) -> None:

@@ -1,4 +1,4 @@
-"""A target that quotes its key in a good answer: no receipt and no memory keeps it."""
+"""A target quotes its key in an answer; no receipt and no memory keeps the key."""
 
 import io
 import json
@@ -43,8 +43,8 @@ def test_no_receipt_has_a_key(tmp_path: Path) -> None:
             assert [reply.status for reply in replies] == [200, 200]
             assert not [reply for reply in replies if KEY.encode() in reply.body]
             assert [reply.body.count(b"[redacted]") for reply in replies] == [4, 3]
-            said = chat(CHEAP, f"you said {KEY}")
-            assert gateway.ask(body=said).status == 200
+            request = chat(CHEAP, f"you said {KEY}")
+            assert gateway.ask(body=request).status == 200
             outcomes = [receipt.outcome for receipt in gateway.receipts]
         assert [outcome.kind for outcome in outcomes] == ["answered"] * 3
         assert not [o for o in outcomes if KEY in repr((o.response_id, o.tool_calls))]

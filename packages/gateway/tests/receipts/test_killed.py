@@ -1,6 +1,6 @@
-"""A gateway killed at any moment: what was told to be kept is there, and nothing is half.
+"""A gateway is killed at any moment: all rows it reported as kept are whole.
 
-Nor is anything that was deleted since it was too old.
+Rows that it deleted for their age are gone with their scores.
 """
 
 import json
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 PROGRAM = killed_writer.__name__
 FAR = 1_000_000
-"""Numbers of different runs lie so far apart."""
+"""The distance between the numbers of two runs."""
 OLD = range(100 * FAR, 100 * FAR + 1500)
 LONG_AGO = -5e9
 
@@ -41,7 +41,7 @@ def test_what_was_kept_survives_any_kill(tmp_path: Path, at_once: int) -> None:
         for run in range(12)
     ]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", PROGRAM],
         input="".join(json.dumps(plan) + "\n" for plan in plans),
         env=environment,
@@ -49,22 +49,22 @@ def test_what_was_kept_survives_any_kill(tmp_path: Path, at_once: int) -> None:
         text=True,
         check=True,
     )
-    assert done.stderr == ""
-    told = [set(json.loads(line)) for line in done.stdout.splitlines()]
-    assert len(told) == len(plans)
-    assert sum(map(len, told)) > 100  # there was something to lose
+    assert process.stderr == ""
+    ids_by_run = [set(json.loads(line)) for line in process.stdout.splitlines()]
+    assert len(ids_by_run) == len(plans)
+    assert sum(map(len, ids_by_run)) > 100  # enough rows that could be lost
 
     old = {receipt.choice.id for receipt in read_receipts(url, until=0)}
-    assert len(old) < len(OLD)  # some went, each with its score
+    assert len(old) < len(OLD)  # some were deleted, each with its score
     assert old == latest_feedback(url).keys()
 
-    there: dict[int, set[str]] = {run: set() for run in range(len(plans))}
+    stored_ids: dict[int, set[str]] = {run: set() for run in range(len(plans))}
     for receipt in read_receipts(url, since=0):
         number = int(receipt.choice.id.removeprefix("pr_"), 16)
-        there[number // FAR].add(receipt.choice.id)
+        stored_ids[number // FAR].add(receipt.choice.id)
         assert plain(receipt) == plain(made_receipt(number))
-    for run, names in enumerate(told):
-        assert names <= there[run]
-        assert len(there[run] - names) <= at_once  # those that were just being told
+    for run, names in enumerate(ids_by_run):
+        assert names <= stored_ids[run]
+        assert len(stored_ids[run] - names) <= at_once  # not yet reported at the kill
     with closing(sqlite3.connect(tmp_path / "receipts.sqlite")) as file:
         assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

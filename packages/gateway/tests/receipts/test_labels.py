@@ -70,7 +70,7 @@ def test_damaged_rows_are_an_error_that_quotes_no_text(tmp_path: Path) -> None:
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("wrong", [{"score": 1.5}, {"error": 0.5}])
-def test_labels_that_tell_nothing_are_refused(wrong: dict[str, float]) -> None:
+@pytest.mark.parametrize("changes", [{"score": 1.5}, {"error": 0.5}])
+def test_labels_that_tell_nothing_are_refused(changes: dict[str, float]) -> None:
     with pytest.raises(DataError, match="must be in"):
-        AnswerLabel(**{**vars(LABEL), **wrong})
+        AnswerLabel(**{**vars(LABEL), **changes})

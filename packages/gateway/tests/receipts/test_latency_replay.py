@@ -1,4 +1,4 @@
-"""Waiting and rate limits are recorded, explained and decided again as the gateway decided."""
+"""Waiting and rate limits are recorded, explained and replayed as the gateway decided."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from packages.gateway.tests.decide.deciders import AT, THREE, forecast, world
-from packages.gateway.tests.decide.test_latency import NAMES, receipt as answered
+from packages.gateway.tests.decide.deciders import AT, THREE_TARGETS, build_forecast, set_up_decider
+from packages.gateway.tests.decide.test_latency import NAMES, receipt as build_speed_receipt
 from packages.gateway.tests.receipts.receipts_made import made_receipt
 from prefill_router.errors import DataError
 from prefill_router.policy import Lambda
@@ -36,76 +36,79 @@ RULE = AffinityRule(
 )
 
 
-def decided(count: int = 60, **latency: Any) -> list[Receipt]:
+def build_receipts(count: int = 60, **latency: Any) -> list[Receipt]:
     """Receipts of decisions whose lam, probabilities, lengths and limited targets are random."""
     random, limited = np.random.default_rng(0), set[str]()
     speeds = TargetSpeeds(clock=lambda: AT)
     for name, seconds in SECONDS.items():
-        speeds.observe(answered(name, first=0.0, seconds=seconds, at=AT - seconds))
-    here = world(
+        speeds.observe(build_speed_receipt(name, first=0.0, seconds=seconds, at=AT - seconds))
+    setup = set_up_decider(
         speeds=speeds,
         limited=lambda name, _: name in limited,
         routing={"headroom": True, "latency": latency},
     )
-    found = []
+    receipts = []
     for number in range(count):
         limited.clear()
         limited |= {name for name in NAMES if random.random() < 0.1}
         lam, most = float(random.uniform(0.0, 1)), int(random.integers(10, 200))
-        told = forecast(*random.uniform(0.5, 1, 3).tolist())
-        choice = here.decide(told, lam_asked=lam, max_tokens=most)
-        details = {**scale_details(THREE.costs.scale, Lambda()), **affinity_rule_details(RULE)}
-        made = made_receipt(number, details=details)
-        found.append(replace(made, choice=replace(choice, high_cost=None)))
-    return found
+        forecast = build_forecast(*random.uniform(0.5, 1, 3).tolist())
+        choice = setup.decide(forecast, lam_asked=lam, max_tokens=most)
+        details = {
+            **scale_details(THREE_TARGETS.costs.scale, Lambda()),
+            **affinity_rule_details(RULE),
+        }
+        base = made_receipt(number, details=details)
+        receipts.append(replace(base, choice=replace(choice, high_cost=None)))
+    return receipts
 
 
 EVERY = {"deadline_seconds": 6.0, "dollars_per_second": 1e-4, "keep": 0.8}
 
 
-def changed(receipts: list[Receipt]) -> int:
+def count_slow(receipts: list[Receipt]) -> int:
     return sum(receipt.choice.reason == "latency" for receipt in receipts)
 
 
 @pytest.mark.parametrize("setting", [EVERY, {**EVERY, "keep": 1.0}, {}], ids=str)
 def test_each_request_is_decided_again_as_the_gateway_did(setting: dict[str, float]) -> None:
-    receipts = decided(**setting)
-    assert bool(changed(receipts)) == bool(setting)
+    receipts = build_receipts(**setting)
+    assert bool(count_slow(receipts)) == bool(setting)
     assert any(receipt.choice.reason == "headroom" for receipt in receipts)
     recorded = Recorded.of(receipts)
     assert len(recorded) == len(receipts)
-    again = [recorded.targets[k] for k in recorded.at_own_lam()]
-    assert again == [receipt.choice.target for receipt in receipts]
+    targets = [recorded.targets[k] for k in recorded.at_own_lam()]
+    assert targets == [receipt.choice.target for receipt in receipts]
 
 
 def test_another_setting_decides_as_a_gateway_with_it_would_have() -> None:
-    only_measured, with_it = decided(), decided(**EVERY)
-    assert changed(only_measured) == 0
-    found = replay(Recorded.of(only_measured), [0.5], latency=LatencySettings(**EVERY))
-    last = found.settings[-1]
+    only_measured, with_it = build_receipts(), build_receipts(**EVERY)
+    assert count_slow(only_measured) == 0
+    result = replay(Recorded.of(only_measured), [0.5], latency=LatencySettings(**EVERY))
+    last = result.settings[-1]
     assert last.name == "with this latency"
     pairs = zip(only_measured, with_it, strict=True)
     assert last.changed == sum(a.choice.target != b.choice.target for a, b in pairs) > 0
 
 
 def test_conversations_are_replayed_with_waiting_too() -> None:
-    receipts = decided(**EVERY)
-    for one in receipts:
-        assert one.choice.session is None
-    found = replay_sessions(receipts, [0.5], latency=LatencySettings())
-    own, without = found.settings[1], found.settings[-1]
+    receipts = build_receipts(**EVERY)
+    for receipt in receipts:
+        assert receipt.choice.session is None
+    result = replay_sessions(receipts, [0.5], latency=LatencySettings())
+    own, without = result.settings[1], result.settings[-1]
     assert own.changed == 0
-    pairs = zip(receipts, decided(), strict=True)
+    pairs = zip(receipts, build_receipts(), strict=True)
     assert without.changed == sum(a.choice.target != b.choice.target for a, b in pairs)
 
 
 def test_a_conversation_leaves_a_slow_target_in_the_replay_as_it_did() -> None:
     waits = PredictedWaits(seconds={"large": 9.0}, deadline_seconds=5.0, keep=0.0)
-    details = {**scale_details(THREE.costs.scale, Lambda()), **affinity_rule_details(RULE)}
-    known = {"lam": 1.0, "lam_asked": 1.0, "policy_target": "large", "session": "s"}
-    first = made_receipt(1, choice=known, details=details)
+    details = {**scale_details(THREE_TARGETS.costs.scale, Lambda()), **affinity_rule_details(RULE)}
+    choice = {"lam": 1.0, "lam_asked": 1.0, "policy_target": "large", "session": "s"}
+    first = made_receipt(1, choice=choice, details=details)
     order = ("middle", "small", "large")
-    late = {**known, "order": order, "reason": "latency", "waits": waits}
+    late = {**choice, "order": order, "reason": "latency", "waits": waits}
     second = made_receipt(3, choice=late, details=details)
     (_, own, _) = replay_sessions([first, second], [1.0]).settings
     assert own.changed == 0
@@ -118,24 +121,26 @@ def test_receipts_without_predictions_cant_be_replayed_with_waiting() -> None:
 
 
 def test_a_row_keeps_waits_and_limits_and_leaves_rows_without_them_as_they_were() -> None:
-    for one in decided(10, **EVERY):
-        assert from_row(to_row(one)) == one
+    for receipt in build_receipts(10, **EVERY):
+        assert from_row(to_row(receipt)) == receipt
     plain = made_receipt(1)
     assert from_row(to_row(plain)) == plain
     assert not any("waits" in str(value) or "deployments" in str(value) for value in to_row(plain))
 
 
 def test_an_explanation_tells_what_waiting_and_limits_changed() -> None:
-    receipts = decided(**EVERY)
+    receipts = build_receipts(**EVERY)
     slow = next(r for r in receipts if r.choice.reason == "latency" and not r.choice.limited)
-    found = explain(slow)
-    words = "; ".join(found.sentences())
+    explanation = explain(slow)
+    words = "; ".join(explanation.sentences())
     assert f"the policy alone would have chosen {slow.choice.policy_target}" in words
     assert "predicted to be too slow" in words
     assert "a second of waiting cost $0.0001" in words
     assert slow.choice.waits is not None
-    assert {line.target: line.seconds for line in found.targets} == slow.choice.waits.seconds
-    assert found.to_dict()["choice"]["waits"]["deadline_seconds"] == 6.0
+    assert {line.target: line.seconds for line in explanation.targets} == slow.choice.waits.seconds
+    assert explanation.to_dict()["choice"]["waits"]["deadline_seconds"] == 6.0
     limited = next(r for r in receipts if r.choice.reason == "headroom")
-    told = "; ".join(explain(limited).sentences())
-    assert f"without headroom in their rate limits: {', '.join(limited.choice.limited)}" in told
+    sentences = "; ".join(explain(limited).sentences())
+    assert (
+        f"without headroom in their rate limits: {', '.join(limited.choice.limited)}" in sentences
+    )

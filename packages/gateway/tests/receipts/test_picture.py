@@ -1,4 +1,4 @@
-"""The picture of replayed settings: every name can be read, however near the points are."""
+"""The picture of replayed settings: names don't overlap, even of points that are near."""
 
 from itertools import combinations
 
@@ -21,13 +21,13 @@ def test_names_of_points_that_are_near_do_not_overlap() -> None:
         "correctness": {name: p for name, (p, _) in NEAR.items()},
         "estimated_cost": {name: cost for name, (_, cost) in NEAR.items()},
     }
-    found = replay(Recorded.of([made_receipt(1, choice=choice)]), [0.0, 0.001, 0.005, 0.5, 1.0])
-    figure = picture(rows_of(found), title="six that are alike")
+    result = replay(Recorded.of([made_receipt(1, choice=choice)]), [0.0, 0.001, 0.005, 0.5, 1.0])
+    figure = picture(rows_of(result), title="six that are alike")
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     texts = figure.axes[0].texts
-    told = ", ".join(text.get_text() for text in texts).split(", ")
-    assert sorted(told) == sorted([*names, *(one.name for one in found.settings[1:])])
+    labels = ", ".join(text.get_text() for text in texts).split(", ")
+    assert sorted(labels) == sorted([*names, *(setting.name for setting in result.settings[1:])])
     boxes = [text.get_window_extent(canvas.get_renderer()) for text in texts]
     frame = figure.axes[0].get_window_extent()
     assert all(frame.x0 <= box.x0 and box.x1 <= frame.x1 for box in boxes)
@@ -35,8 +35,8 @@ def test_names_of_points_that_are_near_do_not_overlap() -> None:
 
 
 def test_a_target_that_no_request_knows_is_left_out() -> None:
-    found = replay(Recorded.of([made_receipt(1)]), [0.5])
-    rows = rows_of(found)
+    result = replay(Recorded.of([made_receipt(1)]), [0.5])
+    rows = rows_of(result)
     rows.append({"kind": "target", "name": "absent", "accuracy": float("nan"), "usd_per_1000": 1.0})
     texts = picture(rows, title="one unknown").axes[0].texts
     assert "large" in texts[0].get_text() + texts[1].get_text() + texts[2].get_text()

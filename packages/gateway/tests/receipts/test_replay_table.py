@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from packages.gateway.tests.receipts.receipts_made import (
-    COSTS,
     SCALE,
     TARGETS,
     made_receipt,
@@ -29,22 +28,24 @@ from prefill_router_gateway.receipts import (
 
 
 def random_receipts(count: int, *, policy: Policy, seed: int = 0) -> list[Receipt]:
-    """With other targets that may answer, other scales and other costs in each."""
+    """Receipts with random targets that may answer, scales and costs."""
     random = np.random.default_rng(seed)
-    made = []
+    receipts = []
     for number in range(count):
-        some = [str(n) for n in random.permutation(TARGETS)[: random.integers(1, 4)]]
+        targets = [str(n) for n in random.permutation(TARGETS)[: random.integers(1, 4)]]
         low = float(random.uniform(0, 0.001))
         choice = {
-            "order": tuple(some),
-            "policy_target": some[0],
+            "order": tuple(targets),
+            "policy_target": targets[0],
             "correctness": dict(zip(TARGETS, random.random(3).tolist(), strict=True)),
             "estimated_cost": dict(zip(TARGETS, random.uniform(0, 0.01, 3).tolist(), strict=True)),
             "lam": float(random.choice([0.0, 0.3, 0.5, 1.0, random.random()])),
         }
         details = scale_details(CostScale(low, low + 0.01), policy)
-        made.append(made_receipt(number, choice=choice, details=details, policy=str(policy.kind)))
-    return made
+        receipts.append(
+            made_receipt(number, choice=choice, details=details, policy=str(policy.kind))
+        )
+    return receipts
 
 
 @pytest.mark.parametrize("policy", [Lambda(), Tolerance()], ids=lambda p: p.kind)
@@ -69,10 +70,10 @@ def test_the_curve_agrees_with_every_lam() -> None:
     assert curve.lam[0] == 0
     assert (np.diff(curve.lam) > 0).all()
     for lam in np.linspace(0, 1, 41):
-        held = max(int(np.searchsorted(curve.lam, lam, side="left")) - 1, 0)
+        step = max(int(np.searchsorted(curve.lam, lam, side="left")) - 1, 0)
         point = recorded.point(recorded.at(float(lam)))
-        assert curve.accuracy[held if lam < 1 else -1] == pytest.approx(point.accuracy)
-        assert curve.cost[held if lam < 1 else -1] == pytest.approx(point.cost)
+        assert curve.accuracy[step if lam < 1 else -1] == pytest.approx(point.accuracy)
+        assert curve.cost[step if lam < 1 else -1] == pytest.approx(point.cost)
     thin = curve.thin(5)
     assert len(thin.lam) == 5
     assert (thin.lam[0], thin.lam[-1]) == (curve.lam[0], curve.lam[-1])
@@ -86,21 +87,21 @@ def test_accuracy_and_cost_never_fall_as_lam_rises() -> None:
 
 
 def test_what_a_lam_changes_by_hand() -> None:
-    # At 0.9 easy ones go to the small and hard ones to the large target; at 0 all to the small one.
-    found = replay(Recorded.of([made_receipt(n) for n in range(10)]), [0.0, 1.0])
-    was, own, none, full = found.settings
-    assert (was.name, was.changed, was.observed) == ("as it was", 0, 10)
-    assert was.accuracy == pytest.approx(0.9)
-    assert was.estimated_cost == pytest.approx(5 * 0.0001 + 5 * 0.01)
-    assert was.observed_cost == pytest.approx(2 * was.estimated_cost)
-    assert own == type(own)(**{**vars(was), "name": "at its own lam"})
-    assert (none.changed, none.moves) == (5, [("large", "small", 5)])
-    assert none.accuracy == pytest.approx((0.9 + 0.3) / 2)
-    assert none.estimated_cost == pytest.approx(10 * 0.0001)
-    assert (none.observed, none.observed_cost) == (5, pytest.approx(5 * 0.0002))
-    assert full.moves == [("small", "large", 5)]  # where 0.95 beats 0.9 at any price
-    assert found.recorded.singles()["middle"].accuracy == pytest.approx((0.8 + 0.5) / 2)
-    assert found.recorded.singles()["middle"].cost == pytest.approx(0.001)
+    # At 0.9 easy prompts go to the small target and hard ones to the large; at 0 all to the small.
+    result = replay(Recorded.of([made_receipt(n) for n in range(10)]), [0.0, 1.0])
+    record, own, at_zero, at_one = result.settings
+    assert (record.name, record.changed, record.observed) == ("as it was", 0, 10)
+    assert record.accuracy == pytest.approx(0.9)
+    assert record.estimated_cost == pytest.approx(5 * 0.0001 + 5 * 0.01)
+    assert record.observed_cost == pytest.approx(2 * record.estimated_cost)
+    assert own == type(own)(**{**vars(record), "name": "at its own lam"})
+    assert (at_zero.changed, at_zero.moves) == (5, [("large", "small", 5)])
+    assert at_zero.accuracy == pytest.approx((0.9 + 0.3) / 2)
+    assert at_zero.estimated_cost == pytest.approx(10 * 0.0001)
+    assert (at_zero.observed, at_zero.observed_cost) == (5, pytest.approx(5 * 0.0002))
+    assert at_one.moves == [("small", "large", 5)]  # 0.95 beats 0.9 at any price
+    assert result.recorded.singles()["middle"].accuracy == pytest.approx((0.8 + 0.5) / 2)
+    assert result.recorded.singles()["middle"].cost == pytest.approx(0.001)
 
 
 LEFT_OUT: dict[str, dict[str, Any]] = {
@@ -124,22 +125,22 @@ def test_what_cant_be_decided_again_is_counted(why: str) -> None:
 
 def test_policies_that_cant_decide_here_are_counted() -> None:
     threshold = Threshold(strong="large", weak="small")
-    alone = made_receipt(
+    one_target = made_receipt(
         2, choice={"order": ("small",)}, details=scale_details(SCALE, threshold), policy="threshold"
     )
-    both = made_receipt(1, details=scale_details(SCALE, threshold), policy="threshold")
-    recorded = Recorded.of([alone, both])
+    two_targets = made_receipt(1, details=scale_details(SCALE, threshold), policy="threshold")
+    recorded = Recorded.of([one_target, two_targets])
     assert recorded.ids == (name_of(1),)
     assert recorded.left_out == {"the policy can't decide among the targets that could answer": 1}
-    assert decide_again(alone) is None
+    assert decide_again(one_target) is None
     cascade = made_receipt(1, details=scale_details(SCALE, Cascade()), policy="cascade")
     assert len(Recorded.of([cascade])) == 0
 
 
 def test_sessions_and_shadow_traffic_are_decided_again() -> None:
-    kept = made_receipt(1, choice={"reason": "session", "order": ("small", "large", "middle")})
+    session = made_receipt(1, choice={"reason": "session", "order": ("small", "large", "middle")})
     share = made_receipt(3, choice={"reason": "share", "order": ("middle", "large", "small")})
-    recorded = Recorded.of([kept, share])
+    recorded = Recorded.of([session, share])
     names = recorded.targets
     assert [names[k] for k in recorded.chosen] == ["small", "middle"]
     assert [names[k] for k in recorded.alone] == ["large", "large"]
@@ -155,47 +156,47 @@ def test_without_prices_costs_are_unknown_and_lam_changes_nothing() -> None:
 
 def test_other_prices() -> None:
     receipts = [made_receipt(n, cost=1.0) for n in range(10)]
-    answered = [made_receipt(20, outcome={"target": "middle"})]  # tells how much it writes
+    middle_receipts = [made_receipt(20, outcome={"target": "middle"})]  # shows how much it writes
     pool = Pool(
         tuple(
             Target(name=n, input_price=p, output_price=0)
             for n, p in zip(TARGETS, (3, 2, 1), strict=True)
         )
     )
-    recorded = at_prices(Recorded.of(receipts), receipts + answered, pool)
+    recorded = at_prices(Recorded.of(receipts), receipts + middle_receipts, pool)
     # 100 + n input tokens, as they were estimated.
     assert recorded.singles()["small"].cost == pytest.approx(3 * 104.5 / 1e6)
     assert [recorded.targets[k] for k in recorded.at(0.0)] == ["large"] * 10
 
-    dear = Pool(tuple(Target(name=n, input_price=0, output_price=1) for n in TARGETS))
-    recorded = at_prices(Recorded.of(receipts), receipts + answered, dear)
+    output_prices = Pool(tuple(Target(name=n, input_price=0, output_price=1) for n in TARGETS))
+    recorded = at_prices(Recorded.of(receipts), receipts + middle_receipts, output_prices)
     assert recorded.singles()["middle"].cost == pytest.approx(20 / 1e6)
     with pytest.raises(DataError, match="has output tokens of target 'middle'"):
-        at_prices(Recorded.of(receipts), receipts, dear)
-    free = Pool(tuple(Target(name=n) for n in TARGETS))
+        at_prices(Recorded.of(receipts), receipts, output_prices)
+    no_prices = Pool(tuple(Target(name=n) for n in TARGETS))
     with pytest.raises(DataError, match="has no prices"):
-        at_prices(Recorded.of(receipts), receipts, free)
+        at_prices(Recorded.of(receipts), receipts, no_prices)
 
 
 def test_explained_by_hand() -> None:
     receipt = made_receipt(
         1, choice={"lam": 0.9, "lam_asked": 0.95, "excluded": {"tiny": "it can't see images"}}
     )
-    found = explain(receipt)
-    assert [line.target for line in found.targets] == ["large", "middle", "small", "tiny"]
-    assert [line.place for line in found.targets] == [1, 2, 3, None]
-    assert found.targets[0].score == pytest.approx(0.9 * 0.9 - 0.1 * 1.0)
-    assert found.targets[3].excluded == "it can't see images"
-    assert found.decision is not None
-    below = found.decision.changes_below
+    explanation = explain(receipt)
+    assert [line.target for line in explanation.targets] == ["large", "middle", "small", "tiny"]
+    assert [line.place for line in explanation.targets] == [1, 2, 3, None]
+    assert explanation.targets[0].score == pytest.approx(0.9 * 0.9 - 0.1 * 1.0)
+    assert explanation.targets[3].excluded == "it can't see images"
+    assert explanation.decision is not None
+    below = explanation.decision.changes_below
     assert below is not None
     # Between the large and the middle target: lam * 0.4 = (1 - lam) * 0.9.
     assert below.lam_to == pytest.approx(0.9 / 1.3)
-    told = "\n".join(found.sentences())
-    assert "large was chosen: the policy chose it" in told
-    assert "lam = 0.9, lowered from 0.95 by a budget" in told
-    assert "at lam = 0.6923 and below: middle" in told
-    assert "answered by large, status 200" in told
+    text = "\n".join(explanation.sentences())
+    assert "large was chosen: the policy chose it" in text
+    assert "lam = 0.9, lowered from 0.95 by a budget" in text
+    assert "at lam = 0.6923 and below: middle" in text
+    assert "answered by large, status 200" in text
 
 
 def test_the_explanation_holds_no_prompt() -> None:
@@ -207,9 +208,9 @@ def test_the_explanation_holds_no_prompt() -> None:
 
 @pytest.mark.parametrize("what", LEFT_OUT)
 def test_what_has_no_forecast_is_explained_too(what: str) -> None:
-    found = explain(made_receipt(2, **LEFT_OUT[what]))
-    assert len(found.sentences()) >= 3
-    assert len(found.targets) == 3
+    explanation = explain(made_receipt(2, **LEFT_OUT[what]))
+    assert len(explanation.sentences()) >= 3
+    assert len(explanation.targets) == 3
 
 
 def test_an_empty_record() -> None:
@@ -217,4 +218,3 @@ def test_an_empty_record() -> None:
     assert len(recorded.curve().lam) == 0
     assert math.isnan(recorded.point(recorded.at(0.5)).accuracy)
     assert recorded.moves(recorded.chosen, recorded.chosen) == []
-    assert sum(COSTS.values()) > 0

@@ -20,12 +20,12 @@ from prefill_router_gateway.records import RequestOutcome
 pytestmark = pytest.mark.slow
 
 ROUTED = RequestOutcome(kind="routed", target=None, status=200, attempts=())
-MADE = made_receipt(0, outcome={}, prompt="Who?")
-BEFORE = replace(MADE, outcome=ROUTED, cost=None)
+ANSWERED = made_receipt(0, outcome={}, prompt="Who?")
+BEFORE = replace(ANSWERED, outcome=ROUTED, cost=None)
 
 
-def answered(before: Receipt, *, cost: float = 0.5) -> Receipt:
-    return replace(before, outcome=MADE.outcome, cost=cost)
+def add_outcome(before: Receipt, *, cost: float = 0.5) -> Receipt:
+    return replace(before, outcome=ANSWERED.outcome, cost=cost)
 
 
 @pytest.fixture
@@ -36,36 +36,36 @@ def url(url: str) -> str:
 
 
 def test_the_receipt_is_as_if_the_gateway_had_called(url: str) -> None:
-    found = report_outcome(url, BEFORE.choice.id, answered)
-    assert isinstance(found, Receipt)
+    receipt = report_outcome(url, BEFORE.choice.id, add_outcome)
+    assert isinstance(receipt, Receipt)
     (read,) = read_receipts(url, ids=[BEFORE.choice.id])
-    assert plain(read) == plain(found) == plain(replace(MADE, cost=0.5))
+    assert plain(read) == plain(receipt) == plain(replace(ANSWERED, cost=0.5))
 
 
 def test_of_two_reports_at_once_one_holds(url: str) -> None:
-    def overtaken(before: Receipt) -> Receipt:
-        assert isinstance(report_outcome(url, BEFORE.choice.id, answered), Receipt)
-        return answered(before, cost=2.0)
+    def report_first(before: Receipt) -> Receipt:
+        assert isinstance(report_outcome(url, BEFORE.choice.id, add_outcome), Receipt)
+        return add_outcome(before, cost=2.0)
 
-    assert report_outcome(url, BEFORE.choice.id, overtaken) == "known"
+    assert report_outcome(url, BEFORE.choice.id, report_first) == "known"
     (read,) = read_receipts(url, ids=[BEFORE.choice.id])
     assert read.cost == 0.5
 
 
 def test_others_receipts_stay(url: str) -> None:
-    untouched = [plain(receipt) for receipt in read_receipts(url)]
-    assert report_outcome(url, "pr_none", answered) == "unknown"
-    assert report_outcome(url, BEFORE.choice.id, answered, key="nobody") == "unknown"
-    assert report_outcome(url, made_receipt(1).choice.id, answered) == "known"
-    assert [plain(receipt) for receipt in read_receipts(url)] == untouched
+    before = [plain(receipt) for receipt in read_receipts(url)]
+    assert report_outcome(url, "pr_none", add_outcome) == "unknown"
+    assert report_outcome(url, BEFORE.choice.id, add_outcome, key="nobody") == "unknown"
+    assert report_outcome(url, made_receipt(1).choice.id, add_outcome) == "known"
+    assert [plain(receipt) for receipt in read_receipts(url)] == before
 
 
 def test_a_text_that_is_purged_meanwhile_stays_purged(url: str) -> None:
-    def purged(before: Receipt) -> Receipt:
+    def purge_first(before: Receipt) -> Receipt:
         assert before.prompt == "Who?"
         purge(url, before=2e9, texts_only=True)
-        return answered(before)
+        return add_outcome(before)
 
-    report_outcome(url, BEFORE.choice.id, purged)
+    report_outcome(url, BEFORE.choice.id, purge_first)
     (read,) = read_receipts(url, ids=[BEFORE.choice.id])
     assert (read.prompt, read.cost) == (None, 0.5)

@@ -1,4 +1,4 @@
-"""What was kept to learn from goes with its receipts, by age, and when it is purged."""
+"""Rows for learning are deleted with their receipts, by age, and by a purge."""
 
 import asyncio
 import json
@@ -44,19 +44,19 @@ DAY = 86_400
 KINDS = (SampledRequest, SideQuestions, SideAnswer, AnswerLabel)
 
 
-def secret(number: int) -> str:
-    """A text that is nowhere else, over several pages of a database."""
+def build_secret(number: int) -> str:
+    """A unique text that fills several pages of a database."""
     return f"<secret {number}>" * 500
 
 
-def fill(url: str, numbers: Iterable[int], **changed: Any) -> None:
-    """Receipts, each with feedback, a sample, a draw, a side answer and a label, a day apart."""
-    receipts, feedback, learned = [], [], list[LearningRow]()
+def fill(url: str, numbers: Iterable[int], **fields: Any) -> None:
+    """Write receipts a day apart, with feedback, a sample, a draw, a side answer and a label."""
+    receipts, feedback, learning_rows = [], [], list[LearningRow]()
     for n in numbers:
-        name, at, text = name_of(n), START + n * DAY, secret(n)
-        receipts.append(to_row(made_receipt(n, at=at, prompt=text, **changed)))
+        name, at, text = name_of(n), START + n * DAY, build_secret(n)
+        receipts.append(to_row(made_receipt(n, at=at, prompt=text, **fields)))
         feedback.append(Feedback(id=name, score=1, at=at).row())
-        learned += [
+        learning_rows += [
             SampledRequest(
                 id=name, at=at, share=0.5, endpoint="chat", body={"input": text}, answer=text
             ),
@@ -66,21 +66,21 @@ def fill(url: str, numbers: Iterable[int], **changed: Any) -> None:
         ]
     with closing(open_learning(url)) as store:
         insert_rows(store, receipts, feedback)
-        write_learning(store, learned)
+        write_learning(store, learning_rows)
 
 
-def left(url: str) -> list[list[str]]:
+def list_ids(url: str) -> list[list[str]]:
     """The ids in each table."""
     receipts = [receipt.choice.id for receipt in read_receipts(url)]
-    learned = [[row.id for row in read_learning(url, kind)] for kind in KINDS]
-    return [receipts, sorted(latest_feedback(url)), *learned]
+    learning_rows = [[row.id for row in read_learning(url, kind)] for kind in KINDS]
+    return [receipts, sorted(latest_feedback(url)), *learning_rows]
 
 
-def names(*numbers: int) -> list[str]:
+def receipt_ids(*numbers: int) -> list[str]:
     return [name_of(n) for n in numbers]
 
 
-def bytes_of(folder: Path) -> bytes:
+def read_bytes(folder: Path) -> bytes:
     """All bytes of an SQLite file and its journal."""
     return b"".join(path.read_bytes() for path in folder.iterdir() if path.is_file())
 
@@ -92,10 +92,10 @@ def test_what_was_learned_goes_with_its_receipt_and_after_days_of_its_own(url: s
         write_learning(store, [late])
         while Retention(store, 2, None, clock=lambda: START + 4 * DAY).work():
             pass
-        assert left(url)[:3] == [names(2, 3, 4, 5)] * 3
+        assert list_ids(url)[:3] == [receipt_ids(2, 3, 4, 5)] * 3
         while Retention(store, None, 1, clock=lambda: START + 5 * DAY + 5).work():
             pass
-    assert left(url) == [names(2, 3, 4, 5)] * 2 + [names(5)] * 4
+    assert list_ids(url) == [receipt_ids(2, 3, 4, 5)] * 2 + [receipt_ids(5)] * 4
 
 
 def test_databases_without_these_tables_are_looked_after_too(url: str) -> None:
@@ -109,28 +109,28 @@ def test_databases_without_these_tables_are_looked_after_too(url: str) -> None:
 def test_a_purge_deletes_by_key_and_by_age_and_counts_first(url: str) -> None:
     fill(url, range(4))
     fill(url, range(4, 6), key="ann")
-    before = left(url)
-    found = purge(url, key="team", before=START + 2 * DAY, dry_run=True)
-    assert set(found.values()) == {2}
-    assert left(url) == before
-    assert purge(url, key="team", before=START + 2 * DAY) == found
-    assert left(url) == [names(2, 3, 4, 5)] * 6
+    before = list_ids(url)
+    counts = purge(url, key="team", before=START + 2 * DAY, dry_run=True)
+    assert set(counts.values()) == {2}
+    assert list_ids(url) == before
+    assert purge(url, key="team", before=START + 2 * DAY) == counts
+    assert list_ids(url) == [receipt_ids(2, 3, 4, 5)] * 6
     assert purge(url, key="ann")["receipts"] == 2
-    assert left(url) == [names(2, 3)] * 6
+    assert list_ids(url) == [receipt_ids(2, 3)] * 6
     assert purge(url, key="nobody")["receipts"] == 0
 
 
 def test_texts_alone_go_and_numbers_stay(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("prefill_router_gateway.receipts.retention._AT_ONCE", 8)
     fill(url, range(20))
-    found = purge(url, before=START + 19 * DAY, texts_only=True, dry_run=True)
-    assert found == {"receipts": 19, "receipt_samples": 19, "receipt_side_answers": 19}
-    assert purge(url, before=START + 19 * DAY, texts_only=True) == found
+    counts = purge(url, before=START + 19 * DAY, texts_only=True, dry_run=True)
+    assert counts == {"receipts": 19, "receipt_samples": 19, "receipt_side_answers": 19}
+    assert purge(url, before=START + 19 * DAY, texts_only=True) == counts
     assert set(purge(url, before=START + 19 * DAY, texts_only=True).values()) == {0}
-    assert [len(found) for found in left(url)] == [20] * 6
-    *purged, whole = read_learning(url, SampledRequest)
-    assert {(str(s.body), s.answer, s.share) for s in purged} == {("{}", "", 0.5)}
-    assert whole.answer == secret(19)
+    assert [len(ids) for ids in list_ids(url)] == [20] * 6
+    *emptied, intact = read_learning(url, SampledRequest)
+    assert {(str(s.body), s.answer, s.share) for s in emptied} == {("{}", "", 0.5)}
+    assert intact.answer == build_secret(19)
     assert [s.answer is None for s in read_learning(url, SideAnswer)] == [True] * 19 + [False]
     assert [r.prompt is None for r in read_receipts(url)] == [True] * 19 + [False]
 
@@ -140,11 +140,11 @@ def test_nothing_of_a_text_is_left_in_the_bytes(tmp_path: Path, texts_only: bool
     url = f"sqlite:///{tmp_path}/r.sqlite"
     fill(url, range(0, 40, 2), key="ann")
     fill(url, range(1, 40, 2))
-    with closing(sqlite3.connect(tmp_path / "r.sqlite")) as gateway:  # which keeps it open
+    with closing(sqlite3.connect(tmp_path / "r.sqlite")) as gateway:  # keeps the file open
         gateway.execute("SELECT count(*) FROM receipts").fetchall()
         purge(url, key="ann", texts_only=texts_only)
-        found = bytes_of(tmp_path)
-    assert [n for n in range(40) if f"<secret {n}>".encode() in found] == list(range(1, 40, 2))
+        content = read_bytes(tmp_path)
+    assert [n for n in range(40) if f"<secret {n}>".encode() in content] == list(range(1, 40, 2))
 
 
 def test_a_journal_that_is_being_read_is_told(
@@ -159,7 +159,7 @@ def test_a_journal_that_is_being_read_is_told(
         with pytest.raises(StoreError, match="the journal beside the file still has it"):
             purge(url, key="team")
     purge(url, key="team")
-    assert b"<secret" not in bytes_of(tmp_path)
+    assert b"<secret" not in read_bytes(tmp_path)
 
 
 def test_a_purge_says_what_it_needs(tmp_path: Path) -> None:
@@ -173,14 +173,14 @@ def test_a_purge_says_what_it_needs(tmp_path: Path) -> None:
 def test_the_command_counts_and_purges(tmp_path: Path) -> None:
     file = tmp_path / "r.sqlite"
     fill(str(file), range(-999, -996))
-    told = json.loads(succeeded("purge", file, "--older-than", "1m", "--dry-run", "--json"))
-    assert (told["dry_run"], told["rows"]["receipt_samples"]) == (True, 3)
+    value = json.loads(succeeded("purge", file, "--older-than", "1m", "--dry-run", "--json"))
+    assert (value["dry_run"], value["rows"]["receipt_samples"]) == (True, 3)
     assert "receipt_labels" in succeeded("purge", file, "--key", "team")
-    assert left(str(file)) == [[]] * 6
+    assert list_ids(str(file)) == [[]] * 6
     refused("give --key, --older-than, or both", "purge", file, code=2)
 
 
-def draft(number: int, text: str = "hi") -> SampleDraft:
+def build_draft(number: int, text: str = "hi") -> SampleDraft:
     answer = AnswerText("chat")
     answer.take(json.dumps({"choices": [{"message": {"content": "yes"}}]}).encode())
     body = json.dumps({"model": "auto", "messages": text}).encode()
@@ -195,7 +195,7 @@ def draft(number: int, text: str = "hi") -> SampleDraft:
     )
 
 
-def keep(url: str, *pairs: tuple[int, SampleDraft | None]) -> None:
+def keep_samples(url: str, *pairs: tuple[int, SampleDraft | None]) -> None:
     async def work() -> None:
         writer = ReceiptWriter(open_store(url), wait_seconds=60)
         for number, sample in pairs:
@@ -206,12 +206,12 @@ def keep(url: str, *pairs: tuple[int, SampleDraft | None]) -> None:
 
 
 def test_a_sample_is_written_with_its_receipt_and_its_tables_are_made(url: str) -> None:
-    keep(url, (0, None), (1, draft(1)), (2, draft(2)))
-    assert left(url) == [names(0, 1, 2), [], names(1, 2), [], [], []]
+    keep_samples(url, (0, None), (1, build_draft(1)), (2, build_draft(2)))
+    assert list_ids(url) == [receipt_ids(0, 1, 2), [], receipt_ids(1, 2), [], [], []]
 
 
 class HeldAnswer:
-    """The text of an answer that can't be read yet."""
+    """An answer whose text is read only once `may` is set."""
 
     length = 0
 
@@ -230,7 +230,7 @@ def test_a_receipt_does_not_wait_for_its_sample_which_is_not_kept_without_it(url
     async def work() -> WriterStats:
         writer = ReceiptWriter(open_store(url), wait_seconds=60)
         for number, answer in enumerate(answers):
-            sample = draft(number)
+            sample = build_draft(number)
             object.__setattr__(sample, "answer", answer)
             assert await writer.keep(made_receipt(number), sample)
             if number:
@@ -242,7 +242,7 @@ def test_a_receipt_does_not_wait_for_its_sample_which_is_not_kept_without_it(url
         return writer.stats()
 
     stats = asyncio.run(work())
-    assert left(url) == [[]] * 6
+    assert list_ids(url) == [[]] * 6
     assert (stats.samples, stats.samples_left_out) == (1, 1)
 
 
@@ -255,29 +255,29 @@ def test_samples_wait_for_a_pause_between_receipts_but_not_more_than_a_few(
     async def work() -> None:
         writer = ReceiptWriter(open_store(url), wait_seconds=60)
         for number in range(5):
-            assert await writer.keep(made_receipt(number), draft(number))
+            assert await writer.keep(made_receipt(number), build_draft(number))
             if number == 1:
                 assert (writer.stats().samples, writer.stats().samples_waiting) == (0, 2)
         while writer.stats().samples < 3:
             await asyncio.sleep(1e-3)
-        assert left(url)[2] == names(0, 1, 2)
+        assert list_ids(url)[2] == receipt_ids(0, 1, 2)
         await writer.close()
 
     asyncio.run(work())
-    assert left(url)[2] == names(*range(5))
+    assert list_ids(url)[2] == receipt_ids(*range(5))
 
 
 def test_a_sample_that_cannot_be_kept_costs_no_receipt(url: str) -> None:
-    wrong = draft(1)
-    object.__setattr__(wrong, "body", b"{")
-    keep(url, (1, wrong))
-    object.__setattr__(wrong, "body", b"{}")
-    object.__setattr__(wrong, "share", None)
-    keep(url, (2, wrong))
-    dropped = draft(3)
-    dropped.answer.drop()
-    keep(url, (3, dropped))
-    assert left(url)[0] == names(1, 2, 3)
+    bad_draft = build_draft(1)
+    object.__setattr__(bad_draft, "body", b"{")
+    keep_samples(url, (1, bad_draft))
+    object.__setattr__(bad_draft, "body", b"{}")
+    object.__setattr__(bad_draft, "share", None)
+    keep_samples(url, (2, bad_draft))
+    dropped_draft = build_draft(3)
+    dropped_draft.answer.drop()
+    keep_samples(url, (3, dropped_draft))
+    assert list_ids(url)[0] == receipt_ids(1, 2, 3)
     assert list(read_learning(url, SampledRequest)) == []
 
 
@@ -289,8 +289,8 @@ def test_where_the_tables_cannot_be_made_receipts_are_written_and_the_log_says_s
 
     monkeypatch.setattr("prefill_router_gateway.receipts.writer.make_learning_tables", refuse)
     url = f"sqlite:///{tmp_path}/r.sqlite"
-    keep(url, (1, draft(1)))
-    assert left(url) == [names(1), [], [], [], [], []]
+    keep_samples(url, (1, build_draft(1)))
+    assert list_ids(url) == [receipt_ids(1), [], [], [], [], []]
     assert "sampled requests can't be kept: the user lacks the permission" in caplog.text
 
 
@@ -299,13 +299,13 @@ def test_a_file_that_is_moved_away_is_made_again_with_all_tables(tmp_path: Path)
 
     async def work() -> None:
         writer = ReceiptWriter(open_store(url), wait_seconds=60)
-        assert await writer.keep(made_receipt(1), draft(1))
+        assert await writer.keep(made_receipt(1), build_draft(1))
         (tmp_path / "r.sqlite").rename(tmp_path / "old.sqlite")
-        await writer.keep(made_receipt(2), draft(2))
+        await writer.keep(made_receipt(2), build_draft(2))
         await writer.close()
 
     asyncio.run(work())
-    assert left(url) == [names(2), [], names(2), [], [], []]
+    assert list_ids(url) == [receipt_ids(2), [], receipt_ids(2), [], [], []]
 
 
 def test_samples_beyond_the_memory_of_the_queue_are_left_out(
@@ -313,5 +313,5 @@ def test_samples_beyond_the_memory_of_the_queue_are_left_out(
 ) -> None:
     monkeypatch.setattr("prefill_router_gateway.receipts.writer._PROMPTS", 2000)
     url = f"sqlite:///{tmp_path}/r.sqlite"
-    keep(url, (1, draft(1)), (2, draft(2, "hi" * 1000)))
-    assert left(url) == [names(1, 2), [], names(1), [], [], []]
+    keep_samples(url, (1, build_draft(1)), (2, build_draft(2, "hi" * 1000)))
+    assert list_ids(url) == [receipt_ids(1, 2), [], receipt_ids(1), [], [], []]

@@ -1,4 +1,4 @@
-"""A receipt survives being a row, whatever clients and providers put into it."""
+"""A receipt survives as a row, whatever clients and providers put into it."""
 
 import math
 from typing import Any
@@ -77,7 +77,7 @@ def test_a_receipt_comes_back_as_it_was(what: str) -> None:
         assert value is None or type(value) is kinds[column.kind], column.name
 
 
-TEXTS = st.text(st.characters(), max_size=50)  # zero bytes and lone surrogates among them
+TEXTS = st.text(st.characters(), max_size=50)  # with zero bytes and lone surrogates
 COUNTS = st.none() | st.integers(min_value=-(10**30), max_value=10**30)
 
 
@@ -118,7 +118,7 @@ def test_a_broken_row_is_told(column: str, value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "changes",
     [
         {"score": 1.1},
         {"score": -0.1},
@@ -130,11 +130,11 @@ def test_a_broken_row_is_told(column: str, value: str) -> None:
         {"id": "\ud800"},
     ],
 )
-def test_feedback_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
-    usual: dict[str, Any] = {"id": "pr_1", "score": 0.5, "at": 1.0}
-    assert Feedback(**usual).row() == ("pr_1", "user", 1.0, 0.5, None)
+def test_feedback_that_makes_no_sense_is_refused(changes: dict[str, Any]) -> None:
+    fields: dict[str, Any] = {"id": "pr_1", "score": 0.5, "at": 1.0}
+    assert Feedback(**fields).row() == ("pr_1", "user", 1.0, 0.5, None)
     with pytest.raises(DataError, match="must"):
-        Feedback(**{**usual, **wrong})
+        Feedback(**{**fields, **changes})
 
 
 def test_receipts_name_their_columns_once() -> None:

@@ -1,4 +1,4 @@
-"""Savings are told with what they cost, with intervals, and with the quality beside them."""
+"""Savings come with their own cost, with intervals, and with the quality."""
 
 import json
 from collections import defaultdict
@@ -42,44 +42,51 @@ from prefill_router_gateway.telemetry import Metrics
 FREE = SavingsSettings()
 
 
-def made(count: int, *, together: int = 1, first: int = 0, **changed: Any) -> list[Receipt]:
-    """Receipts whose costs scatter, `together` to a conversation, which share the scatter."""
+def build_receipts(
+    count: int, *, together: int = 1, first: int = 0, **changes: Any
+) -> list[Receipt]:
+    """Receipts with random costs; `together` of them are a conversation with one random factor."""
     random = np.random.default_rng(0).lognormal(0, 1, count)
     return [
         made_receipt(
             n,
-            choice={"session": f"{n // together:032x}", **changed.pop("choice", {})},
+            choice={"session": f"{n // together:032x}", **changes.pop("choice", {})},
             **{"cost": (COSTS["large"] if n % 2 else COSTS["small"]) * random[i // together]},
-            **changed,
+            **changes,
         )
         for i, n in enumerate(range(first, first + count))
     ]
 
 
-def found(folder: Path, receipts: list[Receipt], named: str | None = None) -> Savings:
-    return savings_since(str(write(folder / "receipts.sqlite", receipts)), FREE, against=named)
+def find_savings(folder: Path, receipts: list[Receipt], target: str | None = None) -> Savings:
+    return savings_since(str(write(folder / "receipts.sqlite", receipts)), FREE, against=target)
 
 
 def test_the_baselines_cost_is_that_of_each_request_there(tmp_path: Path) -> None:
-    receipts = made(60)
-    told = found(tmp_path, receipts)
-    assert (told.requests, told.chosen_by, told.unpriced, told.apart) == (60, "receipts", {}, {})
-    assert told.at_baseline == pytest.approx(sum(r.cost_at("large") or 0 for r in receipts))
-    assert told.spent == pytest.approx(sum(r.cost or 0.0 for r in receipts))
-    assert told.saved.value == pytest.approx(told.at_baseline - told.spent)
-    assert told.share.value == pytest.approx(1 - told.spent / told.at_baseline)
-    assert told.share.low is not None
-    assert told.share.high is not None
-    assert told.share.low < told.share.value < told.share.high
+    receipts = build_receipts(60)
+    savings = find_savings(tmp_path, receipts)
+    assert (savings.requests, savings.chosen_by, savings.unpriced, savings.apart) == (
+        60,
+        "receipts",
+        {},
+        {},
+    )
+    assert savings.at_baseline == pytest.approx(sum(r.cost_at("large") or 0 for r in receipts))
+    assert savings.spent == pytest.approx(sum(r.cost or 0.0 for r in receipts))
+    assert savings.saved.value == pytest.approx(savings.at_baseline - savings.spent)
+    assert savings.share.value == pytest.approx(1 - savings.spent / savings.at_baseline)
+    assert savings.share.low is not None
+    assert savings.share.high is not None
+    assert savings.share.low < savings.share.value < savings.share.high
 
 
 def test_quality_is_beside_savings(tmp_path: Path) -> None:
-    told = found(tmp_path, made(60))
-    assert (told.expected, told.expected_baseline) == pytest.approx((0.9, 0.925))
-    assert told.expected_gain.value == pytest.approx(-0.025)
-    assert told.expected_gain.high is not None
-    assert told.expected_gain.high < 0
-    assert (told.observed.value, told.scored) == (None, 0)
+    savings = find_savings(tmp_path, build_receipts(60))
+    assert (savings.expected, savings.expected_baseline) == pytest.approx((0.9, 0.925))
+    assert savings.expected_gain.value == pytest.approx(-0.025)
+    assert savings.expected_gain.high is not None
+    assert savings.expected_gain.high < 0
+    assert (savings.observed.value, savings.scored) == (None, 0)
 
 
 @pytest.mark.slow
@@ -87,7 +94,7 @@ def test_requests_of_one_conversation_count_as_one_in_the_intervals(tmp_path: Pa
     ends = []
     for together in (1, 20):
         (tmp_path / str(together)).mkdir()
-        saved = found(tmp_path / str(together), made(600, together=together)).saved
+        saved = find_savings(tmp_path / str(together), build_receipts(600, together=together)).saved
         assert saved.value is not None
         assert saved.low is not None
         assert saved.high is not None
@@ -96,16 +103,24 @@ def test_requests_of_one_conversation_count_as_one_in_the_intervals(tmp_path: Pa
 
 
 CACHE = {"small": [1.0, 1e-6, 300], "middle": [1.0, 0.0, 300], "large": [2.0, 3e-4, 300]}
-"""Of each target: tokens per token of the encoder, US dollars per cached token, seconds."""
+"""For each target: tokens per encoder token, US dollars per cached token, seconds."""
 
 
 @pytest.mark.parametrize(
     ("cached", "cache", "factor"),
     [
-        (10, CACHE, (0.01 - 20 * 3e-4) / (0.0001 - 10 * 1e-6)),  # the large one's tokens are half
-        (10, {**CACHE, "large": [2.0, 0.0, 300]}, 0.01 / (0.0001 - 10 * 1e-6)),  # has no such price
-        (10, {"small": CACHE["small"]}, 100),  # not known
-        (200, CACHE, 100),  # more than was estimated in all
+        (
+            10,
+            CACHE,
+            (0.01 - 20 * 3e-4) / (0.0001 - 10 * 1e-6),
+        ),  # the large target has half as many tokens
+        (
+            10,
+            {**CACHE, "large": [2.0, 0.0, 300]},
+            0.01 / (0.0001 - 10 * 1e-6),
+        ),  # no price of cached tokens
+        (10, {"small": CACHE["small"]}, 100),  # no data of the large target
+        (200, CACHE, 100),  # more than the estimated input
         (None, CACHE, 100),
     ],
 )
@@ -115,30 +130,30 @@ def test_what_was_cached_is_cached_at_the_baseline_and_costs_what_it_does_there(
     usage = Usage(input_tokens=300, cached_tokens=cached, output_tokens=20)
     more = {"outcome": {"usage": usage}, "details": {"cache": cache}}
     receipts = [made_receipt(n, **more) for n in range(0, 20, 2)]
-    told = found(tmp_path, receipts)
-    assert told.at_baseline == pytest.approx(factor * told.spent)
-    assert sum(r.cost_at("large") or 0 for r in receipts) == pytest.approx(told.at_baseline)
+    savings = find_savings(tmp_path, receipts)
+    assert savings.at_baseline == pytest.approx(factor * savings.spent)
+    assert sum(r.cost_at("large") or 0 for r in receipts) == pytest.approx(savings.at_baseline)
     url = str(tmp_path / "receipts.sqlite")
     with closing(open_learning(url)) as store:
         side = SideAnswer(id=name_of(0), target="large", at=START, propensity=1, cost=1.0)
         write_learning(store, [side])
-    there = receipts[0].cost_at("large")
-    assert there is not None
-    assert savings_since(url, FREE).also_ratio == pytest.approx(1 / there)
+    reference_cost = receipts[0].cost_at("large")
+    assert reference_cost is not None
+    assert savings_since(url, FREE).also_ratio == pytest.approx(1 / reference_cost)
 
 
 def test_few_conversations_give_no_intervals(tmp_path: Path) -> None:
-    told = found(tmp_path, made(90, together=10))
-    assert told.saved.value is not None
-    assert (told.saved.low, told.saved.high, told.groups) == (None, None, 9)
-    assert any("no intervals" in note for note in told.notes())
+    savings = find_savings(tmp_path, build_receipts(90, together=10))
+    assert savings.saved.value is not None
+    assert (savings.saved.low, savings.saved.high, savings.groups) == (None, None, 9)
+    assert any("no intervals" in note for note in savings.notes())
 
 
 REASONS: list[Reason] = [reason for reason in get_args(Reason) if reason in APART]
 
 
 @pytest.mark.parametrize(
-    ("changed", "why"),
+    ("changes", "why"),
     [
         *(({"choice": {"reason": reason}}, reason) for reason in REASONS),
         ({"choice": {"tool_loop": True, "reason": "session"}}, "tool_loop"),
@@ -148,40 +163,40 @@ REASONS: list[Reason] = [reason for reason in get_args(Reason) if reason in APAR
     ],
 )
 def test_what_the_router_did_not_decide_is_counted_apart(
-    tmp_path: Path, changed: dict[str, Any], why: str
+    tmp_path: Path, changes: dict[str, Any], why: str
 ) -> None:
-    other = made_receipt(500, **{"cost": 0.5, **changed})
-    told = found(tmp_path, [*made(30), other])
+    other = made_receipt(500, **{"cost": 0.5, **changes})
+    savings = find_savings(tmp_path, [*build_receipts(30), other])
     assert other.apart == why
     assert other.cost_at("large") is None
-    assert told.requests == 30
-    assert told.apart == {why: (1, other.cost or 0.0)}
-    assert any(APART[why] in note for note in told.notes())
+    assert savings.requests == 30
+    assert savings.apart == {why: (1, other.cost or 0.0)}
+    assert any(APART[why] in note for note in savings.notes())
 
 
 def test_a_request_without_a_price_is_listed_and_never_free(tmp_path: Path) -> None:
-    priced = found(tmp_path, made(30))
+    first_savings = find_savings(tmp_path, build_receipts(30))
     more = [
         *(made_receipt(n, cost=None) for n in (500, 502)),
         made_receipt(504, choice={"estimated_cost": {"small": 0.1}}),
         made_receipt(506, choice={"estimated_cost": {"large": 0.1}}),
     ]
-    told = found(tmp_path, more)
-    assert (told.requests, told.spent) == (priced.requests, priced.spent)
-    assert told.at_baseline == priced.at_baseline
-    assert told.unpriced == {"small": 3, "large": 1}
+    savings = find_savings(tmp_path, more)
+    assert (savings.requests, savings.spent) == (first_savings.requests, first_savings.spent)
+    assert savings.at_baseline == first_savings.at_baseline
+    assert savings.unpriced == {"small": 3, "large": 1}
     assert [receipt.cost_at("large") for receipt in more] == [None] * 4
 
 
 def test_encoder_judges_and_side_answers_are_deducted(tmp_path: Path) -> None:
-    url = str(write(tmp_path / "receipts.sqlite", made(40)))
+    url = str(write(tmp_path / "receipts.sqlite", build_receipts(40)))
     before = savings_since(url, FREE)
-    assert [(one.kind, one.dollars) for one in before.deducted] == [("encoder", None)]
+    assert [(cost.kind, cost.dollars) for cost in before.deducted] == [("encoder", None)]
     assert any("isn't counted" in note for note in before.notes())
     with closing(open_learning(url)) as store:
-        usual = {"id": name_of(0), "at": START}
-        label = {**usual, "target": "small", "score": 1.0}
-        side = {**usual, "propensity": 0.5}
+        fields = {"id": name_of(0), "at": START}
+        label = {**fields, "target": "small", "score": 1.0}
+        side = {**fields, "propensity": 0.5}
         write_learning(
             store,
             [
@@ -191,62 +206,68 @@ def test_encoder_judges_and_side_answers_are_deducted(tmp_path: Path) -> None:
                 SideAnswer(**side, target="middle"),
             ],
         )
-    priced = FREE.model_copy(
+    settings = FREE.model_copy(
         update={"encoder_second_dollars": 0.5, "encoder_thousand_dollars": 2.0}
     )
-    told = savings_since(url, priced)
+    savings = savings_since(url, settings)
     encoder = 40 * 0.001 * 0.5 + 40 * 2.0 / 1000
-    assert {one.kind: one.dollars for one in told.deducted} == pytest.approx(
+    assert {cost.kind: cost.dollars for cost in savings.deducted} == pytest.approx(
         {"encoder": encoder, "judges": 0.001, "side answers": 0.01}
     )
-    assert [one.unknown for one in told.deducted] == [0, 0, 1]
-    assert told.saved == before.saved
-    assert told.saved.value is not None
-    assert told.net.value == pytest.approx(told.saved.value - encoder - 0.011)
-    assert told.also_asked == 1
-    assert told.also_ratio == pytest.approx(0.01 / (made(40)[0].cost_at("large") or 0))
-    assert "0 of 1" not in " ".join(told.notes())
+    assert [cost.unknown for cost in savings.deducted] == [0, 0, 1]
+    assert savings.saved == before.saved
+    assert savings.saved.value is not None
+    assert savings.net.value == pytest.approx(savings.saved.value - encoder - 0.011)
+    assert savings.also_asked == 1
+    assert savings.also_ratio == pytest.approx(0.01 / (build_receipts(40)[0].cost_at("large") or 0))
+    assert "0 of 1" not in " ".join(savings.notes())
 
 
 def test_scores_are_the_latest_of_each_source_of_the_answer_that_was_given(tmp_path: Path) -> None:
-    said = [
+    feedback = [
         Feedback(id=name_of(n), score=score, at=START + at)
         for n in range(40)
         for at, score in ((0, 0.0), (1, 1.0 if n % 4 else 0.0))
     ]
-    url = str(write(tmp_path / "receipts.sqlite", made(60), said))
-    told = savings_since(url, FREE)
-    assert (told.scored, told.observed.value) == (40, 0.75)
+    url = str(write(tmp_path / "receipts.sqlite", build_receipts(60), feedback))
+    savings = savings_since(url, FREE)
+    assert (savings.scored, savings.observed.value) == (40, 0.75)
     with closing(open_learning(url)) as store:
         write_learning(
             store,
             [
                 AnswerLabel(id=name_of(0), target=t, source="judge:j", at=START, score=1.0)
-                for t in ("large", "small")  # it was the small one that answered
+                for t in ("large", "small")  # the small target answered
             ],
         )
-    told = savings_since(url, FREE)
-    assert (told.scored, told.observed.value) == (40, pytest.approx((30 + 0.5) / 40))
+    savings = savings_since(url, FREE)
+    assert (savings.scored, savings.observed.value) == (40, pytest.approx((30 + 0.5) / 40))
 
 
 def test_each_request_is_compared_with_the_baseline_of_its_receipt(tmp_path: Path) -> None:
     receipts = [
-        *made(20, baseline="middle"),
-        *made(30, first=100),
-        *made(5, first=200, baseline=None),
+        *build_receipts(20, baseline="middle"),
+        *build_receipts(30, first=100),
+        *build_receipts(5, first=200, baseline=None),
     ]
-    told = found(tmp_path, receipts)
-    assert told.baselines == {"large": 30, "middle": 20}
-    assert (told.baseline, told.chosen_by, told.unnamed) == ("large and middle", "receipts", 5)
-    assert told.at_baseline == pytest.approx(sum(r.cost_at(r.baseline) or 0 for r in receipts))
-    assert any("no baseline in the receipt: 5 requests" in note for note in told.notes())
+    savings = find_savings(tmp_path, receipts)
+    assert savings.baselines == {"large": 30, "middle": 20}
+    assert (savings.baseline, savings.chosen_by, savings.unnamed) == (
+        "large and middle",
+        "receipts",
+        5,
+    )
+    assert savings.at_baseline == pytest.approx(sum(r.cost_at(r.baseline) or 0 for r in receipts))
+    assert any("no baseline in the receipt: 5 requests" in note for note in savings.notes())
 
 
 def test_a_named_target_is_compared_with_all(tmp_path: Path) -> None:
-    url = str(write(tmp_path / "receipts.sqlite", [*made(30), made_receipt(99, baseline=None)]))
-    named = savings_since(url, FREE, against="small")
-    assert (named.baselines, named.chosen_by) == ({"small": 31}, "named")
-    assert named.at_baseline < named.spent
+    url = str(
+        write(tmp_path / "receipts.sqlite", [*build_receipts(30), made_receipt(99, baseline=None)])
+    )
+    savings = savings_since(url, FREE, against="small")
+    assert (savings.baselines, savings.chosen_by) == ({"small": 31}, "named")
+    assert savings.at_baseline < savings.spent
     with pytest.raises(DataError, match="of these receipts: large, middle, small"):
         savings_since(url, FREE, against="giant")
     with pytest.raises(DataError, match="names a baseline"):
@@ -262,41 +283,41 @@ def test_a_conversation_that_another_target_continued_counts_once(tmp_path: Path
 
     receipts = [
         *turns("a", 0, True, False, False),  # three turns of one conversation
-        *turns("b", 100, True, True, True),  # the same question three times, each by itself
+        *turns("b", 100, True, True, True),  # the same question three times, each alone
         *turns("c", 200, False),  # one request of a session that the client named
         made_receipt(301, choice={"session": "d"}),
         made_receipt(303, choice={"session": "d"}),  # continued by the baseline
         made_receipt(400, choice={"session": None}),
         made_receipt(500, choice={"session": "e", "reason": "named"}),
-        made_receipt(502, choice={"session": "e"}),  # begun by a target that was named
+        made_receipt(502, choice={"session": "e"}),  # begun by a named target
     ]
-    savings = found(tmp_path, receipts)
+    savings = find_savings(tmp_path, receipts)
     assert (savings.requests, savings.switched) == (11, 1)
-    assert found(tmp_path, [], named="small").switched == 1
+    assert find_savings(tmp_path, [], target="small").switched == 1
 
 
 def test_a_name_that_is_not_ascii_is_found(tmp_path: Path) -> None:
     names = {"choice": {"estimated_cost": {"small": 0.1, "grö.ß$": 0.3}, "session": None}}
     receipts = [made_receipt(n, **names) for n in range(0, 20, 2)]
-    told = found(tmp_path, receipts, "grö.ß$")
-    assert told.at_baseline == pytest.approx(3 * told.spent)
+    savings = find_savings(tmp_path, receipts, "grö.ß$")
+    assert savings.at_baseline == pytest.approx(3 * savings.spent)
 
 
 def test_one_requests_interval_is_the_spread_of_the_baselines_own_answers(tmp_path: Path) -> None:
-    receipts = made(100)
+    receipts = build_receipts(100)
     url = str(write(tmp_path / "receipts.sqlite", receipts[:30]))
-    one = request_saving(url, receipts[0])
-    assert one is not None
-    assert (one.low, one.high) == (None, None)
-    assert "interval unknown" in one.sentence()
+    saving = request_saving(url, receipts[0])
+    assert saving is not None
+    assert (saving.low, saving.high) == (None, None)
+    assert "interval unknown" in saving.sentence()
     write(tmp_path / "receipts.sqlite", receipts)
-    one = request_saving(url, receipts[0])
-    assert one is not None
+    saving = request_saving(url, receipts[0])
+    assert saving is not None
     costs = np.array([r.cost for r in receipts if r.outcome.target == "large"])
     low, high = np.quantile(costs / costs.mean(), [0.025, 0.975])
-    assert one.cost == receipts[0].cost_at("large")
-    assert (one.low, one.high) == pytest.approx((one.cost * low, one.cost * high))
-    assert "it would have cost" in explain(receipts[0], instead=one).sentences()[-1]
+    assert saving.cost == receipts[0].cost_at("large")
+    assert (saving.low, saving.high) == pytest.approx((saving.cost * low, saving.cost * high))
+    assert "it would have cost" in explain(receipts[0], instead=saving).sentences()[-1]
     same = request_saving(url, receipts[1])
     assert same is not None
     assert (same.saved, same.low) == (0, same.cost)
@@ -311,24 +332,24 @@ def test_postgresql_gives_the_same(tmp_path: Path, request: pytest.FixtureReques
         id=name_of(0), target="small", source="judge:j", at=START, score=0.5, cost=0.1
     )
     side = SideAnswer(id=name_of(2), target="large", at=START, propensity=1, cost=0.1)
-    told = []
+    values_by_url = []
     for url in (f"sqlite:///{tmp_path}/r.sqlite", running.url):
         with closing(open_learning(url)) as store:
             write_learning(store, [label, side])
-        said = [Feedback(id=name_of(n), score=n % 2, at=START) for n in range(5)]
-        made_up = [*made(40, details={"cache": CACHE}), made_receipt(99, cost=None)]
-        write(url, made_up, said)  # type: ignore[arg-type]
+        feedback = [Feedback(id=name_of(n), score=n % 2, at=START) for n in range(5)]
+        receipts = [*build_receipts(40, details={"cache": CACHE}), made_receipt(99, cost=None)]
+        write(url, receipts, feedback)  # type: ignore[arg-type]
         values = json.dumps(savings_since(url, FREE).to_dict())
-        told.append(json.loads(values, parse_float=lambda text: round(float(text), 9)))
-        assert request_saving(url, made(40)[0])
-    assert told[0] == told[1]
+        values_by_url.append(json.loads(values, parse_float=lambda text: round(float(text), 9)))
+        assert request_saving(url, build_receipts(40)[0])
+    assert values_by_url[0] == values_by_url[1]
 
 
 def test_the_command(tmp_path: Path) -> None:
-    file = write(tmp_path / "receipts.sqlite", made(60))
-    told = succeeded("savings", file, "--baseline", "large", "--encoder-thousand-dollars", 1)
+    file = write(tmp_path / "receipts.sqlite", build_receipts(60))
+    text = succeeded("savings", file, "--baseline", "large", "--encoder-thousand-dollars", 1)
     for part in ("60 routed requests, against large alone", "saved after that", "expected acc"):
-        assert part in told
+        assert part in text
     values = json.loads(succeeded("savings", file, "--json"))
     assert (values["baseline"], values["chosen_by"]) == ("large", "receipts")
     assert values["deducted"][0]["dollars"] is None
@@ -339,9 +360,13 @@ def test_the_command(tmp_path: Path) -> None:
 
 
 def test_the_command_the_page_and_the_metrics_give_one_figure(tmp_path: Path) -> None:
-    """One set of receipts, some of them decided with another baseline."""
-    named = made_receipt(502, choice={"reason": "named"})
-    receipts = [*made(40), *made(21, first=100, baseline="middle"), named]
+    """The receipts have two baselines."""
+    named_receipt = made_receipt(502, choice={"reason": "named"})
+    receipts = [
+        *build_receipts(40),
+        *build_receipts(21, first=100, baseline="middle"),
+        named_receipt,
+    ]
     file = write(tmp_path / "receipts.sqlite", receipts)
     command = json.loads(succeeded("savings", file, "--json"))
     savings = savings_since(str(file), FREE)
@@ -351,17 +376,17 @@ def test_the_command_the_page_and_the_metrics_give_one_figure(tmp_path: Path) ->
     metrics = Metrics(TARGETS)
     for receipt in receipts:
         metrics.observe(receipt)
-    counted: dict[str, float] = defaultdict(float)
+    totals: dict[str, float] = defaultdict(float)
     for line in rendered(metrics).splitlines():
         if line.startswith("prefill_router_savings_"):
             name, _, value = line.partition(" ")
-            counted[name.removeprefix("prefill_router_savings_").partition("{")[0]] += float(value)
+            totals[name.removeprefix("prefill_router_savings_").partition("{")[0]] += float(value)
 
     spent = [command["spent"], spend["compared_cost"], card["spent"]]
-    there = [command["at_baseline"], spend["at_baseline"], card["at_baseline"]]
-    assert spent == pytest.approx([counted["spent_dollars_total"]] * 3)
-    assert there == pytest.approx([counted["baseline_dollars_total"]] * 3)
+    reference_cost = [command["at_baseline"], spend["at_baseline"], card["at_baseline"]]
+    assert spent == pytest.approx([totals["spent_dollars_total"]] * 3)
+    assert reference_cost == pytest.approx([totals["baseline_dollars_total"]] * 3)
     names = {command["baseline"], spend["baseline"], card["baseline"]}
     assert names == {"large and middle"}
     assert {command["requests"], spend["compared"], card["requests"]} == {61}
-    assert command["saved"]["value"] == pytest.approx(there[0] - spent[0])
+    assert command["saved"]["value"] == pytest.approx(reference_cost[0] - spent[0])

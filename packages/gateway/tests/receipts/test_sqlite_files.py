@@ -1,4 +1,4 @@
-"""Where receipts are kept: which URLs are refused, and the file of SQLite."""
+"""The URLs of receipts that are refused, and the file of SQLite."""
 
 import subprocess
 import sys
@@ -32,9 +32,9 @@ def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
 
 def test_what_cannot_be_a_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for wrong in (tmp_path, tmp_path / "file" / "a.sqlite"):
+    for path in (tmp_path, tmp_path / "file" / "a.sqlite"):
         with pytest.raises(StoreError, match="can't be opened for writing"):
-            open_store(str(wrong))
+            open_store(str(path))
 
 
 def test_receipts_are_for_their_owner_alone(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_a_file_that_was_moved_away_is_begun_again(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_second_connection_of_the_process_keeps_the_first_ones_locks(tmp_path: Path) -> None:
-    """Another process that closes the file last would otherwise remove the journal in use."""
+    """Without the locks, another process that closes the file would remove the journal in use."""
     url = f"{tmp_path}/a.sqlite"
     reads = (
         "import sys; from prefill_router_gateway.receipts import read_receipts; "

@@ -1,4 +1,4 @@
-"""The writer: who is told what, and when, and that nothing is lost that needn't be."""
+"""The writer: its answers to callers, and no loss that can be avoided."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ PROMPT = [column.name for column in COLUMNS].index("prompt")
 
 
 class HeldStore(Database):
-    """Keeps rows in memory; writes only while it may, and fails as often as it is told."""
+    """Keeps rows in memory; writes while `may_write` is set, and first fails `failures` times."""
 
     dialect = "sqlite"
     tables_query = "{}"
@@ -38,25 +38,25 @@ class HeldStore(Database):
 
     def __init__(self, *, failures: int = 0, never: str = "") -> None:
         super().__init__()
-        self.may = threading.Event()
-        self.may.set()
-        self.begun = threading.Event()
+        self.may_write = threading.Event()
+        self.may_write.set()
+        self.started = threading.Event()
         self.failures, self.never = failures, never
         self.batches: list[list[str]] = []
         self.prompts: list[Any] = []
         self.closed = False
 
     def change(self, statements: Sequence[Statement]) -> list[int]:
-        self.begun.set()
-        self.may.wait()
+        self.started.set()
+        self.may_write.wait()
         if self.failures:
             self.failures -= 1
             raise DownError("down", kind="out for lunch")
-        rows = [row for statement in statements for row in inserted(*statement)]
-        names = [str(row[0]) for row in rows]
-        if self.never in names:
+        rows = [row for statement in statements for row in split_rows(*statement)]
+        ids = [str(row[0]) for row in rows]
+        if self.never in ids:
             raise RowError("never")
-        self.batches.append(names)
+        self.batches.append(ids)
         receipts = (row for row in rows if len(row) == len(COLUMNS))
         self.prompts += [json.loads(row[PROMPT] or "null") for row in receipts]
         return [1] * len(statements)
@@ -68,13 +68,13 @@ class HeldStore(Database):
         self.closed = True
 
 
-def inserted(query: str, values: Sequence[Any]) -> list[Sequence[Any]]:
+def split_rows(query: str, values: Sequence[Any]) -> list[Sequence[Any]]:
     """The rows of an INSERT."""
     width = query.partition(") VALUES")[0].count(",") + 1
     return [values[start : start + width] for start in range(0, len(values), width)]
 
 
-def names(*numbers: int) -> list[str]:
+def receipt_ids(*numbers: int) -> list[str]:
     return [name_of(n) for n in numbers]
 
 
@@ -83,21 +83,21 @@ def test_what_has_gathered_is_written_together_in_order() -> None:
 
     async def work() -> None:
         writer = ReceiptWriter(store, wait_seconds=60)
-        store.may.clear()
+        store.may_write.clear()
         tasks = [asyncio.create_task(writer.keep(made_receipt(0)))]
-        await asyncio.to_thread(store.begun.wait)
+        await asyncio.to_thread(store.started.wait)
         tasks += [asyncio.create_task(writer.keep(made_receipt(n))) for n in range(1, 40)]
         await asyncio.sleep(0)
         assert writer.stats().waiting == 40
-        store.may.set()
+        store.may_write.set()
         assert all(await asyncio.gather(*tasks))
         assert (writer.stats().written, writer.stats().waiting) == (40, 0)
         assert await writer.close() == 0
-        assert not await writer.keep(made_receipt(41))  # too late
+        assert not await writer.keep(made_receipt(41))  # after the end
         assert writer.stats().lost == 1
 
     asyncio.run(work())
-    assert store.batches == [names(0), names(*range(1, 40))]
+    assert store.batches == [receipt_ids(0), receipt_ids(*range(1, 40))]
     assert store.closed
 
 
@@ -106,15 +106,15 @@ def test_nobody_waits_longer_than_they_want_and_nothing_is_lost() -> None:
 
     async def work() -> None:
         writer = ReceiptWriter(store, wait_seconds=0.001)
-        store.may.clear()
+        store.may_write.clear()
         assert not await writer.keep(made_receipt(1))
         assert (writer.stats().written, writer.stats().waiting, writer.stats().lost) == (0, 1, 0)
-        store.may.set()
+        store.may_write.set()
         assert await writer.close() == 0
         assert writer.stats().written == 1
 
     asyncio.run(work())
-    assert store.batches == [names(1)]
+    assert store.batches == [receipt_ids(1)]
 
 
 def test_a_client_that_stops_waiting_changes_nothing() -> None:
@@ -122,18 +122,18 @@ def test_a_client_that_stops_waiting_changes_nothing() -> None:
 
     async def work() -> None:
         writer = ReceiptWriter(store, wait_seconds=60)
-        store.may.clear()
+        store.may_write.clear()
         task = asyncio.create_task(writer.keep(made_receipt(1)))
-        await asyncio.to_thread(store.begun.wait)
+        await asyncio.to_thread(store.started.wait)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        store.may.set()
+        store.may_write.set()
         assert await writer.keep(made_receipt(2))
         await writer.close()
 
     asyncio.run(work())
-    assert [name for batch in store.batches for name in batch] == names(1, 2)
+    assert [name for batch in store.batches for name in batch] == receipt_ids(1, 2)
 
 
 def test_a_full_queue_loses_what_comes_and_counts_it() -> None:
@@ -141,18 +141,18 @@ def test_a_full_queue_loses_what_comes_and_counts_it() -> None:
 
     async def work() -> None:
         writer = ReceiptWriter(store, wait_seconds=60, max_queue=2)
-        store.may.clear()
+        store.may_write.clear()
         tasks = [asyncio.create_task(writer.keep(made_receipt(n))) for n in range(5)]
-        await asyncio.to_thread(store.begun.wait)
+        await asyncio.to_thread(store.started.wait)
         assert [task.done() for task in tasks] == [False, False, True, True, True]
         assert (writer.stats().waiting, writer.stats().lost) == (2, 3)
-        store.may.set()
+        store.may_write.set()
         assert await asyncio.gather(*tasks) == [True, True, False, False, False]
         assert await writer.keep(made_receipt(5))
         await writer.close()
 
     asyncio.run(work())
-    assert sorted(name for batch in store.batches for name in batch) == names(0, 1, 5)
+    assert sorted(name for batch in store.batches for name in batch) == receipt_ids(0, 1, 5)
 
 
 def test_prompts_that_wait_have_a_limit_and_receipts_are_kept_without(
@@ -164,14 +164,14 @@ def test_prompts_that_wait_have_a_limit_and_receipts_are_kept_without(
 
     async def work() -> None:
         writer = ReceiptWriter(store, wait_seconds=60)
-        store.may.clear()
+        store.may_write.clear()
         prompts = ["seven c", "four", "and", "longer than ten"]
-        kept = [made_receipt(n, prompt=prompt) for n, prompt in enumerate(prompts)]
-        tasks = [asyncio.create_task(writer.keep(receipt)) for receipt in kept]
-        await asyncio.to_thread(store.begun.wait)
-        store.may.set()
+        receipts = [made_receipt(n, prompt=prompt) for n, prompt in enumerate(prompts)]
+        tasks = [asyncio.create_task(writer.keep(receipt)) for receipt in receipts]
+        await asyncio.to_thread(store.started.wait)
+        store.may_write.set()
         assert all(await asyncio.gather(*tasks))
-        assert await writer.keep(made_receipt(4, prompt=turns))  # what waited is gone
+        assert await writer.keep(made_receipt(4, prompt=turns))  # the queue is empty again
         await writer.close()
 
     asyncio.run(work())
@@ -191,7 +191,7 @@ def test_a_database_that_is_down_is_asked_again() -> None:
         assert not writer.healthy
 
     asyncio.run(work())
-    assert store.batches == [names(1)]
+    assert store.batches == [receipt_ids(1)]
 
 
 def test_nobody_waits_for_a_database_that_is_known_to_be_away(
@@ -214,10 +214,10 @@ def test_nobody_waits_for_a_database_that_is_known_to_be_away(
         await writer.close()
 
     asyncio.run(work())
-    assert [name for batch in store.batches for name in batch] == names(*range(7))
-    gone, back = (record.message for record in caplog.records)
-    assert gone.startswith("receipts can't be written (out for lunch)")
-    assert back == "receipts are written again"
+    assert [name for batch in store.batches for name in batch] == receipt_ids(*range(7))
+    loss, recovery = (record.message for record in caplog.records)
+    assert loss.startswith("receipts can't be written (out for lunch)")
+    assert recovery == "receipts are written again"
 
 
 def test_what_is_left_at_the_end_is_counted() -> None:
@@ -242,21 +242,25 @@ def test_a_row_that_is_never_taken_is_lost_alone() -> None:
 
     async def work() -> None:
         writer = ReceiptWriter(store, wait_seconds=60)
-        store.may.clear()
+        store.may_write.clear()
         first = asyncio.create_task(writer.keep(made_receipt(0)))
-        await asyncio.to_thread(store.begun.wait)
+        await asyncio.to_thread(store.started.wait)
         others = [made_receipt(1), made_receipt(2), made_receipt(3, details=loop)]
         score = Feedback(id=name_of(1), score=1, at=1)
-        tasks = [asyncio.create_task(writer.keep(kept)) for kept in (*others, score)]
+        tasks = [asyncio.create_task(writer.keep(item)) for item in (*others, score)]
         await asyncio.sleep(0)
-        store.may.set()
+        store.may_write.set()
         assert await first
         assert await asyncio.gather(*tasks) == [True, False, False, True]
         assert (writer.stats().written, writer.stats().lost, writer.stats().waiting) == (3, 2, 0)
         await writer.close()
 
     asyncio.run(work())
-    assert store.batches == [names(0), names(1), names(1)]  # a receipt, and its score
+    assert store.batches == [
+        receipt_ids(0),
+        receipt_ids(1),
+        receipt_ids(1),
+    ]  # a receipt, and its score
 
 
 class BrokenStore(HeldStore):
@@ -264,7 +268,7 @@ class BrokenStore(HeldStore):
         raise ZeroDivisionError(len(statements))
 
 
-# That a thread ends with an error is what this is about.
+# The test is about a thread that ends with an error.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_writer_that_broke_says_so_and_holds_nobody_up() -> None:
     async def work() -> None:
@@ -298,7 +302,7 @@ def test_a_locked_file_is_waited_for(tmp_path: Path) -> None:
         await writer.close()
 
     asyncio.run(work())
-    assert [r.choice.id for r in read_receipts(url)] == names(0, 1, 2)
+    assert [r.choice.id for r in read_receipts(url)] == receipt_ids(0, 1, 2)
     assert latest_feedback(url)[name_of(1)][0].score == 0.5
 
 
@@ -323,7 +327,7 @@ def test_a_full_disk_is_waited_for(tmp_path: Path) -> None:
     (pages,) = store.select("PRAGMA page_count")[0]
 
     async def work() -> None:
-        store.select(f"PRAGMA max_page_count = {pages + 4}")  # as if the disk had no more
+        store.select(f"PRAGMA max_page_count = {pages + 4}")  # simulates a full disk
         writer = ReceiptWriter(store, wait_seconds=60)
         tasks = [
             asyncio.create_task(writer.keep(made_receipt(n, prompt="x" * 50_000))) for n in range(4)
@@ -333,12 +337,12 @@ def test_a_full_disk_is_waited_for(tmp_path: Path) -> None:
         assert writer.stats().last_error_kind == "SQLITE_FULL"
         assert not writer.healthy
         assert list(read_receipts(url)) == []
-        assert not any(await asyncio.gather(*tasks))  # they know that it is away
+        assert not any(await asyncio.gather(*tasks))  # the writer knows of the failure
         store.select("PRAGMA max_page_count = 1000000")
         assert await writer.close() == 0
 
     asyncio.run(work())
-    assert [r.choice.id for r in read_receipts(url)] == names(0, 1, 2, 3)
+    assert [r.choice.id for r in read_receipts(url)] == receipt_ids(0, 1, 2, 3)
 
 
 def test_old_receipts_are_deleted_between_writes(
@@ -364,19 +368,19 @@ def test_old_receipts_are_deleted_between_writes(
 
     with caplog.at_level("INFO"):
         asyncio.run(work())
-    assert [r.choice.id for r in read_receipts(url)] == names(9)
-    assert list(latest_feedback(url)) == names(9)
+    assert [r.choice.id for r in read_receipts(url)] == receipt_ids(9)
+    assert list(latest_feedback(url)) == receipt_ids(9)
     assert "5 receipts older than 1 days were deleted" in caplog.text
     assert secret.encode() not in b"".join(f.read_bytes() for f in tmp_path.iterdir())
 
 
 def test_what_cannot_be_deleted_now_is_counted_and_stops_no_write() -> None:
-    class Kept(HeldStore):
+    class UndeletableStore(HeldStore):
         def select(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
             raise DownError(query, kind=str(values))
 
     async def work() -> None:
-        writer = ReceiptWriter(Kept(), wait_seconds=60, keep_days=1)
+        writer = ReceiptWriter(UndeletableStore(), wait_seconds=60, keep_days=1)
         while not writer.stats().failures:
             await asyncio.sleep(0.001)
         assert await writer.keep(made_receipt(1))
