@@ -1,4 +1,4 @@
-"""A whole gateway before targets that have odd names and say what can't be; odd requests to it."""
+"""A gateway with odd target names, impossible token counts, and odd requests."""
 
 import asyncio
 import json
@@ -12,7 +12,13 @@ import httpx2
 import pytest
 
 from packages.gateway.tests.api.bodies import response
-from packages.gateway.tests.guard.guarded_server import JSON, Got, Pairs, read_reply, request
+from packages.gateway.tests.guard.guarded_server import (
+    JSON,
+    Pairs,
+    Reply,
+    build_request,
+    read_reply,
+)
 from packages.gateway.tests.scripted_target import (
     ANSWER,
     DONE,
@@ -44,8 +50,8 @@ ODD = ("größe/模型", "two\nlines", 'quo"te, and more')
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     rows = {**PRICES, **dict.fromkeys(ODD, PRICES[CHEAP])}
-    few = {"limits": {"streams": 1}}
-    with make_world(tmp_path_factory.mktemp("odd"), rows, settings=few) as world:
+    settings = {"limits": {"streams": 1}}
+    with make_world(tmp_path_factory.mktemp("odd"), rows, settings=settings) as world:
         yield world
 
 
@@ -92,9 +98,9 @@ def test_more_streams_than_may_be_are_refused_and_other_requests_are_not(
     world[CHEAP].then([head, first, go_on, *rest])
     body = chat(CHEAP, stream=True)
     with httpx2.stream("POST", gateway.url + CHATS, json=body, timeout=60) as stream:
-        refused = gateway.ask(body=body)
-        assert (refused.status, refused.error["code"]) == (503, "overloaded")
-        assert refused.headers["retry-after"] == "1"
+        refusal = gateway.ask(body=body)
+        assert (refusal.status, refusal.error["code"]) == (503, "overloaded")
+        assert refusal.headers["retry-after"] == "1"
         assert gateway.ask(body=chat(CHEAP)).status == 200
         go_on.set()
         assert stream.read().endswith(DONE)
@@ -106,10 +112,10 @@ def test_more_streams_than_may_be_are_refused_and_other_requests_are_not(
 def test_streams_that_are_decided_on_together_are_no_more_than_may_be(
     world: World, gateway: LocalGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    both, ends = threading.Barrier(2), threading.Event()
+    barrier, ends = threading.Barrier(2), threading.Event()
 
     async def forecast(*_: object, **__: object) -> None:
-        await asyncio.to_thread(both.wait)
+        await asyncio.to_thread(barrier.wait)
         raise NoForecastError("deadline")
 
     gateway.wait_until(lambda: gateway.gateway.streams == 0)
@@ -119,11 +125,11 @@ def test_streams_that_are_decided_on_together_are_no_more_than_may_be(
         target.usual = [head, first, ends, *rest]
     body = chat(stream=True)
     with ThreadPoolExecutor(2) as pool:
-        asked = [pool.submit(gateway.ask, body=body) for _ in range(2)]
-        early, _ = wait(asked, return_when=FIRST_COMPLETED)
+        futures = [pool.submit(gateway.ask, body=body) for _ in range(2)]
+        early, _ = wait(futures, return_when=FIRST_COMPLETED)
         ends.set()
     assert [reply.result().status for reply in early] == [503]
-    assert sorted(reply.result().status for reply in asked) == [200, 503]
+    assert sorted(reply.result().status for reply in futures) == [200, 503]
     for target in world.targets.values():
         target.usual = json_reply(ANSWER)
 
@@ -141,17 +147,17 @@ def test_load_balancers_may_ask_for_the_head_alone(gateway: LocalGateway, path: 
 
 
 def test_what_is_refused_undecided_is_counted(gateway: LocalGateway) -> None:
-    def counted() -> float:
+    def count_refusals() -> float:
         text = rendered(gateway.gateway.metrics)
         rows = [row for row in text.splitlines() if 'refusals_total{status="404"}' in row]
         return sum(float(row.split()[-1]) for row in rows)
 
-    before = counted()
+    before = count_refusals()
     assert gateway.ask(body=chat("nobody")).status == 404
-    assert counted() == before + 1
+    assert count_refusals() == before + 1
 
 
-def sent(
+def send_raw(
     gateway: LocalGateway,
     method: str,
     path: str,
@@ -159,17 +165,17 @@ def sent(
     body: bytes | None = None,
     *,
     wait: bool = False,
-) -> Got:
-    """Send a request byte for byte; with `wait`, its body once the gateway asks for it."""
+) -> Reply:
+    """Send a request as raw bytes; with `wait`, send its body after a 100 Continue."""
     port = int(gateway.url.rsplit(":", 1)[1])
-    data = request(method, path, headers, body)
-    head, end, rest = data.partition(b"\r\n\r\n")
+    data = build_request(method, path, headers, body)
+    head, end, content = data.partition(b"\r\n\r\n")
     with socket.create_connection(("127.0.0.1", port), timeout=60) as sock:
         sock.sendall(head + end if wait else data)
         if wait:
-            asked = sock.recv(25, socket.MSG_WAITALL)
-            assert asked == b"HTTP/1.1 100 Continue\r\n\r\n"
-            sock.sendall(rest)
+            interim = sock.recv(25, socket.MSG_WAITALL)
+            assert interim == b"HTTP/1.1 100 Continue\r\n\r\n"
+            sock.sendall(content)
         return read_reply(sock, method)
 
 
@@ -192,8 +198,8 @@ BODY = json.dumps(chat(CHEAP)).encode()
 def test_a_method_that_a_path_lacks_is_told_which_it_has(
     gateway: LocalGateway, method: str, path: str, allow: str
 ) -> None:
-    got = sent(gateway, method, path, (JSON,) if method == "POST" else (), b"{}")
-    assert (got.status, got.headers["allow"]) == (405, allow)
+    reply = send_raw(gateway, method, path, (JSON,) if method == "POST" else (), b"{}")
+    assert (reply.status, reply.headers["allow"]) == (405, allow)
 
 
 @pytest.mark.parametrize(
@@ -203,14 +209,14 @@ def test_a_method_that_a_path_lacks_is_told_which_it_has(
 def test_a_path_that_is_nearly_right_is_told_the_right_one(
     gateway: LocalGateway, path: str
 ) -> None:
-    got = sent(gateway, "POST", path, (JSON,), BODY)
-    assert (got.status, got.error["code"]) == (404, "unknown_path")
-    assert "did you mean /v1/chat/completions?" in got.error["message"]
-    listed = sent(gateway, "GET", "/models")
-    assert "did you mean /v1/models?" in listed.error["message"]
-    strange = sent(gateway, "GET", "/secret/chat/completions")
-    assert "did you mean" not in strange.error["message"]
-    assert b"secret" not in strange.body
+    reply = send_raw(gateway, "POST", path, (JSON,), BODY)
+    assert (reply.status, reply.error["code"]) == (404, "unknown_path")
+    assert "did you mean /v1/chat/completions?" in reply.error["message"]
+    models_reply = send_raw(gateway, "GET", "/models")
+    assert "did you mean /v1/models?" in models_reply.error["message"]
+    other_reply = send_raw(gateway, "GET", "/secret/chat/completions")
+    assert "did you mean" not in other_reply.error["message"]
+    assert b"secret" not in other_reply.body
 
 
 @pytest.mark.parametrize(
@@ -226,7 +232,7 @@ def test_paths_as_clients_write_them(
     world: World, gateway: LocalGateway, path: str, arrives: str
 ) -> None:
     world.forget()
-    assert sent(gateway, "POST", path, (JSON,), BODY).status == 200
+    assert send_raw(gateway, "POST", path, (JSON,), BODY).status == 200
     assert world[CHEAP].request.path == CHATS + arrives
 
 
@@ -243,20 +249,20 @@ def test_bodies_as_clients_write_them(
     world: World, gateway: LocalGateway, headers: Pairs, body: bytes
 ) -> None:
     world.forget()
-    got = sent(gateway, "POST", CHATS, headers, body)
-    assert got.status == 200
-    assert (got.headers.get("connection") == "close") == (len(headers) == 2)
+    reply = send_raw(gateway, "POST", CHATS, headers, body)
+    assert reply.status == 200
+    assert (reply.headers.get("connection") == "close") == (len(headers) == 2)
     assert world[CHEAP].request.json == chat(CHEAP)
 
 
 def test_a_client_that_waits_to_send_its_body_is_asked_for_it(gateway: LocalGateway) -> None:
     waits = ("expect", "100-continue")
-    assert sent(gateway, "POST", CHATS, (JSON, waits), BODY, wait=True).status == 200
-    assert sent(gateway, "POST", CHATS, (waits, ("content-length", "70"))).status == 415
+    assert send_raw(gateway, "POST", CHATS, (JSON, waits), BODY, wait=True).status == 200
+    assert send_raw(gateway, "POST", CHATS, (waits, ("content-length", "70"))).status == 415
 
 
 @pytest.mark.parametrize(
-    ("headers", "body", "status", "told"),
+    ("headers", "body", "status", "message"),
     [
         ((), BODY, 415, "content-type: application/json"),
         ((JSON, ("content-encoding", "gzip")), BODY, 415, "send it uncompressed"),
@@ -272,35 +278,35 @@ def test_a_client_that_waits_to_send_its_body_is_asked_for_it(gateway: LocalGate
 )
 @pytest.mark.parametrize("path", [CHATS, "/v1/route"])
 def test_bodies_that_cannot_be_read_are_refused_with_what_would_do(
-    gateway: LocalGateway, path: str, headers: Pairs, body: bytes, status: int, told: str
+    gateway: LocalGateway, path: str, headers: Pairs, body: bytes, status: int, message: str
 ) -> None:
-    got = sent(gateway, "POST", path, headers, body)
-    assert got.status == status
-    assert told in got.error["message"]
-    assert ("accept-encoding" in got.headers) == (told == "send it uncompressed")
+    reply = send_raw(gateway, "POST", path, headers, body)
+    assert reply.status == status
+    assert message in reply.error["message"]
+    assert ("accept-encoding" in reply.headers) == (message == "send it uncompressed")
 
 
 @pytest.mark.parametrize("path", [CHATS, "/v1/route"])
 def test_what_is_nested_too_deeply_is_said_so(gateway: LocalGateway, path: str) -> None:
     deep = BODY.replace(b"{", b'{"x":' + b"[" * 20_000 + b"]" * 20_000 + b",", 1)
-    got = sent(gateway, "POST", path, (JSON,), deep)
-    assert "nested too deeply" in got.error["message"]
+    reply = send_raw(gateway, "POST", path, (JSON,), deep)
+    assert "nested too deeply" in reply.error["message"]
 
 
 def test_a_response_that_nobody_remembers_is_where_the_client_says(
     world: World, gateway: LocalGateway
 ) -> None:
     path = "/v1/responses/resp_of_last_year"
-    refused = gateway.ask(path)
-    assert (refused.status, refused.error["code"]) == (404, "unknown_response")
-    assert f"in the header {HEADER}allow" in refused.error["message"]
+    refusal = gateway.ask(path)
+    assert (refusal.status, refusal.error["code"]) == (404, "unknown_response")
+    assert f"in the header {HEADER}allow" in refusal.error["message"]
     world.forget()
     world[CHEAP].then(json_reply(response("resp_of_last_year")))
     assert gateway.ask(path, allow=CHEAP).json["id"] == "resp_of_last_year"
     assert world[CHEAP].request.method == "GET"
     world[CHEAP].then(body_reply(b"", status=204))
-    gone = sent(gateway, "DELETE", path, ((HEADER + "allow", CHEAP),))
-    assert (gone.status, gone.body) == (204, b"")
+    deletion = send_raw(gateway, "DELETE", path, ((HEADER + "allow", CHEAP),))
+    assert (deletion.status, deletion.body) == (204, b"")
 
 
 def test_every_request_has_a_span(world: World, gateway: LocalGateway) -> None:
@@ -318,12 +324,12 @@ def test_every_request_has_a_span(world: World, gateway: LocalGateway) -> None:
         traces.close()
     spans = exporter.get_finished_spans()
     routes = [dict(span.attributes) for span in spans if span.name == "route"]
-    alone, refused, plain = routes
-    assert alone["prefill_router.outcome"] == "routed"
+    decision_only, refusal, retrieval = routes
+    assert decision_only["prefill_router.outcome"] == "routed"
     assert "decide" in [span.name for span in spans]
-    assert refused["http.response.status_code"] == 404
-    assert plain["prefill_router.call"] == "retrieve"
-    assert plain["gen_ai.response.model"] == CHEAP
+    assert refusal["http.response.status_code"] == 404
+    assert retrieval["prefill_router.call"] == "retrieve"
+    assert retrieval["gen_ai.response.model"] == CHEAP
     assert "traceparent" in world[CHEAP].request.headers
 
 
@@ -333,7 +339,9 @@ def test_the_log_of_what_is_refused_names_its_path_and_address(
     with caplog.at_level("INFO", "prefill_router_gateway.api.app"):
         gateway.ask(body=chat("no-such-model"))
         gateway.ask("/v1/route", chat("no-such-model"))
-        ask(gateway.url, body=chat(), headers={"origin": "http://elsewhere"})  # by the guard
-    told = [getattr(record, FIELDS) for record in caplog.records if record.msg == "refused"]
-    assert [fields.get("path") for fields in told] == [CHATS, "/v1/route", None]
-    assert {fields["address"] for fields in told} == {"127.0.0.1"}
+        ask(
+            gateway.url, body=chat(), headers={"origin": "http://elsewhere"}
+        )  # refused by the guard
+    records = [getattr(record, FIELDS) for record in caplog.records if record.msg == "refused"]
+    assert [fields.get("path") for fields in records] == [CHATS, "/v1/route", None]
+    assert {fields["address"] for fields in records} == {"127.0.0.1"}

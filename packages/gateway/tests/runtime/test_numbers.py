@@ -1,4 +1,4 @@
-"""What the page says of targets, by the requests that are remembered."""
+"""The page's numbers of targets, from the recent requests."""
 
 import time
 from typing import Any
@@ -18,21 +18,25 @@ WHERE = "http://127.0.0.1:9/v1"
 POOL = Pool(tuple(Target(name=name, base_url=WHERE) for name in ("small", "large")))
 
 
-def ended(number: int, *attempts: TargetAttempt, **changed: float) -> Receipt:
+def build_receipt(number: int, *attempts: TargetAttempt, **fields: float) -> Receipt:
     outcome: dict[str, Any] = {
         "target": "large",
         "attempts": attempts,
         "first_byte_seconds": 0.1 * number,
     }
-    return made_receipt(number, outcome=outcome, **changed)
+    return made_receipt(number, outcome=outcome, **fields)
 
 
 def test_a_target_that_was_passed_over_was_not_called() -> None:
-    passed = TargetAttempt(target="small", end="breaker_open", status=None, seconds=0.0)
-    failed = TargetAttempt(target="small", end="server_error", status=500, seconds=0.1)
-    refused = TargetAttempt(target="small", end="refused", status=400, seconds=0.1)
-    answered = TargetAttempt(target="large", end="answered", status=200, seconds=0.2)
-    receipts = [ended(1, passed, answered), ended(2, failed, answered), ended(3, refused)]
+    skip = TargetAttempt(target="small", end="breaker_open", status=None, seconds=0.0)
+    failure = TargetAttempt(target="small", end="server_error", status=500, seconds=0.1)
+    refusal = TargetAttempt(target="small", end="refused", status=400, seconds=0.1)
+    answer = TargetAttempt(target="large", end="answered", status=200, seconds=0.2)
+    receipts = [
+        build_receipt(1, skip, answer),
+        build_receipt(2, failure, answer),
+        build_receipt(3, refusal),
+    ]
     breakers = Breakers(failures=5, seconds=10)
     small, large = (health(POOL, name, breakers, receipts) for name in POOL.names)
     assert (small["requests"], small["failures"]) == (2, 1)
@@ -43,31 +47,31 @@ def test_a_target_that_was_passed_over_was_not_called() -> None:
 
 def test_calls_count_from_where_on_all_are_remembered() -> None:
     now, recent = time.time(), RecentRequests()
-    recent.add(ended(1, at=now - 4000))
-    recent.add(ended(2, at=now - 1000))
-    since, found = recent.last_hour()
+    recent.add(build_receipt(1, at=now - 4000))
+    recent.add(build_receipt(2, at=now - 1000))
+    since, receipts = recent.last_hour()
     assert now - 3600 <= since <= time.time() - 3600
-    assert [r.choice.id for r in found] == [ended(2).choice.id]
-    recent.fill(ended(number, at=now - 500) for number in range(MOST))
-    since, found = recent.last_hour()
+    assert [r.choice.id for r in receipts] == [build_receipt(2).choice.id]
+    recent.fill(build_receipt(number, at=now - 500) for number in range(MOST))
+    since, receipts = recent.last_hour()
     assert since == now - 500
-    assert len(found) == MOST
+    assert len(receipts) == MOST
 
 
 def test_a_target_that_fails_often_is_told() -> None:
-    failed = TargetAttempt(target="small", end="server_error", status=500, seconds=0.1)
-    answered = TargetAttempt(target="large", end="answered", status=200, seconds=0.2)
+    failure = TargetAttempt(target="small", end="server_error", status=500, seconds=0.1)
+    answer = TargetAttempt(target="large", end="answered", status=200, seconds=0.2)
     good = TargetAttempt(target="small", end="answered", status=200, seconds=0.2)
     breakers = Breakers(failures=5, seconds=10)
 
-    def told(bad: int, well: int) -> list[str]:
-        receipts = [ended(n, failed, answered) for n in range(bad)]
-        receipts += [ended(bad + n, good) for n in range(well)]
+    def find_notes(bad: int, well: int) -> list[str]:
+        receipts = [build_receipt(n, failure, answer) for n in range(bad)]
+        receipts += [build_receipt(bad + n, good) for n in range(well)]
         return failing([health(POOL, name, breakers, receipts) for name in POOL.names])
 
-    assert told(28, 72) == ["28% of the last 100 calls of small failed"]
-    assert told(1, 99) == []
-    assert told(5, 5) == []  # too few to tell
+    assert find_notes(28, 72) == ["28% of the last 100 calls of small failed"]
+    assert find_notes(1, 99) == []
+    assert find_notes(5, 5) == []  # too few calls to report
 
 
 def test_minutes_count_what_came_failed_and_had_no_forecast() -> None:
@@ -85,6 +89,8 @@ def test_minutes_count_what_came_failed_and_had_no_forecast() -> None:
 
 def test_requests_are_found_by_a_part_of_them() -> None:
     recent = RecentRequests()
-    recent.fill(ended(number) for number in range(9))
-    found = recent.since(None, 2, selects=lambda receipt: receipt.choice.id > ended(3).choice.id)
-    assert [r.choice.id for r in found] == [ended(n).choice.id for n in (8, 7)]
+    recent.fill(build_receipt(number) for number in range(9))
+    receipts = recent.since(
+        None, 2, selects=lambda receipt: receipt.choice.id > build_receipt(3).choice.id
+    )
+    assert [r.choice.id for r in receipts] == [build_receipt(n).choice.id for n in (8, 7)]

@@ -1,4 +1,4 @@
-"""A pool that has some of the router's targets alone."""
+"""A pool with only some of the router's targets."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -22,44 +22,44 @@ def test_targets_that_the_pool_lacks_need_no_provider_of_it(tmp_path: Path) -> N
     at_the_fit = read_pool(files.pool)
     Router.load(files.router).with_pool(at_the_fit).save(tmp_path / "elsewhere")
     other = Provider(name="other", base_url="http://127.0.0.1:9/v1")
-    kept = replace(next(iter(at_the_fit)), provider="other")
-    write_pool(Pool((kept,), at_the_fit.prices_date, (other,)), files.pool)
+    target = replace(next(iter(at_the_fit)), provider="other")
+    write_pool(Pool((target,), at_the_fit.prices_date, (other,)), files.pool)
 
-    loaded = load(replace(files.paths(), router=tmp_path / "elsewhere"))
+    configuration = load(replace(files.paths(), router=tmp_path / "elsewhere"))
 
-    assert loaded.pool.names == (kept.name,)
-    assert loaded.light.pool.names == at_the_fit.names
+    assert configuration.pool.names == (target.name,)
+    assert configuration.light.pool.names == at_the_fit.names
 
 
 def test_targets_that_the_pool_lacks_are_neither_asked_nor_told(tmp_path: Path) -> None:
     files = write_gateway_files(tmp_path, "http://127.0.0.1:9/v1")
     at_the_fit = read_pool(files.pool)
-    own = [replace(t, provider=None, base_url="http://127.0.0.1:9/v1") for t in at_the_fit]
-    Router.load(files.router).with_pool(Pool(tuple(own))).save(tmp_path / "elsewhere")
-    dearer = replace(own[1], base_url=None, input_price=7.0, output_price=9.0)
-    write_pool(Pool((own[0], dearer)), files.pool)
+    targets = [replace(t, provider=None, base_url="http://127.0.0.1:9/v1") for t in at_the_fit]
+    Router.load(files.router).with_pool(Pool(tuple(targets))).save(tmp_path / "elsewhere")
+    dearer = replace(targets[1], base_url=None, input_price=7.0, output_price=9.0)
+    write_pool(Pool((targets[0], dearer)), files.pool)
 
-    loaded = load(replace(files.paths(), router=tmp_path / "elsewhere"))
+    configuration = load(replace(files.paths(), router=tmp_path / "elsewhere"))
 
-    assert loaded.pool.names == (own[0].name,)
-    lacking, priced = loaded.light.pool["target-2"], loaded.light.pool["target-1"]
-    assert (lacking.base_url, lacking.serves) == (None, ())
-    assert (priced.base_url, priced.serves, priced.input_price) == (None, None, 7.0)
-    settings, at = loaded.settings, 1e9
+    assert configuration.pool.names == (targets[0].name,)
+    missing, with_price = configuration.light.pool["target-2"], configuration.light.pool["target-1"]
+    assert (missing.base_url, missing.serves) == (None, ())
+    assert (with_price.base_url, with_price.serves, with_price.input_price) == (None, None, 7.0)
+    settings, at = configuration.settings, 1e9
     decider = Decider(
-        loaded.light,
+        configuration.light,
         settings,
         sessions=Sessions(settings.sessions),
         budgets=Budgets(),
         breaker_open=lambda _: False,
-        pool=loaded.pool,
+        pool=configuration.pool,
     )
     best = Forecast(np.array([0.1, 0.5, 0.9]), 9, False)
-    asked = [
+    questions = [
         RoutingRequest(endpoint="chat", at=at, lam_asked=1.0, to_call=call)
         for call in (True, False)
     ]
-    assert [decider.decide(each, best).order for each in asked] == [
+    assert [decider.decide(each, best).order for each in questions] == [
         ("target-0",),
         ("target-1", "target-0"),
     ]
