@@ -1,4 +1,4 @@
-"""Replicas before the same targets, and a line to the database that a test can cut."""
+"""Replicas before the same targets, and a connection to the database that a test can cut."""
 
 import asyncio
 import threading
@@ -16,14 +16,14 @@ from packages.gateway.tests.world import LocalGateway, World, serve_world
 
 
 class Line:
-    """A line to a server: passes bytes on until it is cut, and again once it is mended.
+    """A proxy to a server. `cut` breaks its connections; `restore` accepts new ones.
 
     Attributes:
-        is_mute: Whether what comes is dropped, while connections stay open.
+        is_mute: Whether bytes are dropped while connections stay open.
     """
 
     def __init__(self, host: str, port: int) -> None:
-        self._place, self._whole, self.is_mute = (host, port), True, False
+        self._place, self._is_up, self.is_mute = (host, port), True, False
         self._writers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -34,11 +34,11 @@ class Line:
 
     def cut(self) -> None:
         """Break every connection, and accept no more."""
-        self._whole = False
+        self._is_up = False
         asyncio.run_coroutine_threadsafe(self._break(), self._loop).result()
 
-    def mend(self) -> None:
-        self._whole = True
+    def restore(self) -> None:
+        self._is_up = True
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._server.close)
@@ -53,7 +53,7 @@ class Line:
         await asyncio.sleep(0.05)
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if not self._whole:
+        if not self._is_up:
             writer.transport.abort()
             return
         there, back = await asyncio.open_connection(*self._place)
@@ -69,14 +69,14 @@ class Line:
         writer.close()
 
 
-def through(url: str, line: Line) -> str:
-    """The URL of a database at the end of a line."""
+def url_through(url: str, line: Line) -> str:
+    """The URL of the database through a line."""
     parts = urlsplit(url)
     return url.replace(f":{parts.port}/", f":{line.port}/")
 
 
-def replica_of(world: World, folder: Path, shared: Mapping[str, Any] | None) -> World:
-    """The files of another gateway before the same targets, with receipts of its own."""
+def build_replica(world: World, folder: Path, shared: Mapping[str, Any] | None) -> World:
+    """Write the files of another gateway before the same targets, with its own receipts."""
     folder.mkdir(parents=True)
     settings = yaml.safe_load(world.files.config.read_text())
     files = replace(world.files, folder=folder, config=folder / "gateway.yaml")
@@ -85,46 +85,48 @@ def replica_of(world: World, folder: Path, shared: Mapping[str, Any] | None) -> 
 
 
 @contextmanager
-def replicas(
+def run_replicas(
     world: World, folder: Path, shared: Sequence[Mapping[str, Any] | None]
 ) -> Iterator[list[LocalGateway]]:
-    """A gateway in a thread for each of these shared states."""
+    """Run a gateway in a thread for each of these shared states."""
     with ExitStack() as stack:
-        worlds = [replica_of(world, folder / f"{n}", each) for n, each in enumerate(shared)]
+        worlds = [build_replica(world, folder / f"{n}", each) for n, each in enumerate(shared)]
         yield [stack.enter_context(serve_world(each)) for each in worlds]
 
 
 @dataclass
-class Three:
-    """Three replicas: two in threads, the second at a line that can be cut, and a process.
+class ReplicaGroup:
+    """Two replicas in threads, of which `far` uses a line that can be cut, and a process.
 
     Attributes:
         world: The targets.
-        here, far: The replicas in threads.
-        line: The line of the second one to the database.
-        other: The process.
+        near, far: The replicas in threads.
+        line: The line from `far` to the database.
+        process: The third replica.
     """
 
     world: World
-    here: LocalGateway
+    near: LocalGateway
     far: LocalGateway
     line: Line
-    other: GatewayProcess
+    process: GatewayProcess
 
     @property
     def urls(self) -> tuple[str, str, str]:
-        return self.here.url, self.far.url, self.other.url
+        return self.near.url, self.far.url, self.process.url
 
 
 @contextmanager
-def three(world: World, folder: Path, url: str, **shared: Any) -> Iterator[Three]:
-    """Three replicas that share a database."""
+def run_replica_group(
+    world: World, folder: Path, url: str, **shared: Any
+) -> Iterator[ReplicaGroup]:
+    """Run three replicas that share a database."""
     with closing(Line("127.0.0.1", urlsplit(url).port or 0)) as line:
-        urls = [{"url": url, **shared}, {"url": through(url, line), **shared}]
-        process = replica_of(world, folder / "process", {"url": url, **shared})
+        urls = [{"url": url, **shared}, {"url": url_through(url, line), **shared}]
+        replica = build_replica(world, folder / "process", {"url": url, **shared})
         options = () if world.keys is None else ("--keys", str(world.keys))
         with (
-            replicas(world, folder, urls) as (here, far),
-            gateway_process(process.files, *options) as other,
+            run_replicas(world, folder, urls) as (near, far),
+            gateway_process(replica.files, *options) as process,
         ):
-            yield Three(world, here, far, line, other)
+            yield ReplicaGroup(world, near, far, line, process)

@@ -1,4 +1,4 @@
-"""Leases: what a replica may spend, and what it asks for and gives back."""
+"""Leases of a budget: what a replica may spend, requests and gives back."""
 
 import math
 
@@ -12,7 +12,7 @@ from prefill_router_gateway.shared.leases import SharedAffinity
 
 HOUR = 3600.0
 AT = 500_000 * HOUR
-TEN = BudgetSettings(dollars=10, per="hour", stop=True)
+TEN_DOLLARS = BudgetSettings(dollars=10, per="hour", stop=True)
 
 
 class Clock:
@@ -22,16 +22,16 @@ class Clock:
         return self.now
 
 
-def with_lease(granted: float, *, others: float = 0.0) -> tuple[Budgets, BudgetLeases, Clock]:
-    """A budget of ten dollars, and a replica with a lease of it."""
-    clock, budgets = Clock(), Budgets([TEN])
+def build_lease(dollars: float, *, others: float = 0.0) -> tuple[Budgets, BudgetLeases, Clock]:
+    """A budget of ten dollars, and a replica's lease of some of it."""
+    clock, budgets = Clock(), Budgets([TEN_DOLLARS])
     budgets.shares = leases = BudgetLeases("me", share=0.2, clock=clock)
-    leases.take_grants(budgets.states_of(None, AT), [[(granted, others)]])
+    leases.take_grants(budgets.states_of(None, AT), [[(dollars, others)]])
     return budgets, leases, clock
 
 
 def test_a_replica_spends_its_lease_and_no_more() -> None:
-    budgets, _, _ = with_lease(2)
+    budgets, _, _ = build_lease(2)
     assert budgets.adjust_lam(0.5, None, AT).lam == 0.5
     budgets.reserve("one", None, 1.5)
     assert budgets.adjust_lam(0.5, None, AT).lam == 0.5
@@ -44,53 +44,53 @@ def test_a_replica_spends_its_lease_and_no_more() -> None:
 
 
 def test_what_others_spent_lowers_lam() -> None:
-    budgets, _, _ = with_lease(2, others=7.5)
+    budgets, _, _ = build_lease(2, others=7.5)
     assert budgets.adjust_lam(0.5, None, AT).lam == pytest.approx(0.25)
     (state,) = budgets.states(AT)
     assert (state.spent, state.left, state.leased) == (7.5, 2.5, 2)
 
 
 def test_cut_off_without_a_lease_is_told_as_such() -> None:
-    budgets, leases, _ = with_lease(2)
+    budgets, leases, _ = build_lease(2)
     budgets.spend(None, 2, AT)
     leases.is_cut_off = True
     with pytest.raises(RefusalError, match="can't reach the database") as caught:
         budgets.adjust_lam(0.5, None, AT)
     assert (caught.value.status, caught.value.code) == (503, "budget_unknown")
-    soft = TEN.model_copy(update={"stop": False})
+    soft = TEN_DOLLARS.model_copy(update={"stop": False})
     budgets.use([soft])
     allowance = budgets.adjust_lam(0.5, None, AT)
     assert (allowance.lam, allowance.exhausted) == (0.0, True)
 
 
 def test_a_new_hour_needs_a_new_lease() -> None:
-    budgets, leases, _ = with_lease(2)
+    budgets, leases, _ = build_lease(2)
     (state,) = budgets.states_of(None, AT + HOUR)
     assert (state.leased, leases.find_low([state])) == (0, [state])
 
 
 def test_a_lease_is_renewed_once_half_is_spent_and_not_again_at_once_where_none_is_left() -> None:
-    budgets, leases, clock = with_lease(2)
+    budgets, leases, clock = build_lease(2)
     assert leases.find_low(budgets.states_of(None, AT)) == []
     budgets.spend(None, 1.25, AT)
     states = leases.find_low(budgets.states_of(None, AT))
-    ((_, asked),) = leases.grants(states, 3)
-    assert (asked["want"], asked["parts"], asked["dollars"]) == (1.25, 6, 10)
-    leases.take_grants(states, [[(2.0, 8.75)]])  # nothing more
+    ((_, claim),) = leases.grants(states, 3)
+    assert (claim["want"], claim["parts"], claim["dollars"]) == (1.25, 6, 10)
+    leases.take_grants(states, [[(2.0, 8.75)]])  # the grant adds nothing
     assert leases.find_low(budgets.states_of(None, AT)) == []
     clock.now += 1
     assert leases.find_low(budgets.states_of(None, AT)) == budgets.states_of(None, AT)
 
 
 def test_requests_in_flight_that_need_more_than_a_lease_are_granted_it() -> None:
-    budgets, leases, _ = with_lease(2)
+    budgets, leases, _ = build_lease(2)
     budgets.reserve("one", None, 3)
-    ((_, asked),) = leases.grants(leases.find_low(budgets.states_of(None, AT)), 3)
-    assert (asked["want"], asked["least"]) == (3, 1.25)
+    ((_, claim),) = leases.grants(leases.find_low(budgets.states_of(None, AT)), 3)
+    assert (claim["want"], claim["least"]) == (3, 1.25)
 
 
 def test_an_idle_lease_is_given_back_but_for_what_is_in_flight() -> None:
-    budgets, leases, clock = with_lease(2)
+    budgets, leases, clock = build_lease(2)
     budgets.spend(None, 0.5, AT)
     budgets.reserve("one", None, 0.25)
     assert list(leases.returns(lambda _: budgets.dollars_reserved(None))) == []
@@ -102,7 +102,7 @@ def test_an_idle_lease_is_given_back_but_for_what_is_in_flight() -> None:
 
 
 def test_spending_is_written_in_sum_for_each_hour_and_day() -> None:
-    budgets, leases, _ = with_lease(2)
+    budgets, leases, _ = build_lease(2)
     for _ in range(2):
         budgets.spend("ann", 0.25, AT)
     rows = leases.spending(sorted(leases.unwritten))
@@ -119,7 +119,7 @@ def test_spending_is_written_in_sum_for_each_hour_and_day() -> None:
 
 
 def test_without_replicas_there_is_no_lease() -> None:
-    (state,) = Budgets([TEN]).states_of(None, AT)
+    (state,) = Budgets([TEN_DOLLARS]).states_of(None, AT)
     assert (state.leased, state.is_cut_off) == (math.inf, False)
 
 

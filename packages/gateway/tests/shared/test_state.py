@@ -1,4 +1,4 @@
-"""Replicas without their gateways, at a real database: what one does, another knows."""
+"""The shared state of replicas, without gateways, at a real database."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ import pytest
 
 from packages.gateway.tests.receipts.postgres_server import IN_URL, PASSWORD, PostgresServer
 from packages.gateway.tests.receipts.receipts_made import made_receipt
-from packages.gateway.tests.shared.replicas import Line, through
+from packages.gateway.tests.shared.replicas import Line, url_through
 from prefill_router.endpoints import Breakers
 from prefill_router.errors import ConfigError, StoreError
 from prefill_router_gateway import RoutingRequest
@@ -31,7 +31,7 @@ KEY = ClientKey(name="ann", sha256="0" * 64, requests_per_minute=6, concurrent=3
 
 @dataclass
 class Replica:
-    """The parts of a gateway that are shared."""
+    """The parts of a gateway that replicas share."""
 
     url: str
     wait: float = 60.0
@@ -51,44 +51,46 @@ class Replica:
         )
 
     async def spend(self, dollars: float) -> None:
-        """Spend, as a request does that is admitted."""
-        await self.shared.prepare(question())
+        """Spend dollars as an admitted request does."""
+        await self.shared.prepare(build_question())
         self.budgets.adjust_lam(0.5, None, time.time())
         self.budgets.spend(None, dollars, time.time())
         await self.shared.request_write()
 
-    def held(self) -> Any:
-        """A request of the key, until the block ends."""
+    def admit_request(self) -> Any:
+        """Keep a request of the key in flight until the block ends."""
         return self.shared.key_limits.admit(KEY)
 
 
-def question(**more: Any) -> RoutingRequest:
+def build_question(**more: Any) -> RoutingRequest:
     return RoutingRequest(endpoint="chat", at=time.time(), **more)
 
 
 @asynccontextmanager
-async def replica(url: str, *, wait: float = 60.0) -> AsyncIterator[Replica]:
-    found = Replica(url, wait)
-    await found.shared.open()
+async def open_replica(url: str, *, wait: float = 60.0) -> AsyncIterator[Replica]:
+    replica = Replica(url, wait)
+    await replica.shared.open()
     try:
-        yield found
+        yield replica
     finally:
-        await found.shared.close()
+        await replica.shared.close()
 
 
-def with_two(postgres: PostgresServer, test: Callable[[Replica, Replica], Awaitable[None]]) -> None:
-    """Run a test with two replicas, at tables that are new."""
+def run_with_two(
+    postgres: PostgresServer, test: Callable[[Replica, Replica], Awaitable[None]]
+) -> None:
+    """Run a test with two replicas and new tables."""
     postgres.clear()
 
     async def run() -> None:
-        async with replica(postgres.url) as one, replica(postgres.url) as two:
-            await test(one, two)
+        async with open_replica(postgres.url) as first, open_replica(postgres.url) as second:
+            await test(first, second)
 
     asyncio.run(run())
 
 
-def with_line(postgres: PostgresServer, test: Callable[[Line], Awaitable[None]]) -> None:
-    """Run a test with a line to the database, at tables that are new."""
+def run_with_line(postgres: PostgresServer, test: Callable[[Line], Awaitable[None]]) -> None:
+    """Run a test with a line to the database and new tables."""
     postgres.clear()
 
     async def run(line: Line) -> None:
@@ -98,33 +100,35 @@ def with_line(postgres: PostgresServer, test: Callable[[Line], Awaitable[None]])
         asyncio.run(run(line))
 
 
-async def until(holds: Callable[[], Any]) -> None:
+async def wait_until(holds: Callable[[], Any]) -> None:
     while not holds():
         await asyncio.sleep(0.02)
 
 
 def test_an_answer_is_known_elsewhere_once_it_is_written(postgres: PostgresServer) -> None:
-    async def go(one: Replica, two: Replica) -> None:
-        what = {"tool_calls": ("call_1",), "response_id": "resp_1", "key": "ann"}
-        one.sessions.record_answer("s", target="a", tokens=5, at=time.time(), **what)
-        await one.shared.request_write()
-        asked = {"in_tool_loop": True, "tool_call_ids": ("call_1",), "key": "ann"}
-        await two.shared.prepare(question(session="s", previous_response_id="resp_1", **asked))
-        state = two.sessions.state("s", time.time())
+    async def go(first: Replica, second: Replica) -> None:
+        answer = {"tool_calls": ("call_1",), "response_id": "resp_1", "key": "ann"}
+        first.sessions.record_answer("s", target="a", tokens=5, at=time.time(), **answer)
+        await first.shared.request_write()
+        loop_fields = {"in_tool_loop": True, "tool_call_ids": ("call_1",), "key": "ann"}
+        await second.shared.prepare(
+            build_question(session="s", previous_response_id="resp_1", **loop_fields)
+        )
+        state = second.sessions.state("s", time.time())
         assert state is not None
         assert (state.target, state.tokens) == ("a", 5)
-        assert two.sessions.caller(["call_1"], session="s", key=None) == "a"
-        assert two.sessions.caller(["call_1"], session=None, key="ann") == "a"
-        assert two.sessions.find_owned("resp_1", key="ann") == "a"
-        assert two.sessions.is_anothers("resp_1", key="bob")
-        two.sessions.record_answer("s", target="b", tokens=7, at=time.time())
-        await two.shared.request_write()
-        await one.shared.prepare(question(session="s"))
-        state = one.sessions.state("s", time.time())
+        assert second.sessions.caller(["call_1"], session="s", key=None) == "a"
+        assert second.sessions.caller(["call_1"], session=None, key="ann") == "a"
+        assert second.sessions.find_owned("resp_1", key="ann") == "a"
+        assert second.sessions.is_anothers("resp_1", key="bob")
+        second.sessions.record_answer("s", target="b", tokens=7, at=time.time())
+        await second.shared.request_write()
+        await first.shared.prepare(build_question(session="s"))
+        state = first.sessions.state("s", time.time())
         assert state is not None
         assert state.target == "b"
 
-    with_two(postgres, go)
+    run_with_two(postgres, go)
     names = [name for (name,) in postgres.execute("SELECT name FROM shared_affinity")]
     assert len(names) == 4
     assert not [name for name in names if "call" in name or "resp" in name]
@@ -133,16 +137,16 @@ def test_an_answer_is_known_elsewhere_once_it_is_written(postgres: PostgresServe
 def test_leases_never_exceed_the_budget_and_are_given_back_at_the_end(
     postgres: PostgresServer,
 ) -> None:
-    async def go(one: Replica, two: Replica) -> None:
+    async def go(first: Replica, second: Replica) -> None:
         for _ in range(100):
             try:
-                await asyncio.gather(one.spend(0.3), two.spend(0.2))
+                await asyncio.gather(first.spend(0.3), second.spend(0.2))
             except RefusalError:
                 break
-            ((used,),) = postgres.execute(f"SELECT sum(greatest(spent, granted)) {OF_THE_DAY}")
-            assert used <= 10.5
+            ((total,),) = postgres.execute(f"SELECT sum(greatest(spent, granted)) {OF_THE_DAY}")
+            assert total <= 10.5
 
-    with_two(postgres, go)
+    run_with_two(postgres, go)
     rows = postgres.execute(f"SELECT spent, granted {OF_THE_DAY}")
     assert all(granted <= spent for spent, granted in rows)
     assert 8 <= sum(spent for spent, _ in rows) <= 10.5
@@ -151,149 +155,156 @@ def test_leases_never_exceed_the_budget_and_are_given_back_at_the_end(
 def test_a_breaker_that_opens_is_open_for_all_and_one_replica_tries(
     postgres: PostgresServer,
 ) -> None:
-    async def go(one: Replica, two: Replica) -> None:
-        one.breakers.record_failure("a")
-        await until(lambda: two.breakers.state("a") != "closed")
-        await until(lambda: {one.breakers.state("a"), two.breakers.state("a")} == {"half_open"})
-        assert one.breakers.allow("a")
-        assert await one.breakers.claim_trial("a")
-        assert two.breakers.allow("a")
-        assert not await two.breakers.claim_trial("a")
-        one.breakers.record_success("a")
-        await until(lambda: two.breakers.state("a") == "closed")
+    async def go(first: Replica, second: Replica) -> None:
+        first.breakers.record_failure("a")
+        await wait_until(lambda: second.breakers.state("a") != "closed")
+        await wait_until(
+            lambda: {first.breakers.state("a"), second.breakers.state("a")} == {"half_open"}
+        )
+        assert first.breakers.allow("a")
+        assert await first.breakers.claim_trial("a")
+        assert second.breakers.allow("a")
+        assert not await second.breakers.claim_trial("a")
+        first.breakers.record_success("a")
+        await wait_until(lambda: second.breakers.state("a") == "closed")
 
-    with_two(postgres, go)
+    run_with_two(postgres, go)
 
 
 def test_it_closes_though_something_is_to_be_told_at_that_moment(postgres: PostgresServer) -> None:
-    async def close(one: Replica, _: Replica) -> None:
-        await asyncio.sleep(0.1)  # until it waits for something to tell
-        closes = asyncio.create_task(one.shared.close())
-        one.shared.set_lam(0.25)
-        done, _ = await asyncio.wait([closes], timeout=5)
-        closes.cancel()
+    async def close(first: Replica, _: Replica) -> None:
+        await asyncio.sleep(0.1)  # until the replica waits for changes
+        task = asyncio.create_task(first.shared.close())
+        first.shared.set_lam(0.25)
+        done, _ = await asyncio.wait([task], timeout=5)
+        task.cancel()
         assert done
 
-    with_two(postgres, close)
+    run_with_two(postgres, close)
 
 
 def test_a_close_that_is_cancelled_ends(postgres: PostgresServer) -> None:
-    async def close(one: Replica, _: Replica) -> None:
+    async def close(first: Replica, _: Replica) -> None:
         waits, ends = asyncio.Event(), asyncio.Event()
 
-        async def takes_its_time() -> None:
+        async def wait_at_end() -> None:
             try:
                 await asyncio.Event().wait()
             finally:
                 waits.set()
                 await ends.wait()
 
-        one.shared._tasks.append(asyncio.create_task(takes_its_time()))
-        closes = asyncio.create_task(one.shared.close())
+        first.shared._tasks.append(asyncio.create_task(wait_at_end()))
+        task = asyncio.create_task(first.shared.close())
         await waits.wait()
-        closes.cancel()
-        await asyncio.wait([closes])
+        task.cancel()
+        await asyncio.wait([task])
         ends.set()
-        assert closes.cancelled()
+        assert task.cancelled()
 
-    with_two(postgres, close)
+    run_with_two(postgres, close)
 
 
 def test_lam_is_told_and_forgotten_when_all_replicas_have_ended(postgres: PostgresServer) -> None:
-    async def go(one: Replica, two: Replica) -> None:
-        one.shared.set_lam(0.25)
-        await until(lambda: two.lams)
-        assert two.lams[0] == 0.25
-        async with replica(postgres.url) as later:
-            await until(lambda: later.shared.replicas == 3)
-            assert later.lams[0] == 0.25
+    async def go(first: Replica, second: Replica) -> None:
+        first.shared.set_lam(0.25)
+        await wait_until(lambda: second.lams)
+        assert second.lams[0] == 0.25
+        async with open_replica(postgres.url) as third:
+            await wait_until(lambda: third.shared.replicas == 3)
+            assert third.lams[0] == 0.25
 
-    with_two(postgres, go)
+    run_with_two(postgres, go)
     assert postgres.execute("SELECT * FROM shared_lam") == [(0.25,)]
 
-    async def alone() -> None:
-        async with replica(postgres.url) as one:
-            assert one.lams == []
+    async def read_lams() -> None:
+        async with open_replica(postgres.url) as first:
+            assert first.lams == []
 
-    asyncio.run(alone())
+    asyncio.run(read_lams())
 
 
 def test_requests_in_flight_are_counted_again_after_a_cut(postgres: PostgresServer) -> None:
     async def go(line: Line) -> None:
         async with (
-            replica(postgres.url) as one,
-            replica(through(postgres.url, line)) as two,
-            AsyncExitStack() as here,
+            open_replica(postgres.url) as first,
+            open_replica(url_through(postgres.url, line)) as second,
+            AsyncExitStack() as first_requests,
         ):
-            await here.enter_async_context(one.held())
-            await until(lambda: two.shared.replicas == 2)
-            async with AsyncExitStack() as there:
-                await there.enter_async_context(two.held())
+            await first_requests.enter_async_context(first.admit_request())
+            await wait_until(lambda: second.shared.replicas == 2)
+            async with AsyncExitStack() as second_requests:
+                await second_requests.enter_async_context(second.admit_request())
                 line.cut()
-                await until(lambda: not two.shared.is_up)
-                with pytest.raises(RefusalError, match="may have 1"):  # a half of three
-                    await there.enter_async_context(two.held())
-                line.mend()
-                await until(lambda: two.shared.is_up)
-                await here.enter_async_context(one.held())
+                await wait_until(lambda: not second.shared.is_up)
+                with pytest.raises(RefusalError, match="may have 1"):  # half of the three allowed
+                    await second_requests.enter_async_context(second.admit_request())
+                line.restore()
+                await wait_until(lambda: second.shared.is_up)
+                await first_requests.enter_async_context(first.admit_request())
                 with pytest.raises(RefusalError, match="has 3 requests in flight"):
-                    await there.enter_async_context(one.held())
+                    await second_requests.enter_async_context(first.admit_request())
         assert postgres.execute("SELECT in_flight FROM shared_limits") == [({},)]
 
-    with_line(postgres, go)
+    run_with_line(postgres, go)
 
 
 def test_what_was_answered_and_spent_during_a_cut_is_written_afterwards(
     postgres: PostgresServer,
 ) -> None:
     async def go(line: Line) -> None:
-        async with replica(postgres.url) as one, replica(through(postgres.url, line)) as two:
-            await two.spend(0.1)
+        async with (
+            open_replica(postgres.url) as first,
+            open_replica(url_through(postgres.url, line)) as second,
+        ):
+            await second.spend(0.1)
             line.cut()
-            await until(lambda: not two.shared.is_up)
-            await two.spend(0.2)
-            two.sessions.record_answer("s", target="a", tokens=5, at=time.time())
-            told = explain(made_receipt(0, details=two.shared.details(None))).sentences()
-            line.mend()
-            await until(lambda: two.shared.is_up)
-            await two.shared.request_write()
-            await one.shared.prepare(question(session="s"))
-            assert one.sessions.state("s", time.time()) is not None
-            await until(lambda: one.budgets.states(time.time())[0].spent == pytest.approx(0.3))
-            shared, lease, away = told[-3:]
+            await wait_until(lambda: not second.shared.is_up)
+            await second.spend(0.2)
+            second.sessions.record_answer("s", target="a", tokens=5, at=time.time())
+            sentences = explain(made_receipt(0, details=second.shared.details(None))).sentences()
+            line.restore()
+            await wait_until(lambda: second.shared.is_up)
+            await second.shared.request_write()
+            await first.shared.prepare(build_question(session="s"))
+            assert first.sessions.state("s", time.time()) is not None
+            await wait_until(
+                lambda: first.budgets.states(time.time())[0].spent == pytest.approx(0.3)
+            )
+            shared, lease, outage = sentences[-3:]
             assert shared.startswith("shared by 2 replicas: budgets")
             assert lease == "left of this replica's lease of the budget: $0.7"
-            assert away.startswith("cut off from the shared database since 20")
-            assert two.shared.details(None)["shared"][2] is None
+            assert outage.startswith("cut off from the shared database since 20")
+            assert second.shared.details(None)["shared"][2] is None
 
-    with_line(postgres, go)
+    run_with_line(postgres, go)
 
 
 def test_a_database_that_does_not_answer_is_away(postgres: PostgresServer) -> None:
     async def go(line: Line) -> None:
-        async with replica(through(postgres.url, line), wait=0.3) as one:
-            await one.spend(0.1)
+        async with open_replica(url_through(postgres.url, line), wait=0.3) as first:
+            await first.spend(0.1)
             line.is_mute = True
-            await one.shared.prepare(question(session="s"))
-            await until(lambda: not one.shared.is_up)
-            await one.spend(0.1)  # of the lease
-            assert one.shared.failures == 1
+            await first.shared.prepare(build_question(session="s"))
+            await wait_until(lambda: not first.shared.is_up)
+            await first.spend(0.1)  # spent from the lease
+            assert first.shared.failures == 1
             line.is_mute = False
-            await until(lambda: one.shared.is_in_step)
+            await wait_until(lambda: first.shared.is_in_step)
 
-    with_line(postgres, go)
+    run_with_line(postgres, go)
 
 
 def test_old_entries_are_purged(postgres: PostgresServer) -> None:
-    async def go(one: Replica, _: Replica) -> None:
-        one.sessions.use(SessionSettings(seconds=60, most=2))
-        one.sessions.record_answer("old", target="a", tokens=5, at=time.time() - 61)
+    async def go(first: Replica, _: Replica) -> None:
+        first.sessions.use(SessionSettings(seconds=60, most=2))
+        first.sessions.record_answer("old", target="a", tokens=5, at=time.time() - 61)
         for n in range(4):
-            one.sessions.keep(f"resp_{n}", target="a", key=None)
-        await one.shared.request_write()
-        await one.shared._purge()
+            first.sessions.keep(f"resp_{n}", target="a", key=None)
+        await first.shared.request_write()
+        await first.shared._purge()
 
-    with_two(postgres, go)
+    run_with_two(postgres, go)
     kinds = [kind for (kind,) in postgres.execute("SELECT kind FROM shared_affinity")]
     assert kinds == ["response"] * 2
 
@@ -301,7 +312,7 @@ def test_old_entries_are_purged(postgres: PostgresServer) -> None:
 def test_a_database_that_cannot_be_used_is_told_without_its_password(
     postgres: PostgresServer,
 ) -> None:
-    def refused(url: str) -> str:
+    def read_refusal(url: str) -> str:
         with pytest.raises((ConfigError, StoreError)) as caught:
             asyncio.run(Replica(url).shared.open())
         return str(caught.value)
@@ -309,19 +320,19 @@ def test_a_database_that_cannot_be_used_is_told_without_its_password(
     postgres.clear()
     asyncio.run(_once(postgres.url))
     postgres.execute("UPDATE shared_schema SET version = 99")
-    told = [
-        refused(postgres.url),
-        refused(postgres.url.replace(IN_URL, "wrong")),
-        refused(postgres.url.replace(f":{postgres.port}/", ":1/")),
-        refused(postgres.url.replace(IN_URL, "100%")),
+    messages = [
+        read_refusal(postgres.url),
+        read_refusal(postgres.url.replace(IN_URL, "wrong")),
+        read_refusal(postgres.url.replace(f":{postgres.port}/", ":1/")),
+        read_refusal(postgres.url.replace(IN_URL, "100%")),
     ]
-    assert "version 99; a newer prefill-router" in told[0]
-    assert "user or password refused" in told[1]
-    assert "connection refused" in told[2]
-    assert "the shared state's URL can't be read" in told[3]
-    assert not any(PASSWORD in one or IN_URL in one for one in told)
+    assert "version 99; a newer prefill-router" in messages[0]
+    assert "user or password refused" in messages[1]
+    assert "connection refused" in messages[2]
+    assert "the shared state's URL can't be read" in messages[3]
+    assert not any(PASSWORD in first or IN_URL in first for first in messages)
 
 
 async def _once(url: str) -> None:
-    async with replica(url):
+    async with open_replica(url):
         pass

@@ -42,9 +42,9 @@ def test_two_workers_allow_exactly_the_requests_per_minute_of_a_key(
                     client.headers["authorization"] = f"Bearer {KEY}"
                     return client.post("/v1/chat/completions", json=body).status_code
 
-            began = time.monotonic()
+            start = time.monotonic()
             with ThreadPoolExecutor(8) as pool:
                 codes = Counter(pool.map(ask, range(50)))
-            refilled = int((time.monotonic() - began) * 20 / 60)
+            refill = int((time.monotonic() - start) * 20 / 60)
     assert codes.keys() == {200, 429}
-    assert 20 <= codes[200] <= 20 + refilled
+    assert 20 <= codes[200] <= 20 + refill
