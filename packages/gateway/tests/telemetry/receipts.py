@@ -1,4 +1,4 @@
-"""Receipts to be counted, logged and traced."""
+"""Receipts for tests of metrics, logs and traces."""
 
 from dataclasses import replace
 from typing import Any
@@ -72,6 +72,6 @@ def receipt(
 
 
 def rendered(metrics: Metrics, readings: GaugeReadings | None = None, *, accept: str = "") -> str:
-    """What Prometheus reads, with gauges that show these readings."""
+    """The text for Prometheus, with gauges of these readings."""
     text, _ = render_metrics(metrics.export(readings or GaugeReadings()), accept)
     return text.decode()

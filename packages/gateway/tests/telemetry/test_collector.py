@@ -1,4 +1,4 @@
-"""Traces as a collector gets them, over OTLP/HTTP; and one that isn't there, or doesn't answer."""
+"""Traces over OTLP/HTTP at a collector that answers, one that is down, and one that hangs."""
 
 import http.server
 import io
@@ -27,20 +27,20 @@ WORKER = "OtelBatchSpanRecordProcessor"
 
 
 class Collector:
-    """Keeps what it is sent; each request gets the next status, and the last one over and over."""
+    """Records its requests. Each gets the next status; the last status repeats."""
 
     def __init__(self, *statuses: int) -> None:
         self._statuses = list(statuses)
-        self.got: list[tuple[str, str, bytes]] = []
-        self.asked, self.go = threading.Semaphore(0), threading.Event()
+        self.requests: list[tuple[str, str, bytes]] = []
+        self.arrivals, self.go = threading.Semaphore(0), threading.Event()
         self.go.set()
         collector = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
-                collector.got.append((self.path, self.headers["content-type"], body))
-                collector.asked.release()
+                collector.requests.append((self.path, self.headers["content-type"], body))
+                collector.arrivals.release()
                 collector.go.wait()
                 statuses = collector._statuses
                 self.send_response(statuses.pop(0) if len(statuses) > 1 else statuses[0])
@@ -64,12 +64,12 @@ class Collector:
         self._server.server_close()
 
     def spans(self) -> list[Any]:
-        found = []
-        for _, _, body in self.got:
+        spans = []
+        for _, _, body in self.requests:
             for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
                 for scope in resource.scope_spans:
-                    found.extend(scope.spans)
-        return found
+                    spans.extend(scope.spans)
+        return spans
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +77,7 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
-def attributes(span: Any) -> dict[str, Any]:
+def read_attributes(span: Any) -> dict[str, Any]:
     return {a.key: getattr(a.value, a.value.WhichOneof("value")) for a in span.attributes}
 
 
@@ -96,41 +96,41 @@ def test_a_collector_gets_the_spans_of_requests_and_none_of_their_words(tmp_path
         with serve_world(world) as gateway:
             reply = ask(gateway.url, body=chat(CHEAP, PROMPT), headers=headers)
             ask(gateway.url, body=chat(CHEAP, PROMPT, stream=True))
-            refused = ask(gateway.url, body=chat("no-such-model", PROMPT))
-        asked = [got.headers["traceparent"] for got in world[CHEAP].requests]
+            refusal = ask(gateway.url, body=chat("no-such-model", PROMPT))
+        traceparents = [request.headers["traceparent"] for request in world[CHEAP].requests]
         assert world[CHEAP].requests[0].headers["authorization"] == "Bearer sk-lab"
-    assert (reply.status, refused.status) == (200, 404)
-    assert {(path, kind) for path, kind, _ in collector.got} == {
+    assert (reply.status, refusal.status) == (200, 404)
+    assert {(path, kind) for path, kind, _ in collector.requests} == {
         ("/v1/traces", "application/x-protobuf")
     }
     for word in (PROMPT, CLIENTS_KEY, "sk-lab", "no-such-model"):
-        assert not any(word.encode() in body for _, _, body in collector.got)
+        assert not any(word.encode() in body for _, _, body in collector.requests)
 
-    ours = [span for span in collector.spans() if span.trace_id.hex() == TRACE]
-    (route,) = [span for span in ours if span.parent_span_id.hex() == PARENT]
+    own_spans = [span for span in collector.spans() if span.trace_id.hex() == TRACE]
+    (route,) = [span for span in own_spans if span.parent_span_id.hex() == PARENT]
     assert route.name == "route"
-    assert asked[:2] == [f"00-{TRACE}-{route.span_id.hex()}-01"] * 2
-    below = [span for span in ours if span is not route]
+    assert traceparents[:2] == [f"00-{TRACE}-{route.span_id.hex()}-01"] * 2
+    below = [span for span in own_spans if span is not route]
     assert {span.parent_span_id for span in below} == {route.span_id}
     assert sorted(span.name for span in below) == ["attempt", "attempt", "decide"]
-    ends = [attributes(s)["prefill_router.attempt.end"] for s in below if s.name == "attempt"]
+    ends = [read_attributes(s)["prefill_router.attempt.end"] for s in below if s.name == "attempt"]
     assert ends == ["server_error", "answered"]
-    told = attributes(route)
-    assert told["prefill_router.decision"] == reply.own_header("decision-id")
-    assert told["gen_ai.response.model"] == CHEAP
-    assert told["http.response.status_code"] == 200
+    fields = read_attributes(route)
+    assert fields["prefill_router.decision"] == reply.own_header("decision-id")
+    assert fields["gen_ai.response.model"] == CHEAP
+    assert fields["http.response.status_code"] == 200
 
     others = [s for s in collector.spans() if s.name == "route" and s is not route]
     others = [span for span in others if span.trace_id.hex() != TRACE]
     assert [span.parent_span_id for span in others] == [b"", b""]
-    assert sorted(attributes(s)["http.response.status_code"] for s in others) == [200, 404]
-    (stream,) = [s for s in others if attributes(s)["http.response.status_code"] == 200]
-    assert asked[2].split("-")[1:3] == [stream.trace_id.hex(), stream.span_id.hex()]
+    assert sorted(read_attributes(s)["http.response.status_code"] for s in others) == [200, 404]
+    (stream,) = [s for s in others if read_attributes(s)["http.response.status_code"] == 200]
+    assert traceparents[2].split("-")[1:3] == [stream.trace_id.hex(), stream.span_id.hex()]
 
 
 @contextmanager
-def logged() -> Iterator[list[str]]:
-    """What the log says, filled when the block ends."""
+def capture_log() -> Iterator[list[str]]:
+    """The log's events, filled when the block ends."""
     stream, lines = io.StringIO(), list[str]()
     with logging_to(LogSettings(), stream=stream):
         yield lines
@@ -142,23 +142,23 @@ def make_spans(traces: Traces, many: int = 1) -> None:
         traces.begin([], at=time.time()).end_refused(400, at=time.time())
 
 
-def begun(url: str) -> tuple[Traces, threading.Thread]:
-    """Traces, and the thread that sends them."""
+def begin_traces(url: str) -> tuple[Traces, threading.Thread]:
+    """Start traces; also the thread that sends them."""
     before = set(threading.enumerate())
     traces = Traces(url)
-    (sending,) = [t for t in threading.enumerate() if t.name == WORKER and t not in before]
-    return traces, sending
+    (sender,) = [t for t in threading.enumerate() if t.name == WORKER and t not in before]
+    return traces, sender
 
 
 def test_a_collector_that_takes_nothing_is_told_of_once_and_once_more_when_it_does() -> None:
     before = logging.getLogger("opentelemetry").level
-    with Collector(400, 400, 400, 200) as collector, logged() as lines:
+    with Collector(400, 400, 400, 200) as collector, capture_log() as lines:
         traces = Traces(collector.url)
         for _ in range(5):
             make_spans(traces)
             traces._provider.force_flush()
         traces.close()
-    assert len(collector.got) == 5
+    assert len(collector.requests) == 5
     assert lines == [
         "traces can't be sent to the collector; they are dropped",
         "traces are sent again",
@@ -167,26 +167,26 @@ def test_a_collector_that_takes_nothing_is_told_of_once_and_once_more_when_it_do
 
 
 def test_where_no_collector_is_the_gateway_ends_all_the_same() -> None:
-    with Collector(200) as gone:
-        url = gone.url
-    with logged() as lines:
-        traces, sending = begun(url)
-        make_spans(traces, 5000)  # more than wait for it
+    with Collector(200) as closed:
+        url = closed.url
+    with capture_log() as lines:
+        traces, sender = begin_traces(url)
+        make_spans(traces, 5000)  # more than the queue holds
         traces.close(seconds=0.05)
-        sending.join()  # it gives up what it tries, and tries no more
+        sender.join()  # it gives up its batch and sends no more
     assert len(lines) == 2
     assert not any("127.0.0.1" in line for line in lines)
 
 
 def test_a_collector_that_never_answers_isnt_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "600")
-    with Collector(200) as stuck, logged() as lines:
+    with Collector(200) as stuck, capture_log() as lines:
         stuck.go.clear()
-        traces, sending = begun(stuck.url)
-        make_spans(traces, 600)  # a batch goes at once
-        stuck.asked.acquire()
+        traces, sender = begin_traces(stuck.url)
+        make_spans(traces, 600)  # a full batch is sent at once
+        stuck.arrivals.acquire()
         traces.close(seconds=0.05)
-        assert sending.is_alive()
+        assert sender.is_alive()
         stuck.go.set()
-        sending.join()
+        sender.join()
     assert lines[0] == "the last traces couldn't be sent within 0.05 s and are lost"

@@ -1,4 +1,4 @@
-"""The share of decisions without a forecast: counted, told, and gone again."""
+"""The share of decisions without a forecast: counted, logged, and back to zero."""
 
 import logging
 
@@ -33,9 +33,9 @@ def test_share_is_of_the_last_minute(watch: FallbackWatch, clock: Clock) -> None
         watch.add(lack)  # type: ignore[arg-type]
     clock.now += 30
     watch.add(None)
-    found = watch.report()
-    assert (found.decisions, found.share) == (5, 0.4)
-    assert found.lacking == {"deadline": 1, "queue_full": 1}
+    report = watch.report()
+    assert (report.decisions, report.share) == (5, 0.4)
+    assert report.lacking == {"deadline": 1, "queue_full": 1}
     clock.now += 31
     assert watch.report().decisions == 1
     clock.now += 60
@@ -50,9 +50,9 @@ def test_many_without_a_forecast_degrade_the_gateway(watch: FallbackWatch) -> No
     assert check_forecasts(watch.report()) == HealthFinding("ok")
     for _ in range(20):
         watch.add("deadline")
-    told = "21% of the last minute's 120 decisions had no forecast"
+    note = "21% of the last minute's 120 decisions had no forecast"
     why = "17% too late, 4% too many requests"
-    assert check_forecasts(watch.report()) == HealthFinding("degraded", f"{told}: {why}")
+    assert check_forecasts(watch.report()) == HealthFinding("degraded", f"{note}: {why}")
 
 
 def test_few_requests_are_no_alarm(watch: FallbackWatch) -> None:
@@ -69,13 +69,13 @@ def test_log_says_once_that_it_begins_and_that_it_ends(
         clock.now += 1
         for number in range(10):
             watch.add("queue_full" if 50 <= second < 100 and number < 8 else None)
-    begun, ended = caplog.records
-    assert begun.levelname == "WARNING"
-    assert "had no forecast" in begun.message
-    assert ended.message == "decisions have their forecasts again"
+    first, last = caplog.records
+    assert first.levelname == "WARNING"
+    assert "had no forecast" in first.message
+    assert last.message == "decisions have their forecasts again"
 
 
 def test_share_is_a_metric() -> None:
     body = rendered(Metrics(["a"]), GaugeReadings(fallback_share=0.25))
-    found = {f.name: f for f in text_string_to_metric_families(body)}
-    assert found["prefill_router_fallback_share"].samples[0].value == 0.25
+    families = {f.name: f for f in text_string_to_metric_families(body)}
+    assert families["prefill_router_fallback_share"].samples[0].value == 0.25

@@ -1,4 +1,4 @@
-"""The log's lines, and that no secret is in any of them; traces."""
+"""The log's lines, which hold no secret, and traces."""
 
 import asyncio
 import gc
@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import pytest
 
-from packages.gateway.tests.guard.guarded_server import a_key, bearing, guarded
+from packages.gateway.tests.guard.guarded_server import bearer_header, build_key, serve_guarded
 from packages.gateway.tests.telemetry.receipts import AT, RECEIPT, attempt, receipt, rendered
 from prefill_router.endpoints.redaction import REDACTED, Redaction
 from prefill_router.errors import ConfigError, MissingExtraError
@@ -33,7 +33,9 @@ SECRET = 'sé"cret/+key'
 log = logging.getLogger("prefill_router_gateway.test")
 
 
-def written(*, form: Literal["json", "text"] = "json", level: str = "info", work: Any) -> list[str]:
+def write_lines(
+    *, form: Literal["json", "text"] = "json", level: str = "info", work: Any
+) -> list[str]:
     stream = io.StringIO()
     settings = LogSettings.model_validate({"form": form, "level": level})
     with logging_to(settings, secrets=[SECRET, "abc"], stream=stream):
@@ -42,7 +44,7 @@ def written(*, form: Literal["json", "text"] = "json", level: str = "info", work
 
 
 def test_a_request_is_one_line() -> None:
-    (line,) = written(work=lambda: log_request(RECEIPT))
+    (line,) = write_lines(work=lambda: log_request(RECEIPT))
     value = json.loads(line)
     assert value.pop("time").endswith("+00:00")
     assert value == {
@@ -69,19 +71,19 @@ def test_a_request_is_one_line() -> None:
 
 
 def test_no_prompt_is_in_it() -> None:
-    told = replace(
+    private_receipt = replace(
         RECEIPT, prompt="the prompt", requested="the prompt", details={"x": "the prompt"}
     )
     for form in ("json", "text"):
-        (line,) = written(form=form, work=lambda: log_request(told))
+        (line,) = write_lines(form=form, work=lambda: log_request(private_receipt))
         assert "the prompt" not in line
 
 
 def test_text_is_for_people() -> None:
-    (line,) = written(form="text", work=lambda: log_request(RECEIPT))
+    (line,) = write_lines(form="text", work=lambda: log_request(RECEIPT))
     assert " info request id=pr_0123" in line
     assert "target=small reason=policy" in line
-    lines = written(form="text", work=lambda: log.warning("two\nlines %s", "a\rb"))
+    lines = write_lines(form="text", work=lambda: log.warning("two\nlines %s", "a\rb"))
     assert [line.split(" ", 2)[2] for line in lines] == ["warning two\\nlines a\\rb"]
 
 
@@ -94,14 +96,14 @@ def test_levels() -> None:
         logging.getLogger("some.library").info("too much")
         logging.getLogger("some.library").warning("l")
 
-    events = [json.loads(line)["event"] for line in written(work=work)]
+    events = [json.loads(line)["event"] for line in write_lines(work=work)]
     assert events == ["request", "w", "u", "l"]
-    assert len(written(level="debug", work=work)) == 5
-    assert len(written(level="error", work=work)) == 1
+    assert len(write_lines(level="debug", work=work)) == 5
+    assert len(write_lines(level="error", work=work)) == 1
 
 
 def test_fields_of_other_lines() -> None:
-    (line,) = written(work=lambda: log.info("reload", extra=with_fields({"targets": 3})))
+    (line,) = write_lines(work=lambda: log.info("reload", extra=with_fields({"targets": 3})))
     assert json.loads(line)["targets"] == 3
 
 
@@ -113,33 +115,33 @@ def test_errors_are_told_without_what_may_quote_a_prompt() -> None:
             except (KeyError, ConfigError, OSError):
                 log.exception("failed")
 
-    first, second, third = map(json.loads, written(work=work))
+    first, second, third = map(json.loads, write_lines(work=work))
     assert first["error"] == "KeyError"
     assert "a prompt" not in json.dumps(first)
     assert first["where"][-1].endswith(" work")
     assert second["error_text"] == "a reason"
     assert third["error_text"] == "no route"
-    for line in written(form="text", work=work):
+    for line in write_lines(form="text", work=work):
         assert "a prompt" not in line
 
 
 @pytest.mark.slow
 def test_errors_that_asyncio_tells_are_without_it_too() -> None:
-    async def fails(prompt: str) -> None:
+    async def fail_in_task(prompt: str) -> None:
         raise KeyError(prompt)
 
-    def called(prompt: str) -> None:
+    def fail_in_callback(prompt: str) -> None:
         raise KeyError(prompt)
 
-    async def both() -> None:
+    async def run_both() -> None:
         loop = asyncio.get_running_loop()
-        loop.call_soon(called, "a prompt")
-        task = loop.create_task(fails("a prompt"))
+        loop.call_soon(fail_in_callback, "a prompt")
+        task = loop.create_task(fail_in_task("a prompt"))
         await asyncio.wait([task])
         del task
         gc.collect()
 
-    lines = written(form="text", work=lambda: asyncio.run(both()))
+    lines = write_lines(form="text", work=lambda: asyncio.run(run_both()))
     callback, task = lines
     assert "Exception in callback test_errors" in callback
     assert "Task exception was never retrieved" in task
@@ -161,7 +163,7 @@ def test_known_secrets_are_taken_out_wherever_they_are(form: Literal["json", "te
             log.exception("failed")
         log_request(receipt(outcome={"target": SECRET}))
 
-    lines = written(form=form, work=work)
+    lines = write_lines(form=form, work=work)
     assert len(lines) == 8
     for line in lines:
         assert REDACTED in line
@@ -189,8 +191,8 @@ def test_people_at_a_terminal_get_text_and_programs_get_json() -> None:
         assert stream.getvalue().startswith(starts)
 
 
-class Stuck(io.StringIO):
-    """Takes nothing until it is let go."""
+class StuckStream(io.StringIO):
+    """Writes nothing until `go` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -203,36 +205,36 @@ class Stuck(io.StringIO):
 
 def test_a_stuck_error_stream_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_module, "_MOST_WAITING", 10)
-    stream = Stuck()
-    with logging_to(LogSettings(), stream=stream) as written_to:
+    stream = StuckStream()
+    with logging_to(LogSettings(), stream=stream) as log_writer:
         for n in range(20):
             log.info("line %d", n)
-        lost = written_to.lost
+        lost = log_writer.lost
         stream.go.set()
-    assert lost in (9, 10)  # one may be being written already
+    assert lost in (9, 10)  # the writer may already hold one line
     assert len(stream.getvalue().splitlines()) == 20 - lost
 
 
 def test_a_line_that_cant_be_written_is_shown_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
     stream = io.StringIO()
-    with logging_to(LogSettings(), stream=stream) as written_to:
+    with logging_to(LogSettings(), stream=stream) as log_writer:
         log.info("odd", extra={FIELDS: {("no", "name"): "a secret"}})
         log.info("after it")
-    assert written_to.lost == 1
+    assert log_writer.lost == 1
     assert "after it" in stream.getvalue()
     assert "secret" not in stream.getvalue() + capsys.readouterr().err
 
 
 def test_logging_is_as_before_afterwards() -> None:
     before = list(logging.getLogger().handlers), logging.getLogger("prefill_router").level
-    written(level="debug", work=lambda: None)
+    write_lines(level="debug", work=lambda: None)
     after = list(logging.getLogger().handlers), logging.getLogger("prefill_router").level
     assert before == after
 
 
 def test_a_secret_that_is_sent_everywhere_comes_back_nowhere() -> None:
     secret = "pr-sent-everywhere-0123456789abcdef"
-    known = "pr-known-0123456789abcdef0123"
+    known_key = "pr-known-0123456789abcdef0123"
     metrics = Metrics(["small"])
 
     async def app(scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG001
@@ -245,23 +247,23 @@ def test_a_secret_that_is_sent_everywhere_comes_back_nowhere() -> None:
     stream = io.StringIO()
     with (
         logging_to(LogSettings(level="debug"), stream=stream),
-        guarded(app, keys=[a_key("alice", known)]) as server,
+        serve_guarded(app, keys=[build_key("alice", known_key)]) as server,
     ):
         for path in (f"/v1/{secret}?key={secret}", "/v1/chat/completions", f"/page/{secret}"):
             for extra in ([], headers[:2], headers):
-                for key in (secret, known):
-                    got = server.post(path, [bearing(key), *extra], f'"{secret}"'.encode())
-                    bodies.append(got.body + repr(got.headers).encode())
-        for status in server.refused:
+                for key in (secret, known_key):
+                    reply = server.post(path, [bearer_header(key), *extra], f'"{secret}"'.encode())
+                    bodies.append(reply.body + repr(reply.headers).encode())
+        for status in server.refusal_statuses:
             metrics.count_refusal(status)
         bodies.append(server.ask("GET", "/", host=secret).body)
         bodies.append(server.ask("POST", "/v1/x", [("content-type", secret)], b"").body)
-        bodies.append(server.ask("GET", "/v1/refused", [bearing(known)]).body)
-    everything = b"".join(bodies) + (rendered(metrics) + stream.getvalue()).encode()
+        bodies.append(server.ask("GET", "/v1/refused", [bearer_header(known_key)]).body)
+    output = b"".join(bodies) + (rendered(metrics) + stream.getvalue()).encode()
     assert len(bodies) == 21
-    assert b"ZeroDivisionError" in everything
-    for word in (secret, known):
-        assert word.encode() not in everything
+    assert b"ZeroDivisionError" in output
+    for word in (secret, known_key):
+        assert word.encode() not in output
 
 
 @pytest.fixture
@@ -275,21 +277,25 @@ def spans() -> Iterator[tuple[Traces, Any]]:
 
 def test_a_request_is_a_tree_of_spans(spans: tuple[Traces, Any]) -> None:
     traces, exporter = spans
-    told = receipt(
+    full_receipt = receipt(
         outcome={
             "attempts": (attempt("large", "overloaded", 0.5), attempt("small", seconds=1.0)),
         }
     )
     trace = traces.begin([(b"accept", b"x")], at=AT)
-    trace.end(replace(told, prompt="the prompt", requested="the prompt"))
-    found = {}
+    trace.end(replace(full_receipt, prompt="the prompt", requested="the prompt"))
+    spans_by_name = {}
     for span in exporter.get_finished_spans():
-        found.setdefault(span.name, []).append(span)
+        spans_by_name.setdefault(span.name, []).append(span)
         assert "the prompt" not in span.to_json()
-    (route,), (forecast,), (decide,) = found["route"], found["forecast"], found["decide"]
-    failed, answered = found["attempt"]
+    (route,), (forecast,), (decide,) = (
+        spans_by_name["route"],
+        spans_by_name["forecast"],
+        spans_by_name["decide"],
+    )
+    first_attempt, last_attempt = spans_by_name["attempt"]
     assert route.parent is None
-    for span in (forecast, decide, failed, answered):
+    for span in (forecast, decide, first_attempt, last_attempt):
         assert span.parent.span_id == route.context.span_id
 
     def times(span: Any) -> list[float]:
@@ -300,14 +306,14 @@ def test_a_request_is_a_tree_of_spans(spans: tuple[Traces, Any]) -> None:
     assert times(route) == [0.0, 2.0]
     assert times(decide) == [0.0, 0.03]
     assert times(forecast) == [0.01, 0.03]
-    assert times(failed) == [0.03, 0.53]
-    assert times(answered) == [1.0, 2.0]
-    assert failed.attributes["error.type"] == "overloaded"
+    assert times(first_attempt) == [0.03, 0.53]
+    assert times(last_attempt) == [1.0, 2.0]
+    assert first_attempt.attributes["error.type"] == "overloaded"
     assert route.attributes["gen_ai.operation.name"] == "chat"
     assert route.attributes["gen_ai.response.model"] == "small"
     assert route.attributes["gen_ai.usage.input_tokens"] == 100
     assert route.attributes["http.response.status_code"] == 200
-    assert route.attributes["prefill_router.decision"] == told.choice.id
+    assert route.attributes["prefill_router.decision"] == full_receipt.choice.id
     assert decide.attributes["prefill_router.correctness"] == 0.6
     assert route.status.is_ok or route.status.is_unset
 
@@ -316,13 +322,13 @@ def test_a_clients_trace_goes_on_to_the_target(spans: tuple[Traces, Any]) -> Non
     traces, exporter = spans
     parent = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     trace = traces.begin([(b"traceparent", parent), (b"tracestate", b"vendor=1")], at=AT)
-    passed = dict(trace.headers())
+    headers = dict(trace.headers())
     trace.end(receipt(outcome={"kind": "cut"}))
     (route,) = [span for span in exporter.get_finished_spans() if span.name == "route"]
-    version, trace_id, span_id, flags = passed[b"traceparent"].decode().split("-")
+    version, trace_id, span_id, flags = headers[b"traceparent"].decode().split("-")
     assert (version, trace_id, flags) == ("00", "0af7651916cd43dd8448eb211c80319c", "01")
     assert span_id == f"{route.context.span_id:016x}"
-    assert passed[b"tracestate"] == b"vendor=1"
+    assert headers[b"tracestate"] == b"vendor=1"
     assert f"{route.parent.span_id:016x}" == "b7ad6b7169203331"
     assert not route.status.is_ok
     assert route.attributes["error.type"] == "cut"

@@ -34,7 +34,7 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
-def samples(metrics: Metrics, readings: GaugeReadings | None = None) -> Samples:
+def read_samples(metrics: Metrics, readings: GaugeReadings | None = None) -> Samples:
     body, kind = render_metrics(metrics.export(readings or GaugeReadings()))
     assert kind.startswith("text/plain; version=0.0.4")
     return {
@@ -47,24 +47,26 @@ def samples(metrics: Metrics, readings: GaugeReadings | None = None) -> Samples:
     }
 
 
-def value(found: Samples, name: str, **labels: str) -> float | None:
-    return found.get((name, tuple(sorted(labels.items()))))
+def read_value(samples: Samples, name: str, **labels: str) -> float | None:
+    return samples.get((name, tuple(sorted(labels.items()))))
 
 
 def test_a_request_is_counted() -> None:
     metrics = Metrics(["small", "large"])
     metrics.observe(RECEIPT)
     metrics.observe(RECEIPT)
-    found = samples(metrics)
+    samples = read_samples(metrics)
     labels = {"endpoint": "chat", "target": "small", "outcome": "answered", "reason": "policy"}
-    assert value(found, "requests_total", **labels) == 2
-    tokens = [value(found, "tokens_total", target="small", kind=k) for k in ("input", "cached")]
+    assert read_value(samples, "requests_total", **labels) == 2
+    tokens = [
+        read_value(samples, "tokens_total", target="small", kind=k) for k in ("input", "cached")
+    ]
     assert tokens == [200, 80]
-    assert value(found, "tokens_total", target="small", kind="output") == 100
-    assert value(found, "tokens_total", target="small", kind="reasoning") is None
-    assert value(found, "dollars_total", target="small") == 0.004
-    assert value(found, "estimated_dollars_total", target="small") == 0.002
-    assert value(found, "attempts_total", target="small", end="answered") == 2
+    assert read_value(samples, "tokens_total", target="small", kind="output") == 100
+    assert read_value(samples, "tokens_total", target="small", kind="reasoning") is None
+    assert read_value(samples, "dollars_total", target="small") == 0.004
+    assert read_value(samples, "estimated_dollars_total", target="small") == 0.002
+    assert read_value(samples, "attempts_total", target="small", end="answered") == 2
     for stage, seconds in (
         ("decision", 0.06),
         ("forecast", 0.04),
@@ -72,10 +74,10 @@ def test_a_request_is_counted() -> None:
         ("total", 4),
     ):
         where = {"stage": stage, "target": "small"}
-        assert value(found, "stage_seconds_sum", **where) == pytest.approx(seconds)
-        assert value(found, "stage_seconds_count", **where) == 2
-    assert value(found, "stage_seconds_bucket", stage="total", target="small", le="1.0") == 0
-    assert value(found, "stage_seconds_bucket", stage="total", target="small", le="2.5") == 2
+        assert read_value(samples, "stage_seconds_sum", **where) == pytest.approx(seconds)
+        assert read_value(samples, "stage_seconds_count", **where) == 2
+    assert read_value(samples, "stage_seconds_bucket", stage="total", target="small", le="1.0") == 0
+    assert read_value(samples, "stage_seconds_bucket", stage="total", target="small", le="2.5") == 2
 
 
 def test_failures_are_counted_where_they_happened() -> None:
@@ -85,21 +87,21 @@ def test_failures_are_counted_where_they_happened() -> None:
         attempt("small", "silence"),
         attempt("large", "connect"),
     )
-    failed = receipt(
+    failure = receipt(
         choice={"reason": "fallback", "fallback": "deadline"},
         outcome={"kind": "failed", "target": None, "status": 502, "attempts": ends, "usage": None},
     )
-    metrics.observe(replace(failed, cost=None, forecast_seconds=None))
-    found = samples(metrics)
+    metrics.observe(replace(failure, cost=None, forecast_seconds=None))
+    samples = read_samples(metrics)
     labels = {"endpoint": "chat", "target": "none", "outcome": "failed", "reason": "fallback"}
-    assert value(found, "requests_total", **labels) == 1
-    assert value(found, "fallbacks_total", reason="deadline") == 1
-    assert value(found, "attempts_total", target="small", end="silence") == 1
-    assert value(found, "retries_total", target="small") == 1
-    assert value(found, "failovers_total", target="large") == 1
-    assert value(found, "failovers_total", target="small") is None
-    assert value(found, "unpriced_requests_total", target="none") == 1
-    assert value(found, "stage_seconds_count", stage="forecast", target="small") is None
+    assert read_value(samples, "requests_total", **labels) == 1
+    assert read_value(samples, "fallbacks_total", reason="deadline") == 1
+    assert read_value(samples, "attempts_total", target="small", end="silence") == 1
+    assert read_value(samples, "retries_total", target="small") == 1
+    assert read_value(samples, "failovers_total", target="large") == 1
+    assert read_value(samples, "failovers_total", target="small") is None
+    assert read_value(samples, "unpriced_requests_total", target="none") == 1
+    assert read_value(samples, "stage_seconds_count", stage="forecast", target="small") is None
 
 
 def test_costs_are_counted_beside_the_estimate_of_the_target_that_answered() -> None:
@@ -108,29 +110,29 @@ def test_costs_are_counted_beside_the_estimate_of_the_target_that_answered() -> 
     metrics.observe(replace(receipt(**estimates, outcome={"target": "large"}), cost=0.03))
     metrics.observe(replace(receipt(**estimates), cost=0.5, cost_is_estimated=True))
     metrics.observe(replace(receipt(choice={"estimated_cost": {}}), cost=0.5))
-    found = samples(metrics)
-    assert value(found, "observed_dollars_total", target="large") == 0.03
-    assert value(found, "expected_dollars_total", target="large") == 0.01
-    assert value(found, "observed_dollars_total", target="small") is None
+    samples = read_samples(metrics)
+    assert read_value(samples, "observed_dollars_total", target="large") == 0.03
+    assert read_value(samples, "expected_dollars_total", target="large") == 0.01
+    assert read_value(samples, "observed_dollars_total", target="small") is None
 
 
 def test_feedback_is_counted_with_its_sum() -> None:
     metrics = Metrics([])
     for score in (1.0, 0.25):
         metrics.count_score(score)
-    found = samples(metrics)
-    assert value(found, "feedback_total") == 2
-    assert value(found, "feedback_score_total") == 1.25
+    samples = read_samples(metrics)
+    assert read_value(samples, "feedback_total") == 2
+    assert read_value(samples, "feedback_score_total") == 1.25
 
 
 def test_token_counts_that_cannot_be_true_are_not_counted() -> None:
     metrics = Metrics(("small", "large"))
     usage = Usage(input_tokens=-5, cached_tokens=None, output_tokens=3, reasoning_tokens=-1)
     metrics.observe(receipt(outcome={"usage": usage}))
-    found = samples(metrics)
-    assert value(found, "tokens_total", target="small", kind="output") == 3
+    samples = read_samples(metrics)
+    assert read_value(samples, "tokens_total", target="small", kind="output") == 3
     for kind in ("input", "cached", "reasoning"):
-        assert value(found, "tokens_total", target="small", kind=kind) is None
+        assert read_value(samples, "tokens_total", target="small", kind=kind) is None
 
 
 def test_labels_are_never_a_clients_words() -> None:
@@ -143,19 +145,21 @@ def test_labels_are_never_a_clients_words() -> None:
     body = rendered(metrics)
     assert "evil" not in body
     assert "secret" not in body
-    assert value(samples(metrics), "attempts_total", target="other", end="answered") == 1
+    assert read_value(read_samples(metrics), "attempts_total", target="other", end="answered") == 1
     metrics.use_targets(["small", "evil {}\n"])
     metrics.observe(odd)
-    assert value(samples(metrics), "attempts_total", target="evil {}\n", end="answered") == 1
+    assert (
+        read_value(read_samples(metrics), "attempts_total", target="evil {}\n", end="answered") == 1
+    )
 
 
 def test_refusals_are_counted_by_status() -> None:
     metrics = Metrics([])
     for status in (401, 401, 413):
         metrics.count_refusal(status)
-    found = samples(metrics)
-    assert value(found, "refusals_total", status="401") == 2
-    assert value(found, "refusals_total", status="413") == 1
+    samples = read_samples(metrics)
+    assert read_value(samples, "refusals_total", status="401") == 2
+    assert read_value(samples, "refusals_total", status="413") == 1
 
 
 def test_gauges_show_the_readings() -> None:
@@ -173,24 +177,24 @@ def test_gauges_show_the_readings() -> None:
         drift=Drift(requests=300, by_feature={"length": 0.3}, mean=0.3, largest=0.3),
         router={"fingerprint": "abc"},
     )
-    found = samples(Metrics(["small"]), readings)
-    assert value(found, "requests_in_flight") == 7
-    assert value(found, "streams_open") == 5
-    assert value(found, "forecast_queue") == 3
-    assert value(found, "lam") == 0.25
-    states = [value(found, "breaker_state", target=t) for t in ("small", "third", "large")]
+    samples = read_samples(Metrics(["small"]), readings)
+    assert read_value(samples, "requests_in_flight") == 7
+    assert read_value(samples, "streams_open") == 5
+    assert read_value(samples, "forecast_queue") == 3
+    assert read_value(samples, "lam") == 0.25
+    states = [read_value(samples, "breaker_state", target=t) for t in ("small", "third", "large")]
     assert states == [0, 1, 2]
-    assert value(found, "forecast_events_total", kind="cache_hits") == 4
-    assert value(found, "receipt_events_total", kind="lost") == 1
-    assert value(found, "receipts_waiting") == 2
+    assert read_value(samples, "forecast_events_total", kind="cache_hits") == 4
+    assert read_value(samples, "receipt_events_total", kind="lost") == 1
+    assert read_value(samples, "receipts_waiting") == 2
     names = ("shared_down", "shared_replicas", "shared_losses_total")
-    assert [value(found, name) for name in names] == [1, 3, 1]
-    assert value(found, "budget_left_dollars", key="", per="day") == 2.5
-    assert value(found, "budget_dollars", key="", per="day") == 10
-    assert value(found, "drift", feature="length") == 0.3
-    assert value(found, "drift_largest") == 0.3
-    assert value(found, "router_info", fingerprint="abc") == 1
-    assert [name for name, _ in found if name == "build_info"]
+    assert [read_value(samples, name) for name in names] == [1, 3, 1]
+    assert read_value(samples, "budget_left_dollars", key="", per="day") == 2.5
+    assert read_value(samples, "budget_dollars", key="", per="day") == 10
+    assert read_value(samples, "drift", feature="length") == 0.3
+    assert read_value(samples, "drift_largest") == 0.3
+    assert read_value(samples, "router_info", fingerprint="abc") == 1
+    assert [name for name, _ in samples if name == "build_info"]
 
 
 def test_openmetrics_is_given_to_those_who_ask_for_it() -> None:
@@ -221,21 +225,23 @@ def test_when_counting_began_isnt_told_here_and_still_is_elsewhere(accept: str) 
 
 def test_the_global_registry_is_left_alone() -> None:
     Metrics(["small"]).observe(RECEIPT)
-    Metrics(["small"]).observe(RECEIPT)  # a second one in the process is no clash
+    Metrics(["small"]).observe(RECEIPT)  # a second object in the process must not clash
     assert not [f.name for f in REGISTRY.collect() if f.name.startswith("prefill_router")]
 
 
 def test_the_index_by_hand() -> None:
     even = [20] * 10
     assert stability_index(even) == pytest.approx(0)
-    # all of 200 in one bin: shares 200.5 / 205 and nine of 0.5 / 205
-    one, rest = 200.5 / 205, 0.5 / 205
-    by_hand = (one - 0.1) * math.log(one / 0.1) + 9 * (rest - 0.1) * math.log(rest / 0.1)
+    # all 200 values in one bin: shares 200.5 / 205 and nine of 0.5 / 205
+    full_bin, empty_bin = 200.5 / 205, 0.5 / 205
+    by_hand = (full_bin - 0.1) * math.log(full_bin / 0.1) + 9 * (empty_bin - 0.1) * math.log(
+        empty_bin / 0.1
+    )
     assert stability_index([200, *[0] * 9]) == pytest.approx(by_hand)
-    # a tenth of the weight moved from one bin to another, with counts so large that 0.5 is nothing
-    moved = [10**9] * 8 + [15 * 10**8, 5 * 10**8]
+    # 5 % of the weight moves between two bins; counts are so large that 0.5 is negligible
+    counts = [10**9] * 8 + [15 * 10**8, 5 * 10**8]
     by_hand = 0.05 * math.log(1.5) - 0.05 * math.log(0.5)
-    assert stability_index(moved) == pytest.approx(by_hand, rel=1e-6)
+    assert stability_index(counts) == pytest.approx(by_hand, rel=1e-6)
 
 
 @given(st.lists(st.integers(0, 1000), min_size=10, max_size=10))
@@ -255,15 +261,15 @@ def test_drift_looks_at_the_latest_requests_alone() -> None:
         watch.add(row)
     watch.add(())
     watch.add((1, 2, 3))
-    found = watch.report()
-    assert found is not None
-    assert found.requests == 250
+    report = watch.report()
+    assert report is not None
+    assert report.requests == 250
     for n, name in enumerate(("length", "digits")):
         counts = np.bincount([row[n] for row in rows[-250:]], minlength=10)
-        assert found.by_feature[name] == pytest.approx(stability_index(counts.tolist()))
-    assert found.mean == pytest.approx(sum(found.by_feature.values()) / 2)
-    assert found.largest == max(found.by_feature.values())
-    assert found.largest < 0.25
+        assert report.by_feature[name] == pytest.approx(stability_index(counts.tolist()))
+    assert report.mean == pytest.approx(sum(report.by_feature.values()) / 2)
+    assert report.largest == max(report.by_feature.values())
+    assert report.largest < 0.25
     for _ in range(250):
         watch.add((0, 4))
     assert watch.report().mean > 0.25  # type: ignore[union-attr]
@@ -336,9 +342,9 @@ def test_the_pulse_beats_by_itself() -> None:
         pulse = EventLoopLag()
         task = asyncio.create_task(pulse.run())
         await asyncio.sleep(0)
-        found = pulse.check()
+        finding = pulse.check()
         task.cancel()
-        return found
+        return finding
 
     assert asyncio.run(run()) == HealthFinding("ok")
 
@@ -353,7 +359,7 @@ def test_a_gauge_is_added_by_registering_it(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(GAUGES, kinds.name, kinds)
     hidden = Gauge("hidden", "Nothing is told of it.", lambda read: read.lam)
     monkeypatch.setitem(GAUGES, hidden.name, hidden)
-    found = samples(Metrics(["small"]), GaugeReadings(queue=3))
-    assert value(found, "open_files", kind="log") == 3
-    assert value(found, "open_files", kind="socket") == 2
-    assert "hidden" not in {name for name, _ in found}
+    samples = read_samples(Metrics(["small"]), GaugeReadings(queue=3))
+    assert read_value(samples, "open_files", kind="log") == 3
+    assert read_value(samples, "open_files", kind="socket") == 2
+    assert "hidden" not in {name for name, _ in samples}

@@ -15,8 +15,8 @@ from prefill_router_gateway.telemetry import (
 SUMS = {f"{PREFIX}{name}" for name, gauge in GAUGES.items() if gauge.is_sum}
 
 
-def worker(requests: int, *, in_flight: int, lam: float) -> list[PlainFamily]:
-    """What a worker exports."""
+def build_families(requests: int, *, in_flight: int, lam: float) -> list[PlainFamily]:
+    """The metric families that a worker exports."""
     metrics = Metrics(["small"])
     for _ in range(requests):
         metrics.observe(receipt())
@@ -30,32 +30,35 @@ def worker(requests: int, *, in_flight: int, lam: float) -> list[PlainFamily]:
     return metrics.export(readings)
 
 
-def lines(families: list[PlainFamily]) -> dict[str, float]:
+def read_values(families: list[PlainFamily]) -> dict[str, float]:
     text = render_metrics(families)[0].decode()
     rows = (row.rsplit(" ", 1) for row in text.splitlines() if not row.startswith("#"))
     return {name.removeprefix(PREFIX): float(value) for name, value in rows}
 
 
 def test_counters_and_loads_are_added_and_of_states_the_worst_counts() -> None:
-    a, b = worker(2, in_flight=3, lam=0.5), worker(5, in_flight=0, lam=0.5)
-    found = lines(merge_families([a, b], sums=SUMS))
-    assert sum(n for name, n in found.items() if name.startswith("requests_total")) == 7
-    counts = [n for name, n in found.items() if name.startswith("stage_seconds_count")]
+    a, b = build_families(2, in_flight=3, lam=0.5), build_families(5, in_flight=0, lam=0.5)
+    values = read_values(merge_families([a, b], sums=SUMS))
+    assert sum(n for name, n in values.items() if name.startswith("requests_total")) == 7
+    counts = [n for name, n in values.items() if name.startswith("stage_seconds_count")]
     assert max(counts) == 7
-    assert found["requests_in_flight"] == 3
-    assert found["lam"] == 0.5
-    assert found['breaker_state{target="small"}'] == 2
-    assert found['forecast_events_total{kind="encoded"}'] == 7
-    assert found['router_info{fingerprint="f"}'] == 1
+    assert values["requests_in_flight"] == 3
+    assert values["lam"] == 0.5
+    assert values['breaker_state{target="small"}'] == 2
+    assert values['forecast_events_total{kind="encoded"}'] == 7
+    assert values['router_info{fingerprint="f"}'] == 1
 
 
 def test_one_worker_alone_has_what_it_exports() -> None:
-    alone = worker(3, in_flight=2, lam=0.25)
-    assert lines(merge_families([alone], sums=SUMS)) == lines(alone)
+    families = build_families(3, in_flight=2, lam=0.25)
+    assert read_values(merge_families([families], sums=SUMS)) == read_values(families)
 
 
 def test_what_a_worker_that_ended_had_counted_stays_but_not_its_load() -> None:
-    ended, lives = worker(4, in_flight=9, lam=0.5), worker(1, in_flight=1, lam=0.5)
-    found = lines(merge_families([counters_of(ended), lives], sums=SUMS))
-    assert sum(n for name, n in found.items() if name.startswith("requests_total")) == 5
-    assert found["requests_in_flight"] == 1
+    stopped_worker, lives = (
+        build_families(4, in_flight=9, lam=0.5),
+        build_families(1, in_flight=1, lam=0.5),
+    )
+    values = read_values(merge_families([counters_of(stopped_worker), lives], sums=SUMS))
+    assert sum(n for name, n in values.items() if name.startswith("requests_total")) == 5
+    assert values["requests_in_flight"] == 1
