@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from packages.gateway.tests.litellm import stand_in as litellm_stand_in
-from packages.gateway.tests.receipts import receipts_made
+from packages.gateway.tests.receipts import example_receipts
 from packages.lab.tests.benchmarks import task_files
 from packages.lab.tests.collection import runs as collecting
 from packages.router.tests.encoders import families, vllm_stand_in
@@ -267,7 +267,7 @@ def a_router(folder: Path) -> dict[str, object]:
 
 def receipts(folder: Path) -> None:
     """What a gateway kept, and a recipe that needs no encoder."""
-    receipts_made.write_traffic(folder / "receipts.sqlite", read_dataset(folder / "answers"))
+    example_receipts.write_traffic(folder / "receipts.sqlite", read_dataset(folder / "answers"))
     (folder / "recipe.yaml").write_text(
         "features: {kind: complexity}\npredictor: {kind: logistic}\n"
     )

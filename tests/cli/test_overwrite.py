@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 from matplotlib.figure import Figure
 
-from packages.gateway.tests.receipts import receipts_made
+from packages.gateway.tests.receipts import example_receipts
 from packages.router.tests.commands import FIT, Job, refused, run, succeeded
 from packages.router.tests.grading import graded_runs
 from prefill_router.cli.application import ExitCode
@@ -69,7 +69,7 @@ def test_what_is_no_dataset_stays_whatever_is_said(tmp_path: Path) -> None:
 
 
 def test_export(tmp_path: Path) -> None:
-    receipts_made.write_traffic(tmp_path / "one.sqlite", make_routing_dataset(queries=9))
+    example_receipts.write_traffic(tmp_path / "one.sqlite", make_routing_dataset(queries=9))
     shutil.copy(tmp_path / "one.sqlite", tmp_path / "two.sqlite")
     out = tmp_path / "out"
     succeeded("export-receipts", tmp_path / "one.sqlite", "--out", out)

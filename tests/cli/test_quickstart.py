@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from packages.gateway.tests.receipts.receipts_made import made_receipt, write
+from packages.gateway.tests.receipts.example_receipts import example_receipt, write_receipts
 from packages.router.tests.cli.test_votes_command import write_votes
 from packages.router.tests.commands import Done, malformed, refused, run
 from packages.router.tests.importers.call_log_samples import litellm_rows
@@ -110,9 +110,9 @@ def test_a_log_without_labels_says_what_is_missing_and_how_to_get_it(tmp_path: P
 
 
 def test_receipts_without_feedback_are_read_and_want_feedback(tmp_path: Path) -> None:
-    receipts = [made_receipt(number, prompt=f"question {number}") for number in range(4)]
+    receipts = [example_receipt(number, prompt=f"question {number}") for number in range(4)]
     database = tmp_path / "receipts.sqlite"
-    write(f"sqlite:///{database}", receipts)
+    write_receipts(f"sqlite:///{database}", receipts)
     done = run("quickstart", database, "--out", tmp_path / "out", "--json")
     assert done.code == 0, done.err
     found = json.loads(done.out)

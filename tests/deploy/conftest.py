@@ -8,7 +8,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from packages.gateway.tests.server_process import gateway_thread, write_gateway_files
-from packages.gateway.tests.telemetry.receipts import OUTCOME, RECEIPT, attempt, receipt, rendered
+from packages.gateway.tests.telemetry.receipts import (
+    OUTCOME,
+    RECEIPT,
+    attempt,
+    receipt,
+    render_text,
+)
 from prefill_router_gateway.forecast import Drift
 from prefill_router_gateway.settings import SavingsSettings
 from prefill_router_gateway.telemetry import BudgetLeft, GaugeReadings, Metrics
@@ -50,7 +56,7 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> Series:
     compared = replace(RECEIPT, baseline="large")
     for one in (compared, failed, replace(failed, cost=None), replace(compared, cost=None)):
         metrics.observe(one)
-    texts.append(rendered(metrics, readings))
+    texts.append(render_text(metrics, readings))
     found = Series()
     for text in texts:
         for family in text_string_to_metric_families(text):

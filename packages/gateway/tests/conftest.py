@@ -45,10 +45,10 @@ def client(gateway: "LocalGateway", recorder: "RequestRecorder") -> "Iterator[op
 @pytest.fixture(scope="session")
 def postgres_running() -> "Iterator[PostgresServer]":
     """A PostgreSQL server, where there can be one."""
-    from packages.gateway.tests.receipts.postgres_server import absent, postgres_server
+    from packages.gateway.tests.receipts.postgres_server import missing_reason, postgres_server
 
-    if absent():
-        pytest.skip(absent())
+    if missing_reason():
+        pytest.skip(missing_reason())
     pytest.importorskip("psycopg")
     with postgres_server() as server:
         yield server

@@ -13,7 +13,7 @@ import pytest
 from packages.gateway.tests.api.bodies import message, response, response_events
 from packages.gateway.tests.scripted_target import body_reply, chunked_reply, event, json_reply
 from packages.gateway.tests.sdk_clients import RequestRecorder, anthropic_client, openai_client
-from packages.gateway.tests.telemetry.receipts import rendered
+from packages.gateway.tests.telemetry.receipts import render_text
 from packages.gateway.tests.world import (
     CHEAP,
     EXPENSIVE,
@@ -84,7 +84,7 @@ def store_response(world: World, client: openai.OpenAI, name: str, **more: Any) 
 
 
 def call_counts(gateway: LocalGateway, call: str) -> list[str]:
-    text = rendered(gateway.gateway.metrics)
+    text = render_text(gateway.gateway.metrics)
     rows = [row for row in text.splitlines() if row.startswith("prefill_router_plain")]
     return [row for row in rows if f'call="{call}"' in row and "_total" in row]
 

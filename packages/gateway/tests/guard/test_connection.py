@@ -144,7 +144,7 @@ class EndlessApp:
     """Answers without an end, until the client has left."""
 
     def __init__(self) -> None:
-        self.left = threading.Event()
+        self.client_left = threading.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         await receive()
@@ -153,7 +153,7 @@ class EndlessApp:
         while not leaving.done():
             await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
             await asyncio.sleep(0)
-        self.left.set()
+        self.client_left.set()
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -166,7 +166,7 @@ def test_a_client_that_leaves_ends_what_is_being_answered(count: int) -> None:
         sock.sendall(build_request("POST", CHAT, (JSON,), b"{}") * count)
         assert sock.recv(1)
         sock.close()
-        assert app.left.wait(60)
+        assert app.client_left.wait(60)
 
 
 def test_so_does_one_that_reads_nothing() -> None:
@@ -176,36 +176,36 @@ def test_so_does_one_that_reads_nothing() -> None:
         server.connect() as sock,
     ):
         sock.sendall(build_request("POST", CHAT, (JSON,), b"{}"))
-        assert app.left.wait(60)
+        assert app.client_left.wait(60)
 
 
 class WaitingApp:
     """Answers nothing, until the client has left."""
 
     def __init__(self) -> None:
-        self.began, self.left = threading.Event(), threading.Event()
+        self.request_started, self.client_left = threading.Event(), threading.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        self.began.set()
+        self.request_started.set()
         while (await receive())["type"] != "http.disconnect":
             pass
-        self.left.set()
+        self.client_left.set()
 
 
 def test_a_client_that_leaves_with_requests_piled_up_ends_the_first_before_its_response() -> None:
     app = WaitingApp()
     with serve_guarded(app, still_seconds=3600) as server, server.connect() as sock:
         sock.sendall(build_request("POST", CHAT, (JSON,), b"{}") * 3)
-        assert app.began.wait(60)
+        assert app.request_started.wait(60)
         sock.close()
-        assert app.left.wait(60)
+        assert app.client_left.wait(60)
 
 
 def test_requests_piled_up_without_end_are_not_read() -> None:
     app = WaitingApp()
     with serve_guarded(app, timeout_graceful_shutdown=1) as server, server.connect() as sock:
         sock.sendall(build_request("POST", CHAT, (JSON,), b"{}"))
-        assert app.began.wait(60)
+        assert app.request_started.wait(60)
         sock.settimeout(2)
         with pytest.raises(TimeoutError):
             sock.sendall(build_request("POST", CHAT, (JSON,), b"x" * 10_000) * 10_000)

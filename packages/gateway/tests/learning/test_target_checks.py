@@ -24,7 +24,7 @@ from packages.gateway.tests.learning.traffic import (
     answer,
     build_pools,
 )
-from packages.gateway.tests.receipts.receipts_made import made_receipt, name_of
+from packages.gateway.tests.receipts.example_receipts import example_receipt, receipt_id
 from packages.gateway.tests.world import router_folder
 from packages.router.tests.fakes.answering_server import answering
 from prefill_router.endpoints import Usage, cost_of
@@ -97,7 +97,7 @@ class Work:
                 "policy_target": target.name,
             }
             outcome = {"usage": replace(usage, reported=bill)}
-            receipt = made_receipt(number, choice=choice, outcome=outcome, router=router)
+            receipt = example_receipt(number, choice=choice, outcome=outcome, router=router)
             sample = SampledRequest(
                 id=receipt.choice.id,
                 at=START + number,
@@ -300,15 +300,17 @@ def check_twice(
     url, pool = f"sqlite:///{folder}/r.sqlite", build_pools("http://127.0.0.1:9/v1")[0]
     settings: dict[str, Any] = {"every": 20, "is_graded": True, **more}
     receipts = [
-        made_receipt(n, choice={"correctness": {"weak-1": p, "strong-1": 0.9}})
+        example_receipt(n, choice={"correctness": {"weak-1": p, "strong-1": 0.9}})
         for n, p in enumerate(chances)
     ]
     samples = [
-        SampledRequest(id=name_of(n), at=START + n, share=1, endpoint="chat", body={}, answer="")
+        SampledRequest(id=receipt_id(n), at=START + n, share=1, endpoint="chat", body={}, answer="")
         for n in range(len(scores))
     ]
     labels = [
-        AnswerLabel(id=name_of(n), target="weak-1", source="verifier:x", at=START + n, score=score)
+        AnswerLabel(
+            id=receipt_id(n), target="weak-1", source="verifier:x", at=START + n, score=score
+        )
         for n, score in enumerate(scores)
     ]
     registry = VersionRegistry.at(folder / "versions")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from packages.gateway.tests.receipts.receipts_made import made_receipt
+from packages.gateway.tests.receipts.example_receipts import example_receipt
 from prefill_router.fitting import recipe_from_dict
 from prefill_router.targets import Pool, Provider, RequestOptions, Target
 from prefill_router_gateway import Receipt
@@ -85,7 +85,7 @@ def build_sample(number: int, *, routed: str = "weak-1") -> tuple[Receipt, Sampl
     """The receipt of a request, and its sample with the client's answer."""
     hard = np.random.default_rng(number).random()
     prompt = f"Question {number} of difficulty {hard:.3f}?"
-    receipt = made_receipt(
+    receipt = example_receipt(
         number,
         choice={
             "order": (routed, *(name for name in SKILL if name != routed)),

@@ -12,7 +12,11 @@ import pytest
 from starlette.applications import Starlette
 
 from packages.gateway.tests.page.source import FakeSource
-from packages.gateway.tests.receipts.receipts_made import TARGETS, made_receipt, write
+from packages.gateway.tests.receipts.example_receipts import (
+    TARGETS,
+    example_receipt,
+    write_receipts,
+)
 from prefill_router.agents import RequestKind
 from prefill_router.endpoints import Breakers, BreakerState
 from prefill_router.targets import Pool, Target
@@ -307,15 +311,15 @@ def test_every_word_of_the_gateway_is_known_to_the_page() -> None:
 
 def test_views_of_receipts_have_their_shapes(tmp_path: Path) -> None:
     file = tmp_path / "receipts.sqlite"
-    unpriced = made_receipt(3, cost=None, choice={"estimated_cost": {}}, outcome={"usage": None})
-    receipts = [made_receipt(1), made_receipt(2, prompt="hidden", key="ann"), unpriced]
+    unpriced = example_receipt(3, cost=None, choice={"estimated_cost": {}}, outcome={"usage": None})
+    receipts = [example_receipt(1), example_receipt(2, prompt="hidden", key="ann"), unpriced]
     agent = {"agent": "codex", "kind": "subagent", "type": "review", "failing_steps": 3}
-    asked = views.detail(made_receipt(4, details={"agent": agent}))
+    asked = views.detail(example_receipt(4, details={"agent": agent}))
     conform(asked, shapes.DecisionDetail, "detail")
     assert (asked["decision"]["agent"], asked["decision"]["kind"]) == ("codex", "subagent")
     assert (asked["type"], asked["failing_steps"]) == ("review", 3)
     assert views.row(receipts[0])["agent"] is None
-    write(file, receipts)
+    write_receipts(file, receipts)
     for receipt in receipts:
         found = views.detail(receipt)
         conform(found, shapes.DecisionDetail, "detail")
@@ -332,7 +336,7 @@ def test_views_of_receipts_have_their_shapes(tmp_path: Path) -> None:
         TargetAttempt(target="small", end="connect", status=None, seconds=0.1, failure=why)
         for why in ("its host is unknown", "nothing listens there")
     ]
-    receipts.append(made_receipt(5, outcome={"attempts": tuple(failed)}))
+    receipts.append(example_receipt(5, outcome={"attempts": tuple(failed)}))
     assert views.health(pool, "small", breakers, receipts)["last_failure"] == failed[1].failure
     assert views.health(pool, "large", breakers, receipts)["last_failure"] is None
     conform(
@@ -341,9 +345,11 @@ def test_views_of_receipts_have_their_shapes(tmp_path: Path) -> None:
 
 
 def test_a_view_has_the_fields_of_its_shape_alone() -> None:
-    assert views.pick(shapes.SwitchPoint, {"target": "a", "key": "b"}, made_receipt(1).choice) == {
+    assert views.pick(
+        shapes.SwitchPoint, {"target": "a", "key": "b"}, example_receipt(1).choice
+    ) == {
         "lam": 0.9,
         "target": "a",
     }
     with pytest.raises(AttributeError, match="before"):
-        views.pick(shapes.LamSet, {}, made_receipt(1).choice)
+        views.pick(shapes.LamSet, {}, example_receipt(1).choice)

@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 
-from packages.gateway.tests.receipts.receipts_made import made_receipt, name_of
+from packages.gateway.tests.receipts.example_receipts import example_receipt, receipt_id
 from prefill_router_gateway.receipts import ReceiptWriter, open_store
 
 KEPT_DAYS = 36_500
@@ -26,9 +26,9 @@ async def serve(url: str, first: int, at_once: int, ids_out: int) -> None:
 
     async def client(number: int) -> None:
         while True:
-            if not await writer.keep(made_receipt(number)):
+            if not await writer.keep(example_receipt(number)):
                 raise RuntimeError(f"receipt {number} wasn't kept")
-            os.write(ids_out, f"{name_of(number)}\n".encode())
+            os.write(ids_out, f"{receipt_id(number)}\n".encode())
             number += at_once
 
     await asyncio.gather(*(client(first + n) for n in range(at_once)))

@@ -17,7 +17,7 @@ PASSWORD = "s3cret%word"
 IN_URL = "s3cret%25word"
 
 
-def absent() -> str:
+def missing_reason() -> str:
     """Why no server can run on this machine; empty if one can."""
     if not PROGRAMS:
         return "PostgreSQL's server isn't installed"

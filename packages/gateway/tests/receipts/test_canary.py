@@ -9,7 +9,11 @@ from weakref import ref
 
 import pytest
 
-from packages.gateway.tests.receipts.receipts_made import made_receipt, name_of, write
+from packages.gateway.tests.receipts.example_receipts import (
+    example_receipt,
+    receipt_id,
+    write_receipts,
+)
 from packages.router.tests.commands import refused, succeeded
 from prefill_router.errors import DataError
 from prefill_router_gateway import Receipt
@@ -20,7 +24,7 @@ from prefill_router_gateway.receipts.receipt_summary import Mean, compare_share
 def build_receipt(
     number: int, reason: str, session: str | None, *, cost: float, **outcome: Any
 ) -> Receipt:
-    return made_receipt(
+    return example_receipt(
         number, choice={"reason": reason, "session": session}, cost=cost, outcome=outcome
     )
 
@@ -36,7 +40,7 @@ TRAFFIC = [
     build_receipt(8, "share", None, cost=3.0),
     build_receipt(9, "policy", "after", cost=9.0),
 ]
-SCORES = [Feedback(id=name_of(3), score=1, at=1), Feedback(id=name_of(2), score=0.5, at=1)]
+SCORES = [Feedback(id=receipt_id(3), score=1, at=1), Feedback(id=receipt_id(2), score=0.5, at=1)]
 
 
 def test_conversations_are_compared_while_there_were_both() -> None:
@@ -82,7 +86,7 @@ def test_what_cant_be_compared_is_told() -> None:
 
 
 def test_the_command(tmp_path: Path) -> None:
-    file = write(tmp_path / "a.sqlite", TRAFFIC, SCORES)
+    file = write_receipts(tmp_path / "a.sqlite", TRAFFIC, SCORES)
     value = json.loads(succeeded("canary", file, "--json"))
     assert value["rest"]["cost"]["value"] == 2.0
     assert value["difference"]["score"] == {"value": 0.5, "half": None, "conversations": 1}
@@ -90,5 +94,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert "-$1,800.00" in text
     assert "score" in text
     refused(
-        "all of these requests were routed", "canary", write(tmp_path / "b.sqlite", TRAFFIC[:1])
+        "all of these requests were routed",
+        "canary",
+        write_receipts(tmp_path / "b.sqlite", TRAFFIC[:1]),
     )

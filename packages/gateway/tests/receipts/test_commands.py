@@ -10,7 +10,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from packages.gateway.tests.receipts.receipts_made import made_receipt, name_of, write
+from packages.gateway.tests.receipts.example_receipts import (
+    example_receipt,
+    receipt_id,
+    write_receipts,
+)
 from packages.router.tests.commands import SEALED_FIT, malformed, refused, succeeded
 from prefill_router import Router, read_dataset
 from prefill_router.data import RoutingDataset, prompt_key
@@ -55,7 +59,7 @@ def build_receipts(
             "correctness": {name: 0.5 + 0.1 * k for k, name in enumerate(names)},
             "estimated_cost": {name: 0.001 * 4**k for k, name in enumerate(names)},
         }
-        receipts.append(made_receipt(number, choice=choice, prompt=query.prompt, cost=0.002))
+        receipts.append(example_receipt(number, choice=choice, prompt=query.prompt, cost=0.002))
     return receipts
 
 
@@ -71,7 +75,9 @@ def score_receipts(source_dataset: RoutingDataset, receipts: Sequence[Receipt]) 
 def file(source_dataset: RoutingDataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
     receipts = build_receipts(source_dataset)
     folder = tmp_path_factory.mktemp("receipts")
-    return write(folder / "receipts.sqlite", receipts, score_receipts(source_dataset, receipts))
+    return write_receipts(
+        folder / "receipts.sqlite", receipts, score_receipts(source_dataset, receipts)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +98,7 @@ def router(traffic: Path) -> Path:
 
 def test_the_latest_is_explained(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = succeeded("explain", "last", "--receipts", file)
-    assert f"{name_of(89)}: chat for auto" in text
+    assert f"{receipt_id(89)}: chat for auto" in text
     assert "target-2 was chosen" in text
     assert "feedback of user" in text
     assert "0.250 s" in text
@@ -104,7 +110,9 @@ def test_the_latest_is_explained(file: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_who_was_left_alone_was_not_asked(tmp_path: Path) -> None:
     attempt = TargetAttempt(target="large", end="breaker_open", status=None, seconds=0.0)
-    file = write(tmp_path / "a.sqlite", [made_receipt(1, outcome={"attempts": (attempt,)})])
+    file = write_receipts(
+        tmp_path / "a.sqlite", [example_receipt(1, outcome={"attempts": (attempt,)})]
+    )
     text = succeeded("explain", "last", "--receipts", file)
     assert "large wasn't asked: its breaker was open" in text
     assert "asked large" not in text
@@ -113,7 +121,9 @@ def test_who_was_left_alone_was_not_asked(tmp_path: Path) -> None:
 def test_why_a_call_failed_is_explained(tmp_path: Path) -> None:
     why = "its endpoint at http://large/v1 can't be reached, since its host is unknown; check it"
     failure = TargetAttempt(target="large", end="connect", status=None, seconds=0.25, failure=why)
-    file = write(tmp_path / "a.sqlite", [made_receipt(1, outcome={"attempts": (failure,)})])
+    file = write_receipts(
+        tmp_path / "a.sqlite", [example_receipt(1, outcome={"attempts": (failure,)})]
+    )
     text = succeeded("explain", "last", "--receipts", file)
     assert f"asked large: connect, 0.250 s\n  {why}\n" in text
 
@@ -123,7 +133,9 @@ def test_retries_that_end_alike_are_explained_once(tmp_path: Path) -> None:
     failure = TargetAttempt(target="large", end="connect", status=None, seconds=0.25, failure=why)
     answer = TargetAttempt(target="large", end="answered", status=200, seconds=1.0)
     attempts = (failure, replace(failure, seconds=0.5), answer)
-    file = write(tmp_path / "a.sqlite", [made_receipt(1, outcome={"attempts": attempts})])
+    file = write_receipts(
+        tmp_path / "a.sqlite", [example_receipt(1, outcome={"attempts": attempts})]
+    )
     text = succeeded("explain", "last", "--receipts", file)
     assert f"asked large 2 times: connect, 0.750 s\n  {why}\nasked large: answered" in text
 
@@ -138,8 +150,8 @@ def test_the_version_that_decided_is_explained_with_the_evidence_of_its_step(
     registry.promote("0001", evidence=evidence)
     (before, at) = (1_700_000_000.0, time.time() + 60)
     details = version_details("0001", None, "promoted")
-    receipts = [made_receipt(n, at=when, details=details) for n, when in enumerate((before, at))]
-    file = write(tmp_path / "versioned.sqlite", receipts)
+    receipts = [example_receipt(n, at=when, details=details) for n, when in enumerate((before, at))]
+    file = write_receipts(tmp_path / "versioned.sqlite", receipts)
     text = succeeded("explain", "last", "--receipts", file, "--versions", versions)
     assert "decided by version 0001\npromoted\n" in text
     step = "the learner promoted version 0001: it is surely better\n"
@@ -152,8 +164,8 @@ def test_the_version_that_decided_is_explained_with_the_evidence_of_its_step(
 
 
 def test_one_is_explained_as_json(file: Path) -> None:
-    value = json.loads(succeeded("explain", name_of(4), "--receipts", file, "--json"))
-    assert value["choice"]["id"] == name_of(4)
+    value = json.loads(succeeded("explain", receipt_id(4), "--receipts", file, "--json"))
+    assert value["choice"]["id"] == receipt_id(4)
     assert value["policy_alone"]["target"] in value["choice"]["order"]
     assert value["outcome"]["attempts"][0]["end"] == "answered"
     assert "of difficulty" not in json.dumps(value)
@@ -162,7 +174,13 @@ def test_one_is_explained_as_json(file: Path) -> None:
 def test_what_isnt_there_is_refused(file: Path, tmp_path: Path) -> None:
     refused("there is no receipt 'pr_9'", "explain", "pr_9", "--receipts", file)
     refused("there is no receipt '.udcff'", "explain", "\udcff", "--receipts", file)
-    refused("there are no receipts yet", "explain", "last", "--receipts", write(tmp_path / "a", []))
+    refused(
+        "there are no receipts yet",
+        "explain",
+        "last",
+        "--receipts",
+        write_receipts(tmp_path / "a", []),
+    )
     refused("URL must begin", "explain", "last", "--receipts", "mysql://x")
     malformed("isn.t a time", "replay", file, "--since", "yesterday")
     refused("no request can be decided again", "replay", file, "--since", "1m")
@@ -223,13 +241,15 @@ def test_another_router_decides_at_its_own_setting(
 
 def test_another_router_needs_prompts(router: Path, source_dataset: RoutingDataset) -> None:
     receipts = build_receipts(source_dataset)
-    mixed = [r if n % 3 else made_receipt(n, choice=vars(r.choice)) for n, r in enumerate(receipts)]
+    mixed = [
+        r if n % 3 else example_receipt(n, choice=vars(r.choice)) for n, r in enumerate(receipts)
+    ]
     replayed, missing = by_router(Recorded.of(mixed), mixed, Router.load(router))
     assert (len(replayed), missing) == (60, 30)
 
 
 def test_another_router_without_any_prompt(tmp_path: Path, router: Path) -> None:
-    bare = write(tmp_path / "bare.sqlite", [made_receipt(1)])
+    bare = write_receipts(tmp_path / "bare.sqlite", [example_receipt(1)])
     refused("no receipt has its prompt", "replay", bare, "--router", router)
 
 
@@ -254,7 +274,9 @@ def test_traffic_becomes_a_dataset_that_can_be_fitted(
 
 def test_a_target_that_nobody_scored(source_dataset: RoutingDataset, tmp_path: Path) -> None:
     receipts = build_receipts(source_dataset, by=(0, 1))
-    file = write(tmp_path / "receipts.sqlite", receipts, score_receipts(source_dataset, receipts))
+    file = write_receipts(
+        tmp_path / "receipts.sqlite", receipts, score_receipts(source_dataset, receipts)
+    )
     write_pool(PRICES, tmp_path / "pool.yaml")
     options = ("--out", tmp_path / "traffic", "--pool", tmp_path / "pool.yaml")
     value = json.loads(succeeded("export-receipts", file, *options, "--json"))
@@ -274,19 +296,19 @@ def test_answers_to_the_same_prompt_are_one_query() -> None:
     chat = [{"role": "user", "content": "hello"}]
     estimated = {"usage_is_estimated": True}
     receipts = [
-        made_receipt(0, prompt=chat),
-        made_receipt(2, prompt=chat),
-        made_receipt(1, prompt=chat, outcome=estimated, cost_is_estimated=True),
-        made_receipt(3, prompt="hello"),
-        made_receipt(4),
-        made_receipt(5, prompt="x"),
-        made_receipt(6, prompt="x", outcome={"kind": "cut"}),
+        example_receipt(0, prompt=chat),
+        example_receipt(2, prompt=chat),
+        example_receipt(1, prompt=chat, outcome=estimated, cost_is_estimated=True),
+        example_receipt(3, prompt="hello"),
+        example_receipt(4),
+        example_receipt(5, prompt="x"),
+        example_receipt(6, prompt="x", outcome={"kind": "cut"}),
     ]
     feedback = {
-        name_of(n): [Feedback(id=name_of(n), score=score, at=1)]
+        receipt_id(n): [Feedback(id=receipt_id(n), score=score, at=1)]
         for n, score in ((0, 1), (2, 0.5), (1, 0.25), (3, 1), (4, 1), (6, 1))
     }
-    feedback[name_of(2)].append(Feedback(id=name_of(2), score=0, at=1, source="judge"))
+    feedback[receipt_id(2)].append(Feedback(id=receipt_id(2), score=0, at=1, source="judge"))
     table = export((receipt, feedback.get(receipt.choice.id, ())) for receipt in receipts)
     assert table.receipts == 4
     assert table.left_out == {"without a prompt": 1, "without feedback": 1, "not answered": 1}
@@ -301,11 +323,11 @@ def test_answers_to_the_same_prompt_are_one_query() -> None:
 def test_what_others_sent_spoils_no_export(tmp_path: Path) -> None:
     usage = Usage(input_tokens=-5, output_tokens=2**63, reported={"prompt_tokens": -5})
     receipts = [
-        made_receipt(0, prompt="hello", outcome={"usage": usage}),
-        made_receipt(1, prompt="half a character: \ud83d"),
+        example_receipt(0, prompt="hello", outcome={"usage": usage}),
+        example_receipt(1, prompt="half a character: \ud83d"),
     ]
-    scores = [Feedback(id=name_of(n), score=1, at=1) for n in range(2)]
-    file = write(tmp_path / "a.sqlite", receipts, scores)
+    scores = [Feedback(id=receipt_id(n), score=1, at=1) for n in range(2)]
+    file = write_receipts(tmp_path / "a.sqlite", receipts, scores)
     text = succeeded("export-receipts", file, "--out", tmp_path / "traffic")
     assert "1 queries and 1 labels" in text
     assert "left out: 1 with a prompt that can't be written to a file" in text
@@ -315,9 +337,9 @@ def test_what_others_sent_spoils_no_export(tmp_path: Path) -> None:
 
 def test_nothing_usable_is_refused_with_the_reason(tmp_path: Path) -> None:
     out = ("--out", tmp_path / "traffic")
-    bare = write(tmp_path / "a.sqlite", [made_receipt(1)])
+    bare = write_receipts(tmp_path / "a.sqlite", [example_receipt(1)])
     refused("to keep prompts, set in", "export-receipts", bare, *out)
-    unscored = write(tmp_path / "b.sqlite", [made_receipt(1, prompt="of difficulty")])
+    unscored = write_receipts(tmp_path / "b.sqlite", [example_receipt(1, prompt="of difficulty")])
     refused(
         "send scores of answers to the gateway's /v1/feedback", "export-receipts", unscored, *out
     )
@@ -325,8 +347,10 @@ def test_nothing_usable_is_refused_with_the_reason(tmp_path: Path) -> None:
         "there are no receipts in that time", "export-receipts", unscored, *out, "--since", "1m"
     )
     write_pool(PRICES, tmp_path / "pool.yaml")
-    score = Feedback(id=name_of(1), score=1, at=1)
-    other = write(tmp_path / "c.sqlite", [made_receipt(1, prompt="of difficulty")], [score])
+    score = Feedback(id=receipt_id(1), score=1, at=1)
+    other = write_receipts(
+        tmp_path / "c.sqlite", [example_receipt(1, prompt="of difficulty")], [score]
+    )
     refused(
         "a target that isn't in the pool",
         "export-receipts",

@@ -11,12 +11,18 @@ from pathlib import Path
 
 import pytest
 
+from packages.gateway.tests.receipts.example_receipts import (
+    COSTS,
+    START,
+    example_receipt,
+    plain_values,
+    receipt_id,
+)
 from packages.gateway.tests.receipts.postgres_server import (
     IN_URL,
     PASSWORD,
     PostgresServer,
 )
-from packages.gateway.tests.receipts.receipts_made import COSTS, START, made_receipt, name_of, plain
 from prefill_router.database import DownError, RowError
 from prefill_router.endpoints import Usage
 from prefill_router.errors import ConfigError, CorruptError, StoreError
@@ -61,41 +67,43 @@ def run_statements(url: str, *statements: str) -> None:
 
 def fill(url: str, count: int, *feedback: Feedback) -> None:
     with closing(open_store(url)) as store:
-        rows = [to_row(made_receipt(n)) for n in range(count)]
+        rows = [to_row(example_receipt(n)) for n in range(count)]
         insert_rows(store, rows, [f.row() for f in feedback])
 
 
 def test_what_is_written_comes_back(url: str) -> None:
     fill(url, 4)
-    odd = made_receipt(4, choice={"session": None}, requested="é\0", prompt="\ud800\0")
+    odd = example_receipt(4, choice={"session": None}, requested="é\0", prompt="\ud800\0")
     with closing(open_store(url)) as store:
         insert_rows(store, [to_row(odd)], [])
         assert PASSWORD not in store.place
         assert IN_URL not in store.place
     receipts = list(read_receipts(url))
-    assert [plain(r) for r in receipts[:4]] == [plain(made_receipt(n)) for n in range(4)]
+    assert [plain_values(r) for r in receipts[:4]] == [
+        plain_values(example_receipt(n)) for n in range(4)
+    ]
     assert receipts[4].requested == "é�"
     assert receipts[4].prompt == odd.prompt
 
 
 def test_what_is_written_twice_is_there_once(url: str) -> None:
-    score = Feedback(id=name_of(1), score=1, at=5)
+    score = Feedback(id=receipt_id(1), score=1, at=5)
     fill(url, 3, score)
     fill(url, 5, score)
-    assert [r.choice.id for r in read_receipts(url)] == [name_of(n) for n in range(5)]
-    assert latest_feedback(url) == {name_of(1): [score]}
+    assert [r.choice.id for r in read_receipts(url)] == [receipt_id(n) for n in range(5)]
+    assert latest_feedback(url) == {receipt_id(1): [score]}
 
 
 def test_a_row_that_is_never_taken_spoils_its_transaction_alone(url: str) -> None:
     fill(url, 1)
-    row = list(to_row(made_receipt(2)))
+    row = list(to_row(example_receipt(2)))
     row[NAMES.index("requested")] = None
     with closing(open_store(url)) as store:
         with pytest.raises(RowError, match="rejected a row"):
-            insert_rows(store, [to_row(made_receipt(1)), tuple(row)], [])
+            insert_rows(store, [to_row(example_receipt(1)), tuple(row)], [])
         assert store.select("SELECT count(*) FROM receipts") == [(1,)]
-        insert_rows(store, [to_row(made_receipt(3))], [])
-    assert [r.choice.id for r in read_receipts(url)] == [name_of(0), name_of(3)]
+        insert_rows(store, [to_row(example_receipt(3))], [])
+    assert [r.choice.id for r in read_receipts(url)] == [receipt_id(0), receipt_id(3)]
 
 
 def test_gateways_that_write_at_once_lose_nothing(url: str) -> None:
@@ -104,7 +112,7 @@ def test_gateways_that_write_at_once_lose_nothing(url: str) -> None:
     def write(writer: int) -> None:
         with closing(open_store(url)) as store:
             for number in range(60):
-                insert_rows(store, [to_row(made_receipt(1000 * writer + number))], [])
+                insert_rows(store, [to_row(example_receipt(1000 * writer + number))], [])
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(write, range(4)))
@@ -124,7 +132,7 @@ def test_receipts_are_found_by_what_is_asked_for(url: str) -> None:
     assert read_numbers(since=START + 10, until=START + 13) == [10, 11, 12]
     assert read_numbers(since=START + 100) == list(range(100, 1200))
     assert read_numbers(until=START + 1100, newest_first=True) == list(range(1099, -1, -1))
-    assert read_numbers(ids=[name_of(5), name_of(3), "pr_none"]) == [3, 5]
+    assert read_numbers(ids=[receipt_id(5), receipt_id(3), "pr_none"]) == [3, 5]
     assert read_numbers(ids=[]) == []
     assert read_numbers(target="large", limit=2) == [1, 3]
     assert read_numbers(outcome="failed") == []
@@ -133,39 +141,39 @@ def test_receipts_are_found_by_what_is_asked_for(url: str) -> None:
 
 def test_receipts_of_one_moment_are_all_read(url: str) -> None:
     with closing(open_store(url)) as store:
-        insert_rows(store, [to_row(made_receipt(n, at=START)) for n in range(1100)], [])
-    assert {r.choice.id for r in read_receipts(url)} == {name_of(n) for n in range(1100)}
+        insert_rows(store, [to_row(example_receipt(n, at=START)) for n in range(1100)], [])
+    assert {r.choice.id for r in read_receipts(url)} == {receipt_id(n) for n in range(1100)}
 
 
 def test_the_latest_score_of_each_source_counts(url: str) -> None:
     scores = [
-        Feedback(id=name_of(1), score=0, at=1),
-        Feedback(id=name_of(1), score=0.5, at=3),
-        Feedback(id=name_of(1), score=1, at=2),
-        Feedback(id=name_of(1), score=0.25, at=1, source="judge"),
-        Feedback(id=name_of(2), score=1, at=1),
+        Feedback(id=receipt_id(1), score=0, at=1),
+        Feedback(id=receipt_id(1), score=0.5, at=3),
+        Feedback(id=receipt_id(1), score=1, at=2),
+        Feedback(id=receipt_id(1), score=0.25, at=1, source="judge"),
+        Feedback(id=receipt_id(2), score=1, at=1),
     ]
     fill(url, 1, *scores)
     scores_by_id = latest_feedback(url)
-    assert {f.source: f.score for f in scores_by_id[name_of(1)]} == {"user": 0.5, "judge": 0.25}
-    assert list(latest_feedback(url, [name_of(2)])) == [name_of(2)]
+    assert {f.source: f.score for f in scores_by_id[receipt_id(1)]} == {"user": 0.5, "judge": 0.25}
+    assert list(latest_feedback(url, [receipt_id(2)])) == [receipt_id(2)]
     assert latest_feedback(url, []) == {}
 
 
 def test_budgets_and_sessions_are_restored(url: str) -> None:
     fill(url, 3)
     with closing(open_store(url)) as store:
-        failure = made_receipt(3, outcome={"target": None, "kind": "failed"}, cost=None)
-        single = made_receipt(4, choice={"session": None})
-        response = made_receipt(5, choice={"session": None}, endpoint="responses")
-        refusal = made_receipt(6, outcome={"kind": "refused"}, cost=None)
-        without_calls = made_receipt(
+        failure = example_receipt(3, outcome={"target": None, "kind": "failed"}, cost=None)
+        single = example_receipt(4, choice={"session": None})
+        response = example_receipt(5, choice={"session": None}, endpoint="responses")
+        refusal = example_receipt(6, outcome={"kind": "refused"}, cost=None)
+        without_calls = example_receipt(
             7, outcome={"tool_calls": ()}, choice={"session": None}, cost=None
         )
         routed = {"target": None, "kind": "routed", "tool_calls": (), "usage": None}
-        dry_run = made_receipt(8, outcome=routed, choice={"input_tokens": 77}, cost=None)
-        cut_response = made_receipt(9, outcome={"kind": "cut"}, endpoint="responses", cost=None)
-        cut_chat = made_receipt(10, outcome={"kind": "cut"}, cost=None)
+        dry_run = example_receipt(8, outcome=routed, choice={"input_tokens": 77}, cost=None)
+        cut_response = example_receipt(9, outcome={"kind": "cut"}, endpoint="responses", cost=None)
+        cut_chat = example_receipt(10, outcome={"kind": "cut"}, cost=None)
         rows = (failure, single, response, refusal, without_calls, dry_run, cut_response, cut_chat)
         insert_rows(store, [to_row(r) for r in rows], [])
     assert list(spend_since(url, START + 1)) == [
@@ -185,9 +193,9 @@ def test_budgets_and_sessions_are_restored(url: str) -> None:
 def test_sums(url: str) -> None:
     fill(url, 10)
     with closing(open_store(url)) as store:
-        failure = made_receipt(11, outcome={"target": None, "kind": "failed"}, cost=None)
+        failure = example_receipt(11, outcome={"target": None, "kind": "failed"}, cost=None)
         named_choice = {"reason": "named", "correctness": {}, "estimated_cost": {"helper": 1.0}}
-        named_request = made_receipt(
+        named_request = example_receipt(
             12, choice=named_choice, outcome={"target": "helper"}, cost=0.0
         )
         insert_rows(store, [to_row(failure), to_row(named_request)], [])
@@ -211,7 +219,7 @@ def test_counts_that_no_integer_holds_are_summed_all_the_same(url: str) -> None:
     most = Usage(input_tokens=2**63 - 1, output_tokens=1)
     with closing(open_store(url)) as store:
         insert_rows(
-            store, [to_row(made_receipt(2 * n, outcome={"usage": most})) for n in range(3)], []
+            store, [to_row(example_receipt(2 * n, outcome={"usage": most})) for n in range(3)], []
         )
     (sums,) = summary(url, 0).by_target.values()
     assert sums.input_tokens == pytest.approx(3 * 2**63)
@@ -232,7 +240,9 @@ def test_rows_that_somebody_broke_are_told_wherever_they_are_read(
 
 def test_old_receipts_go_with_their_feedback(url: str) -> None:
     late = 600  # odd requests are scored that many seconds late
-    scores = [Feedback(id=name_of(n), score=1, at=START + n + late * (n % 2)) for n in range(400)]
+    scores = [
+        Feedback(id=receipt_id(n), score=1, at=START + n + late * (n % 2)) for n in range(400)
+    ]
     orphan = Feedback(id="pr_none", score=1, at=START)
     fill(url, 400, *scores, orphan)
     with closing(open_store(url)) as store:
@@ -242,25 +252,25 @@ def test_old_receipts_go_with_their_feedback(url: str) -> None:
             time.sleep(retention.wait() or 0)
             rounds.append(retention.work())
             if rounds == [True]:  # the oldest are deleted first
-                assert [r.choice.id for r in read_receipts(url, limit=1)] == [name_of(256)]
+                assert [r.choice.id for r in read_receipts(url, limit=1)] == [receipt_id(256)]
             if not rounds[-1]:
                 break
     assert rounds == [True, False]
     assert retention.deleted == 300
-    assert [r.choice.id for r in read_receipts(url)] == [name_of(n) for n in range(300, 400)]
-    assert latest_feedback(url) == {name_of(n): [scores[n]] for n in range(300, 400)}
+    assert [r.choice.id for r in read_receipts(url)] == [receipt_id(n) for n in range(300, 400)]
+    assert latest_feedback(url) == {receipt_id(n): [scores[n]] for n in range(300, 400)}
     assert not retention.work()  # the next run isn't due yet
     assert Retention(store, None).wait() is None
 
 
 def test_what_is_done_in_part_is_undone(url: str) -> None:
-    score = Feedback(id=name_of(1), score=1, at=5)
+    score = Feedback(id=receipt_id(1), score=1, at=5)
     fill(url, 2, score)
     with closing(open_store(url)) as store:
         with pytest.raises(DownError):
             store.change([("DELETE FROM receipt_feedback", []), ("DELETE FROM absent", [])])
         assert store.change([("DELETE FROM receipts WHERE at > ?", [START])]) == [1]
-    assert latest_feedback(url) == {name_of(1): [score]}
+    assert latest_feedback(url) == {receipt_id(1): [score]}
 
 
 def test_other_databases_are_refused(url: str) -> None:
@@ -287,7 +297,7 @@ def test_receipts_of_version_1_are_upgraded_by_who_writes_them(url: str) -> None
     with pytest.raises(StoreError, match=r"version 1; .* start the gateway on it"):
         list(read_receipts(url))
     with closing(open_store(url)) as store:
-        insert_rows(store, [to_row(made_receipt(3))], [])
+        insert_rows(store, [to_row(example_receipt(3))], [])
     assert [receipt.baseline for receipt in read_receipts(url)] == [None, None, None, "large"]
     assert savings_since(url, SavingsSettings()).unnamed == 3
 
@@ -297,9 +307,9 @@ def test_waiting_receipts_are_written_when_the_server_is_back(postgres: Postgres
 
     async def work() -> tuple[list[bool], list[bool]]:
         writer = ReceiptWriter(open_store(postgres.url), wait_seconds=60)
-        before = [await writer.keep(made_receipt(n)) for n in range(3)]
+        before = [await writer.keep(example_receipt(n)) for n in range(3)]
         await asyncio.to_thread(postgres.stop)
-        waiting = [asyncio.create_task(writer.keep(made_receipt(n))) for n in range(3, 9)]
+        waiting = [asyncio.create_task(writer.keep(example_receipt(n))) for n in range(3, 9)]
         while not writer.stats().failures:
             await asyncio.sleep(0.01)
         assert not writer.healthy
@@ -317,7 +327,7 @@ def test_waiting_receipts_are_written_when_the_server_is_back(postgres: Postgres
     before, after = asyncio.run(work())
     assert before == [True] * 3
     assert len(after) == 6
-    assert [r.choice.id for r in read_receipts(postgres.url)] == [name_of(n) for n in range(9)]
+    assert [r.choice.id for r in read_receipts(postgres.url)] == [receipt_id(n) for n in range(9)]
 
 
 def test_a_password_is_in_no_error(postgres: PostgresServer) -> None:
@@ -345,7 +355,7 @@ def test_a_user_who_may_only_read_and_write_is_enough(postgres: PostgresServer) 
         open_store(clerk)
     try:
         run_statements(postgres.url, f"GRANT {rights} TO clerk")
-        fill(clerk, 2, Feedback(id=name_of(1), score=1, at=START))
+        fill(clerk, 2, Feedback(id=receipt_id(1), score=1, at=START))
         with closing(open_store(clerk)) as store:
             assert not Retention(store, 1).work()
         assert list(read_receipts(clerk)) == []

@@ -15,7 +15,12 @@ from pathlib import Path
 import pytest
 
 from packages.gateway.tests.receipts import killed_writer
-from packages.gateway.tests.receipts.receipts_made import made_receipt, name_of, plain, write
+from packages.gateway.tests.receipts.example_receipts import (
+    example_receipt,
+    plain_values,
+    receipt_id,
+    write_receipts,
+)
 from prefill_router_gateway.receipts import Feedback, latest_feedback, read_receipts
 
 pytestmark = pytest.mark.slow
@@ -31,10 +36,10 @@ LONG_AGO = -5e9
 def test_what_was_kept_survives_any_kill(tmp_path: Path, at_once: int) -> None:
     moments = random.Random(at_once)
     url = f"sqlite:///{tmp_path}/receipts.sqlite"
-    write(
+    write_receipts(
         tmp_path / "receipts.sqlite",
-        [made_receipt(n, at=LONG_AGO) for n in OLD],
-        [Feedback(id=name_of(n), score=1, at=LONG_AGO + n % 2 * 1e10) for n in OLD],
+        [example_receipt(n, at=LONG_AGO) for n in OLD],
+        [Feedback(id=receipt_id(n), score=1, at=LONG_AGO + n % 2 * 1e10) for n in OLD],
     )
     plans = [
         [url, run * FAR, at_once, moments.randrange(60), moments.random() / 100]
@@ -62,7 +67,7 @@ def test_what_was_kept_survives_any_kill(tmp_path: Path, at_once: int) -> None:
     for receipt in read_receipts(url, since=0):
         number = int(receipt.choice.id.removeprefix("pr_"), 16)
         stored_ids[number // FAR].add(receipt.choice.id)
-        assert plain(receipt) == plain(made_receipt(number))
+        assert plain_values(receipt) == plain_values(example_receipt(number))
     for run, names in enumerate(ids_by_run):
         assert names <= stored_ids[run]
         assert len(stored_ids[run] - names) <= at_once  # not yet reported at the kill

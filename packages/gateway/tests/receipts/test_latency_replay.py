@@ -8,7 +8,7 @@ import pytest
 
 from packages.gateway.tests.decide.deciders import AT, THREE_TARGETS, build_forecast, set_up_decider
 from packages.gateway.tests.decide.test_latency import NAMES, receipt as build_speed_receipt
-from packages.gateway.tests.receipts.receipts_made import made_receipt
+from packages.gateway.tests.receipts.example_receipts import example_receipt
 from prefill_router.errors import DataError
 from prefill_router.policy import Lambda
 from prefill_router_gateway import Receipt
@@ -58,7 +58,7 @@ def build_receipts(count: int = 60, **latency: Any) -> list[Receipt]:
             **scale_details(THREE_TARGETS.costs.scale, Lambda()),
             **affinity_rule_details(RULE),
         }
-        base = made_receipt(number, details=details)
+        base = example_receipt(number, details=details)
         receipts.append(replace(base, choice=replace(choice, high_cost=None)))
     return receipts
 
@@ -106,16 +106,16 @@ def test_a_conversation_leaves_a_slow_target_in_the_replay_as_it_did() -> None:
     waits = PredictedWaits(seconds={"large": 9.0}, deadline_seconds=5.0, keep=0.0)
     details = {**scale_details(THREE_TARGETS.costs.scale, Lambda()), **affinity_rule_details(RULE)}
     choice = {"lam": 1.0, "lam_asked": 1.0, "policy_target": "large", "session": "s"}
-    first = made_receipt(1, choice=choice, details=details)
+    first = example_receipt(1, choice=choice, details=details)
     order = ("middle", "small", "large")
     late = {**choice, "order": order, "reason": "latency", "waits": waits}
-    second = made_receipt(3, choice=late, details=details)
+    second = example_receipt(3, choice=late, details=details)
     (_, own, _) = replay_sessions([first, second], [1.0]).settings
     assert own.changed == 0
 
 
 def test_receipts_without_predictions_cant_be_replayed_with_waiting() -> None:
-    recorded = Recorded.of([made_receipt(1)])
+    recorded = Recorded.of([example_receipt(1)])
     with pytest.raises(DataError, match="set routing"):
         replay(recorded, [0.5], latency=LatencySettings(deadline_seconds=1.0))
 
@@ -123,7 +123,7 @@ def test_receipts_without_predictions_cant_be_replayed_with_waiting() -> None:
 def test_a_row_keeps_waits_and_limits_and_leaves_rows_without_them_as_they_were() -> None:
     for receipt in build_receipts(10, **EVERY):
         assert from_row(to_row(receipt)) == receipt
-    plain = made_receipt(1)
+    plain = example_receipt(1)
     assert from_row(to_row(plain)) == plain
     assert not any("waits" in str(value) or "deployments" in str(value) for value in to_row(plain))
 

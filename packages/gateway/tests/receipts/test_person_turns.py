@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from packages.gateway.tests.receipts.receipts_made import START, made_receipt
+from packages.gateway.tests.receipts.example_receipts import START, example_receipt
 from prefill_router.errors import DataError
 from prefill_router_gateway import Receipt
 from prefill_router_gateway.receipts import (
@@ -32,7 +32,7 @@ def build_request(number: int, target: str | None = "small", **agent: Any) -> Re
     outcome = agent.pop("outcome", "answered")
     prompt = agent.pop("prompt", ASK)
     kind = agent.pop("kind", "main")
-    return made_receipt(
+    return example_receipt(
         number,
         choice={"session": session, "order": ("small", "middle", "large")},
         outcome={"target": target, "kind": outcome},
@@ -176,7 +176,7 @@ def test_help_before_a_turn_and_summaries_in_it_do_not_count(tmp_path: Path) -> 
 
 
 def test_a_failure_within_the_first_request_is_credited_to_who_answered(tmp_path: Path) -> None:
-    first = made_receipt(
+    first = example_receipt(
         0,
         choice={"session": "main", "order": ("small", "large")},
         outcome={"target": "large"},
@@ -191,7 +191,7 @@ def test_a_failure_within_the_first_request_is_credited_to_who_answered(tmp_path
 def test_tools_of_any_client_make_a_turn(tmp_path: Path) -> None:
     def plain(number: int, target: str, *, loop: bool) -> Receipt:
         choice = {"session": "main", "tool_loop": loop}
-        return made_receipt(number, choice=choice, outcome={"target": target}, prompt=ASK)
+        return example_receipt(number, choice=choice, outcome={"target": target}, prompt=ASK)
 
     receipts = [plain(0, "small", loop=False), plain(1, "large", loop=True)]
     url = store_receipts(tmp_path, receipts, *(build_score(receipt, 1) for receipt in receipts))
@@ -202,7 +202,8 @@ def test_tools_of_any_client_make_a_turn(tmp_path: Path) -> None:
 def test_tools_of_a_client_whose_target_is_not_kept_go_on_with_its_turn(tmp_path: Path) -> None:
     details = ({}, {"in_tool_loop": True})
     receipts = [
-        made_receipt(n, choice={"session": "main"}, prompt=ASK, details=details[n]) for n in (0, 1)
+        example_receipt(n, choice={"session": "main"}, prompt=ASK, details=details[n])
+        for n in (0, 1)
     ]
     assert [receipt.choice.target for receipt in receipts] == ["small", "large"]
     url = store_receipts(tmp_path, receipts, *(build_score(receipt, 1) for receipt in receipts))

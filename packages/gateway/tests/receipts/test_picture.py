@@ -5,7 +5,7 @@ from itertools import combinations
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from packages.gateway.tests.receipts.receipts_made import made_receipt
+from packages.gateway.tests.receipts.example_receipts import example_receipt
 from prefill_router_gateway.receipts import Recorded, replay
 from prefill_router_gateway.receipts.replay_figure import picture, rows_of
 
@@ -21,7 +21,7 @@ def test_names_of_points_that_are_near_do_not_overlap() -> None:
         "correctness": {name: p for name, (p, _) in NEAR.items()},
         "estimated_cost": {name: cost for name, (_, cost) in NEAR.items()},
     }
-    result = replay(Recorded.of([made_receipt(1, choice=choice)]), [0.0, 0.001, 0.005, 0.5, 1.0])
+    result = replay(Recorded.of([example_receipt(1, choice=choice)]), [0.0, 0.001, 0.005, 0.5, 1.0])
     figure = picture(rows_of(result), title="six that are alike")
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
@@ -35,7 +35,7 @@ def test_names_of_points_that_are_near_do_not_overlap() -> None:
 
 
 def test_a_target_that_no_request_knows_is_left_out() -> None:
-    result = replay(Recorded.of([made_receipt(1)]), [0.5])
+    result = replay(Recorded.of([example_receipt(1)]), [0.5])
     rows = rows_of(result)
     rows.append({"kind": "target", "name": "absent", "accuracy": float("nan"), "usd_per_1000": 1.0})
     texts = picture(rows, title="one unknown").axes[0].texts

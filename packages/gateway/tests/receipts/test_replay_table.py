@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from packages.gateway.tests.receipts.receipts_made import (
+from packages.gateway.tests.receipts.example_receipts import (
     SCALE,
     TARGETS,
-    made_receipt,
-    name_of,
+    example_receipt,
+    receipt_id,
 )
 from prefill_router.cost import CostScale
 from prefill_router.errors import DataError
@@ -43,7 +43,7 @@ def random_receipts(count: int, *, policy: Policy, seed: int = 0) -> list[Receip
         }
         details = scale_details(CostScale(low, low + 0.01), policy)
         receipts.append(
-            made_receipt(number, choice=choice, details=details, policy=str(policy.kind))
+            example_receipt(number, choice=choice, details=details, policy=str(policy.kind))
         )
     return receipts
 
@@ -88,7 +88,7 @@ def test_accuracy_and_cost_never_fall_as_lam_rises() -> None:
 
 def test_what_a_lam_changes_by_hand() -> None:
     # At 0.9 easy prompts go to the small target and hard ones to the large; at 0 all to the small.
-    result = replay(Recorded.of([made_receipt(n) for n in range(10)]), [0.0, 1.0])
+    result = replay(Recorded.of([example_receipt(n) for n in range(10)]), [0.0, 1.0])
     record, own, at_zero, at_one = result.settings
     assert (record.name, record.changed, record.observed) == ("as it was", 0, 10)
     assert record.accuracy == pytest.approx(0.9)
@@ -116,30 +116,32 @@ LEFT_OUT: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("why", LEFT_OUT)
 def test_what_cant_be_decided_again_is_counted(why: str) -> None:
-    recorded = Recorded.of([made_receipt(1), made_receipt(2, **LEFT_OUT[why])])
-    assert recorded.ids == (name_of(1),)
+    recorded = Recorded.of([example_receipt(1), example_receipt(2, **LEFT_OUT[why])])
+    assert recorded.ids == (receipt_id(1),)
     assert recorded.left_out == {why: 1}
     with pytest.raises(DataError, match=f"no request can be decided again: 1 {why}"):
-        replay(Recorded.of([made_receipt(2, **LEFT_OUT[why])]), [0.5])
+        replay(Recorded.of([example_receipt(2, **LEFT_OUT[why])]), [0.5])
 
 
 def test_policies_that_cant_decide_here_are_counted() -> None:
     threshold = Threshold(strong="large", weak="small")
-    one_target = made_receipt(
+    one_target = example_receipt(
         2, choice={"order": ("small",)}, details=scale_details(SCALE, threshold), policy="threshold"
     )
-    two_targets = made_receipt(1, details=scale_details(SCALE, threshold), policy="threshold")
+    two_targets = example_receipt(1, details=scale_details(SCALE, threshold), policy="threshold")
     recorded = Recorded.of([one_target, two_targets])
-    assert recorded.ids == (name_of(1),)
+    assert recorded.ids == (receipt_id(1),)
     assert recorded.left_out == {"the policy can't decide among the targets that could answer": 1}
     assert decide_again(one_target) is None
-    cascade = made_receipt(1, details=scale_details(SCALE, Cascade()), policy="cascade")
+    cascade = example_receipt(1, details=scale_details(SCALE, Cascade()), policy="cascade")
     assert len(Recorded.of([cascade])) == 0
 
 
 def test_sessions_and_shadow_traffic_are_decided_again() -> None:
-    session = made_receipt(1, choice={"reason": "session", "order": ("small", "large", "middle")})
-    share = made_receipt(3, choice={"reason": "share", "order": ("middle", "large", "small")})
+    session = example_receipt(
+        1, choice={"reason": "session", "order": ("small", "large", "middle")}
+    )
+    share = example_receipt(3, choice={"reason": "share", "order": ("middle", "large", "small")})
     recorded = Recorded.of([session, share])
     names = recorded.targets
     assert [names[k] for k in recorded.chosen] == ["small", "middle"]
@@ -148,15 +150,17 @@ def test_sessions_and_shadow_traffic_are_decided_again() -> None:
 
 
 def test_without_prices_costs_are_unknown_and_lam_changes_nothing() -> None:
-    recorded = Recorded.of([made_receipt(n, choice={"estimated_cost": {}}) for n in range(4)])
+    recorded = Recorded.of([example_receipt(n, choice={"estimated_cost": {}}) for n in range(4)])
     assert np.isnan(recorded.point(recorded.at(0.5)).cost)
     assert np.isnan([point.cost for point in recorded.singles().values()]).all()
     assert recorded.point(recorded.at(0.5)).accuracy == pytest.approx((0.95 + 0.9) / 2)
 
 
 def test_other_prices() -> None:
-    receipts = [made_receipt(n, cost=1.0) for n in range(10)]
-    middle_receipts = [made_receipt(20, outcome={"target": "middle"})]  # shows how much it writes
+    receipts = [example_receipt(n, cost=1.0) for n in range(10)]
+    middle_receipts = [
+        example_receipt(20, outcome={"target": "middle"})
+    ]  # shows how much it writes
     pool = Pool(
         tuple(
             Target(name=n, input_price=p, output_price=0)
@@ -179,7 +183,7 @@ def test_other_prices() -> None:
 
 
 def test_explained_by_hand() -> None:
-    receipt = made_receipt(
+    receipt = example_receipt(
         1, choice={"lam": 0.9, "lam_asked": 0.95, "excluded": {"tiny": "it can't see images"}}
     )
     explanation = explain(receipt)
@@ -200,7 +204,7 @@ def test_explained_by_hand() -> None:
 
 
 def test_the_explanation_holds_no_prompt() -> None:
-    receipt = made_receipt(1, prompt="a secret of somebody's")
+    receipt = example_receipt(1, prompt="a secret of somebody's")
     value = explain(receipt).to_dict()
     assert "secret" not in str(value)
     assert value["prompt_kept"]
@@ -208,7 +212,7 @@ def test_the_explanation_holds_no_prompt() -> None:
 
 @pytest.mark.parametrize("what", LEFT_OUT)
 def test_what_has_no_forecast_is_explained_too(what: str) -> None:
-    explanation = explain(made_receipt(2, **LEFT_OUT[what]))
+    explanation = explain(example_receipt(2, **LEFT_OUT[what]))
     assert len(explanation.sentences()) >= 3
     assert len(explanation.targets) == 3
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from packages.gateway.tests.receipts.receipts_made import made_receipt, plain
+from packages.gateway.tests.receipts.example_receipts import example_receipt, plain_values
 from prefill_router_gateway import Receipt
 from prefill_router_gateway.receipts import (
     insert_rows,
@@ -20,7 +20,7 @@ from prefill_router_gateway.records import RequestOutcome
 pytestmark = pytest.mark.slow
 
 ROUTED = RequestOutcome(kind="routed", target=None, status=200, attempts=())
-ANSWERED = made_receipt(0, outcome={}, prompt="Who?")
+ANSWERED = example_receipt(0, outcome={}, prompt="Who?")
 BEFORE = replace(ANSWERED, outcome=ROUTED, cost=None)
 
 
@@ -31,7 +31,7 @@ def add_outcome(before: Receipt, *, cost: float = 0.5) -> Receipt:
 @pytest.fixture
 def url(url: str) -> str:
     with closing(open_store(url)) as store:
-        insert_rows(store, [to_row(BEFORE), to_row(made_receipt(1))], [])
+        insert_rows(store, [to_row(BEFORE), to_row(example_receipt(1))], [])
     return url
 
 
@@ -39,7 +39,7 @@ def test_the_receipt_is_as_if_the_gateway_had_called(url: str) -> None:
     receipt = report_outcome(url, BEFORE.choice.id, add_outcome)
     assert isinstance(receipt, Receipt)
     (read,) = read_receipts(url, ids=[BEFORE.choice.id])
-    assert plain(read) == plain(receipt) == plain(replace(ANSWERED, cost=0.5))
+    assert plain_values(read) == plain_values(receipt) == plain_values(replace(ANSWERED, cost=0.5))
 
 
 def test_of_two_reports_at_once_one_holds(url: str) -> None:
@@ -53,11 +53,11 @@ def test_of_two_reports_at_once_one_holds(url: str) -> None:
 
 
 def test_others_receipts_stay(url: str) -> None:
-    before = [plain(receipt) for receipt in read_receipts(url)]
+    before = [plain_values(receipt) for receipt in read_receipts(url)]
     assert report_outcome(url, "pr_none", add_outcome) == "unknown"
     assert report_outcome(url, BEFORE.choice.id, add_outcome, key="nobody") == "unknown"
-    assert report_outcome(url, made_receipt(1).choice.id, add_outcome) == "known"
-    assert [plain(receipt) for receipt in read_receipts(url)] == before
+    assert report_outcome(url, example_receipt(1).choice.id, add_outcome) == "known"
+    assert [plain_values(receipt) for receipt in read_receipts(url)] == before
 
 
 def test_a_text_that_is_purged_meanwhile_stays_purged(url: str) -> None:

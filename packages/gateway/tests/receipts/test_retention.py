@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from packages.gateway.tests.receipts.receipts_made import START, made_receipt, name_of
+from packages.gateway.tests.receipts.example_receipts import START, example_receipt, receipt_id
 from packages.router.tests.commands import refused, succeeded
 from prefill_router.database import DownError
 from prefill_router.errors import DataError, StoreError
@@ -53,8 +53,8 @@ def fill(url: str, numbers: Iterable[int], **fields: Any) -> None:
     """Write receipts a day apart, with feedback, a sample, a draw, a side answer and a label."""
     receipts, feedback, learning_rows = [], [], list[LearningRow]()
     for n in numbers:
-        name, at, text = name_of(n), START + n * DAY, build_secret(n)
-        receipts.append(to_row(made_receipt(n, at=at, prompt=text, **fields)))
+        name, at, text = receipt_id(n), START + n * DAY, build_secret(n)
+        receipts.append(to_row(example_receipt(n, at=at, prompt=text, **fields)))
         feedback.append(Feedback(id=name, score=1, at=at).row())
         learning_rows += [
             SampledRequest(
@@ -77,7 +77,7 @@ def list_ids(url: str) -> list[list[str]]:
 
 
 def receipt_ids(*numbers: int) -> list[str]:
-    return [name_of(n) for n in numbers]
+    return [receipt_id(n) for n in numbers]
 
 
 def read_bytes(folder: Path) -> bytes:
@@ -88,7 +88,7 @@ def read_bytes(folder: Path) -> bytes:
 def test_what_was_learned_goes_with_its_receipt_and_after_days_of_its_own(url: str) -> None:
     fill(url, range(6))
     with closing(open_store(url)) as store:
-        late = AnswerLabel(id=name_of(9), target="t", source="user", at=START, score=1)
+        late = AnswerLabel(id=receipt_id(9), target="t", source="user", at=START, score=1)
         write_learning(store, [late])
         while Retention(store, 2, None, clock=lambda: START + 4 * DAY).work():
             pass
@@ -100,7 +100,7 @@ def test_what_was_learned_goes_with_its_receipt_and_after_days_of_its_own(url: s
 
 def test_databases_without_these_tables_are_looked_after_too(url: str) -> None:
     with closing(open_store(url)) as store:
-        insert_rows(store, [to_row(made_receipt(n)) for n in range(3)], [])
+        insert_rows(store, [to_row(example_receipt(n)) for n in range(3)], [])
         assert not Retention(store, 1, 1, clock=lambda: START + 9 * DAY).work()
     assert purge(url, before=START) == {"receipts": 0, "receipt_feedback": 0}
     assert list(read_receipts(url)) == []
@@ -185,7 +185,7 @@ def build_draft(number: int, text: str = "hi") -> SampleDraft:
     answer.take(json.dumps({"choices": [{"message": {"content": "yes"}}]}).encode())
     body = json.dumps({"model": "auto", "messages": text}).encode()
     return SampleDraft(
-        id=name_of(number),
+        id=receipt_id(number),
         at=START,
         share=1,
         endpoint="chat",
@@ -199,7 +199,7 @@ def keep_samples(url: str, *pairs: tuple[int, SampleDraft | None]) -> None:
     async def work() -> None:
         writer = ReceiptWriter(open_store(url), wait_seconds=60)
         for number, sample in pairs:
-            assert await writer.keep(made_receipt(number), sample)
+            assert await writer.keep(example_receipt(number), sample)
         await writer.close()
 
     asyncio.run(work())
@@ -232,7 +232,7 @@ def test_a_receipt_does_not_wait_for_its_sample_which_is_not_kept_without_it(url
         for number, answer in enumerate(answers):
             sample = build_draft(number)
             object.__setattr__(sample, "answer", answer)
-            assert await writer.keep(made_receipt(number), sample)
+            assert await writer.keep(example_receipt(number), sample)
             if number:
                 purge(url, key="team")
             answer.may.set()
@@ -255,7 +255,7 @@ def test_samples_wait_for_a_pause_between_receipts_but_not_more_than_a_few(
     async def work() -> None:
         writer = ReceiptWriter(open_store(url), wait_seconds=60)
         for number in range(5):
-            assert await writer.keep(made_receipt(number), build_draft(number))
+            assert await writer.keep(example_receipt(number), build_draft(number))
             if number == 1:
                 assert (writer.stats().samples, writer.stats().samples_waiting) == (0, 2)
         while writer.stats().samples < 3:
@@ -299,9 +299,9 @@ def test_a_file_that_is_moved_away_is_made_again_with_all_tables(tmp_path: Path)
 
     async def work() -> None:
         writer = ReceiptWriter(open_store(url), wait_seconds=60)
-        assert await writer.keep(made_receipt(1), build_draft(1))
+        assert await writer.keep(example_receipt(1), build_draft(1))
         (tmp_path / "r.sqlite").rename(tmp_path / "old.sqlite")
-        await writer.keep(made_receipt(2), build_draft(2))
+        await writer.keep(example_receipt(2), build_draft(2))
         await writer.close()
 
     asyncio.run(work())

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from packages.gateway.tests.receipts.receipts_made import made_receipt, plain
+from packages.gateway.tests.receipts.example_receipts import example_receipt, plain_values
 from prefill_router.endpoints import Usage
 from prefill_router.errors import CorruptError, DataError
 from prefill_router_gateway import Receipt
@@ -68,9 +68,9 @@ VARIED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("what", VARIED)
 def test_a_receipt_comes_back_as_it_was(what: str) -> None:
-    receipt = made_receipt(7, **VARIED[what])
+    receipt = example_receipt(7, **VARIED[what])
     row = to_row(receipt)
-    assert plain(from_row(row)) == plain(receipt)
+    assert plain_values(from_row(row)) == plain_values(receipt)
     for column, value in zip(COLUMNS, row, strict=True):
         assert (value is None) <= column.optional, column.name
         kinds = {"text": str, "json": str, "real": float, "integer": int, "flag": int}
@@ -88,7 +88,7 @@ def test_what_others_send_fits_into_any_database(
     requested: str, key: str | None, tokens: int | None, cost: float | None
 ) -> None:
     usage = Usage(input_tokens=tokens, reported={"prompt_tokens": tokens})
-    receipt = made_receipt(
+    receipt = example_receipt(
         1, requested=requested, key=key, cost=cost, outcome={"usage": usage}, prompt=requested
     )
     for value in to_row(receipt):
@@ -103,7 +103,7 @@ def test_what_others_send_fits_into_any_database(
 
 
 def test_a_long_text_is_cut() -> None:
-    assert len(from_row(to_row(made_receipt(1, requested="x" * 5000))).requested) == 1000
+    assert len(from_row(to_row(example_receipt(1, requested="x" * 5000))).requested) == 1000
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_long_text_is_cut() -> None:
     [("answer", "{"), ("ranking", "[]x"), ("attempts", '[["a"]]'), ("answer", "{}")],
 )
 def test_a_broken_row_is_told(column: str, value: str) -> None:
-    row = list(to_row(made_receipt(1)))
+    row = list(to_row(example_receipt(1)))
     row[NAMES.index(column)] = value
     with pytest.raises(CorruptError, match="is damaged"):
         from_row(row)
@@ -138,5 +138,5 @@ def test_feedback_that_makes_no_sense_is_refused(changes: dict[str, Any]) -> Non
 
 
 def test_receipts_name_their_columns_once() -> None:
-    assert len(set(NAMES)) == len(NAMES) == len(to_row(made_receipt(1)))
-    assert isinstance(from_row(to_row(made_receipt(2))), Receipt)
+    assert len(set(NAMES)) == len(NAMES) == len(to_row(example_receipt(1)))
+    assert isinstance(from_row(to_row(example_receipt(2))), Receipt)

@@ -9,15 +9,15 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from packages.gateway.tests.receipts.receipts_made import (
+from packages.gateway.tests.receipts.example_receipts import (
     COSTS,
     START,
     TARGETS,
-    made_receipt,
-    name_of,
-    write,
+    example_receipt,
+    receipt_id,
+    write_receipts,
 )
-from packages.gateway.tests.telemetry.receipts import rendered
+from packages.gateway.tests.telemetry.receipts import render_text
 from packages.router.tests.commands import refused, succeeded
 from prefill_router.endpoints import Usage
 from prefill_router.errors import DataError
@@ -48,7 +48,7 @@ def build_receipts(
     """Receipts with random costs; `together` of them are a conversation with one random factor."""
     random = np.random.default_rng(0).lognormal(0, 1, count)
     return [
-        made_receipt(
+        example_receipt(
             n,
             choice={"session": f"{n // together:032x}", **changes.pop("choice", {})},
             **{"cost": (COSTS["large"] if n % 2 else COSTS["small"]) * random[i // together]},
@@ -59,7 +59,9 @@ def build_receipts(
 
 
 def find_savings(folder: Path, receipts: list[Receipt], target: str | None = None) -> Savings:
-    return savings_since(str(write(folder / "receipts.sqlite", receipts)), FREE, against=target)
+    return savings_since(
+        str(write_receipts(folder / "receipts.sqlite", receipts)), FREE, against=target
+    )
 
 
 def test_the_baselines_cost_is_that_of_each_request_there(tmp_path: Path) -> None:
@@ -129,13 +131,13 @@ def test_what_was_cached_is_cached_at_the_baseline_and_costs_what_it_does_there(
 ) -> None:
     usage = Usage(input_tokens=300, cached_tokens=cached, output_tokens=20)
     more = {"outcome": {"usage": usage}, "details": {"cache": cache}}
-    receipts = [made_receipt(n, **more) for n in range(0, 20, 2)]
+    receipts = [example_receipt(n, **more) for n in range(0, 20, 2)]
     savings = find_savings(tmp_path, receipts)
     assert savings.at_baseline == pytest.approx(factor * savings.spent)
     assert sum(r.cost_at("large") or 0 for r in receipts) == pytest.approx(savings.at_baseline)
     url = str(tmp_path / "receipts.sqlite")
     with closing(open_learning(url)) as store:
-        side = SideAnswer(id=name_of(0), target="large", at=START, propensity=1, cost=1.0)
+        side = SideAnswer(id=receipt_id(0), target="large", at=START, propensity=1, cost=1.0)
         write_learning(store, [side])
     reference_cost = receipts[0].cost_at("large")
     assert reference_cost is not None
@@ -165,7 +167,7 @@ REASONS: list[Reason] = [reason for reason in get_args(Reason) if reason in APAR
 def test_what_the_router_did_not_decide_is_counted_apart(
     tmp_path: Path, changes: dict[str, Any], why: str
 ) -> None:
-    other = made_receipt(500, **{"cost": 0.5, **changes})
+    other = example_receipt(500, **{"cost": 0.5, **changes})
     savings = find_savings(tmp_path, [*build_receipts(30), other])
     assert other.apart == why
     assert other.cost_at("large") is None
@@ -177,9 +179,9 @@ def test_what_the_router_did_not_decide_is_counted_apart(
 def test_a_request_without_a_price_is_listed_and_never_free(tmp_path: Path) -> None:
     first_savings = find_savings(tmp_path, build_receipts(30))
     more = [
-        *(made_receipt(n, cost=None) for n in (500, 502)),
-        made_receipt(504, choice={"estimated_cost": {"small": 0.1}}),
-        made_receipt(506, choice={"estimated_cost": {"large": 0.1}}),
+        *(example_receipt(n, cost=None) for n in (500, 502)),
+        example_receipt(504, choice={"estimated_cost": {"small": 0.1}}),
+        example_receipt(506, choice={"estimated_cost": {"large": 0.1}}),
     ]
     savings = find_savings(tmp_path, more)
     assert (savings.requests, savings.spent) == (first_savings.requests, first_savings.spent)
@@ -189,12 +191,12 @@ def test_a_request_without_a_price_is_listed_and_never_free(tmp_path: Path) -> N
 
 
 def test_encoder_judges_and_side_answers_are_deducted(tmp_path: Path) -> None:
-    url = str(write(tmp_path / "receipts.sqlite", build_receipts(40)))
+    url = str(write_receipts(tmp_path / "receipts.sqlite", build_receipts(40)))
     before = savings_since(url, FREE)
     assert [(cost.kind, cost.dollars) for cost in before.deducted] == [("encoder", None)]
     assert any("isn't counted" in note for note in before.notes())
     with closing(open_learning(url)) as store:
-        fields = {"id": name_of(0), "at": START}
+        fields = {"id": receipt_id(0), "at": START}
         label = {**fields, "target": "small", "score": 1.0}
         side = {**fields, "propensity": 0.5}
         write_learning(
@@ -225,18 +227,18 @@ def test_encoder_judges_and_side_answers_are_deducted(tmp_path: Path) -> None:
 
 def test_scores_are_the_latest_of_each_source_of_the_answer_that_was_given(tmp_path: Path) -> None:
     feedback = [
-        Feedback(id=name_of(n), score=score, at=START + at)
+        Feedback(id=receipt_id(n), score=score, at=START + at)
         for n in range(40)
         for at, score in ((0, 0.0), (1, 1.0 if n % 4 else 0.0))
     ]
-    url = str(write(tmp_path / "receipts.sqlite", build_receipts(60), feedback))
+    url = str(write_receipts(tmp_path / "receipts.sqlite", build_receipts(60), feedback))
     savings = savings_since(url, FREE)
     assert (savings.scored, savings.observed.value) == (40, 0.75)
     with closing(open_learning(url)) as store:
         write_learning(
             store,
             [
-                AnswerLabel(id=name_of(0), target=t, source="judge:j", at=START, score=1.0)
+                AnswerLabel(id=receipt_id(0), target=t, source="judge:j", at=START, score=1.0)
                 for t in ("large", "small")  # the small target answered
             ],
         )
@@ -263,7 +265,9 @@ def test_each_request_is_compared_with_the_baseline_of_its_receipt(tmp_path: Pat
 
 def test_a_named_target_is_compared_with_all(tmp_path: Path) -> None:
     url = str(
-        write(tmp_path / "receipts.sqlite", [*build_receipts(30), made_receipt(99, baseline=None)])
+        write_receipts(
+            tmp_path / "receipts.sqlite", [*build_receipts(30), example_receipt(99, baseline=None)]
+        )
     )
     savings = savings_since(url, FREE, against="small")
     assert (savings.baselines, savings.chosen_by) == ({"small": 31}, "named")
@@ -279,17 +283,17 @@ def test_a_conversation_that_another_target_continued_counts_once(tmp_path: Path
     def turns(session: str, first: int, *opening: bool) -> list[Receipt]:
         choices = [{"session": session, "opening": alone} for alone in opening]
         # even numbers are answered by the small target
-        return [made_receipt(first + 2 * i, choice=choice) for i, choice in enumerate(choices)]
+        return [example_receipt(first + 2 * i, choice=choice) for i, choice in enumerate(choices)]
 
     receipts = [
         *turns("a", 0, True, False, False),  # three turns of one conversation
         *turns("b", 100, True, True, True),  # the same question three times, each alone
         *turns("c", 200, False),  # one request of a session that the client named
-        made_receipt(301, choice={"session": "d"}),
-        made_receipt(303, choice={"session": "d"}),  # continued by the baseline
-        made_receipt(400, choice={"session": None}),
-        made_receipt(500, choice={"session": "e", "reason": "named"}),
-        made_receipt(502, choice={"session": "e"}),  # begun by a named target
+        example_receipt(301, choice={"session": "d"}),
+        example_receipt(303, choice={"session": "d"}),  # continued by the baseline
+        example_receipt(400, choice={"session": None}),
+        example_receipt(500, choice={"session": "e", "reason": "named"}),
+        example_receipt(502, choice={"session": "e"}),  # begun by a named target
     ]
     savings = find_savings(tmp_path, receipts)
     assert (savings.requests, savings.switched) == (11, 1)
@@ -298,19 +302,19 @@ def test_a_conversation_that_another_target_continued_counts_once(tmp_path: Path
 
 def test_a_name_that_is_not_ascii_is_found(tmp_path: Path) -> None:
     names = {"choice": {"estimated_cost": {"small": 0.1, "grö.ß$": 0.3}, "session": None}}
-    receipts = [made_receipt(n, **names) for n in range(0, 20, 2)]
+    receipts = [example_receipt(n, **names) for n in range(0, 20, 2)]
     savings = find_savings(tmp_path, receipts, "grö.ß$")
     assert savings.at_baseline == pytest.approx(3 * savings.spent)
 
 
 def test_one_requests_interval_is_the_spread_of_the_baselines_own_answers(tmp_path: Path) -> None:
     receipts = build_receipts(100)
-    url = str(write(tmp_path / "receipts.sqlite", receipts[:30]))
+    url = str(write_receipts(tmp_path / "receipts.sqlite", receipts[:30]))
     saving = request_saving(url, receipts[0])
     assert saving is not None
     assert (saving.low, saving.high) == (None, None)
     assert "interval unknown" in saving.sentence()
-    write(tmp_path / "receipts.sqlite", receipts)
+    write_receipts(tmp_path / "receipts.sqlite", receipts)
     saving = request_saving(url, receipts[0])
     assert saving is not None
     costs = np.array([r.cost for r in receipts if r.outcome.target == "large"])
@@ -321,7 +325,7 @@ def test_one_requests_interval_is_the_spread_of_the_baselines_own_answers(tmp_pa
     same = request_saving(url, receipts[1])
     assert same is not None
     assert (same.saved, same.low) == (0, same.cost)
-    assert request_saving(url, made_receipt(0, cost=None)) is None
+    assert request_saving(url, example_receipt(0, cost=None)) is None
 
 
 @pytest.mark.slow
@@ -329,16 +333,16 @@ def test_postgresql_gives_the_same(tmp_path: Path, request: pytest.FixtureReques
     running = request.getfixturevalue("postgres")
     running.clear()
     label = AnswerLabel(
-        id=name_of(0), target="small", source="judge:j", at=START, score=0.5, cost=0.1
+        id=receipt_id(0), target="small", source="judge:j", at=START, score=0.5, cost=0.1
     )
-    side = SideAnswer(id=name_of(2), target="large", at=START, propensity=1, cost=0.1)
+    side = SideAnswer(id=receipt_id(2), target="large", at=START, propensity=1, cost=0.1)
     values_by_url = []
     for url in (f"sqlite:///{tmp_path}/r.sqlite", running.url):
         with closing(open_learning(url)) as store:
             write_learning(store, [label, side])
-        feedback = [Feedback(id=name_of(n), score=n % 2, at=START) for n in range(5)]
-        receipts = [*build_receipts(40, details={"cache": CACHE}), made_receipt(99, cost=None)]
-        write(url, receipts, feedback)  # type: ignore[arg-type]
+        feedback = [Feedback(id=receipt_id(n), score=n % 2, at=START) for n in range(5)]
+        receipts = [*build_receipts(40, details={"cache": CACHE}), example_receipt(99, cost=None)]
+        write_receipts(url, receipts, feedback)  # type: ignore[arg-type]
         values = json.dumps(savings_since(url, FREE).to_dict())
         values_by_url.append(json.loads(values, parse_float=lambda text: round(float(text), 9)))
         assert request_saving(url, build_receipts(40)[0])
@@ -346,7 +350,7 @@ def test_postgresql_gives_the_same(tmp_path: Path, request: pytest.FixtureReques
 
 
 def test_the_command(tmp_path: Path) -> None:
-    file = write(tmp_path / "receipts.sqlite", build_receipts(60))
+    file = write_receipts(tmp_path / "receipts.sqlite", build_receipts(60))
     text = succeeded("savings", file, "--baseline", "large", "--encoder-thousand-dollars", 1)
     for part in ("60 routed requests, against large alone", "saved after that", "expected acc"):
         assert part in text
@@ -361,13 +365,13 @@ def test_the_command(tmp_path: Path) -> None:
 
 def test_the_command_the_page_and_the_metrics_give_one_figure(tmp_path: Path) -> None:
     """The receipts have two baselines."""
-    named_receipt = made_receipt(502, choice={"reason": "named"})
+    named_receipt = example_receipt(502, choice={"reason": "named"})
     receipts = [
         *build_receipts(40),
         *build_receipts(21, first=100, baseline="middle"),
         named_receipt,
     ]
-    file = write(tmp_path / "receipts.sqlite", receipts)
+    file = write_receipts(tmp_path / "receipts.sqlite", receipts)
     command = json.loads(succeeded("savings", file, "--json"))
     savings = savings_since(str(file), FREE)
     spend = views.spend(summary(str(file), START), savings, START)
@@ -377,7 +381,7 @@ def test_the_command_the_page_and_the_metrics_give_one_figure(tmp_path: Path) ->
     for receipt in receipts:
         metrics.observe(receipt)
     totals: dict[str, float] = defaultdict(float)
-    for line in rendered(metrics).splitlines():
+    for line in render_text(metrics).splitlines():
         if line.startswith("prefill_router_savings_"):
             name, _, value = line.partition(" ")
             totals[name.removeprefix("prefill_router_savings_").partition("{")[0]] += float(value)

@@ -16,7 +16,7 @@ from packages.gateway.tests.decide.deciders import (
     set_up_decider,
     target,
 )
-from packages.gateway.tests.receipts.receipts_made import made_receipt, write
+from packages.gateway.tests.receipts.example_receipts import example_receipt, write_receipts
 from packages.router.tests.commands import malformed, succeeded
 from prefill_router.errors import DataError
 from prefill_router.policy import Lambda, Policy, Tolerance
@@ -175,7 +175,7 @@ def test_a_conversation_that_began_elsewhere_stays_there() -> None:
 
 def test_a_request_that_named_its_target_moves_no_conversation() -> None:
     rows = build_traffic(Lambda(), 20)
-    named_receipt = made_receipt(
+    named_receipt = example_receipt(
         500,
         choice={"session": rows[0].choice.session or "a" * 32, "reason": "named", "lam": None},
         details={},
@@ -190,13 +190,13 @@ def test_a_request_that_named_its_target_moves_no_conversation() -> None:
 
 
 def test_receipts_that_do_not_tell_are_refused_or_counted(tmp_path: Any) -> None:
-    plain = [made_receipt(n) for n in range(4)]
+    plain = [example_receipt(n) for n in range(4)]
     with pytest.raises(DataError, match="no receipt has the settings for keeping a conversation"):
         replay_sessions(plain, [0.5])
-    single_requests = [made_receipt(n, choice={"session": None}) for n in range(4)]
+    single_requests = [example_receipt(n, choice={"session": None}) for n in range(4)]
     result = replay_sessions(single_requests, [0.0])
     assert result.settings[-1].changed == 2
-    file = write(tmp_path / "receipts.sqlite", single_requests)
+    file = write_receipts(tmp_path / "receipts.sqlite", single_requests)
     assert "4 requests decided again, in their conversations" in succeeded(
         "replay", file, "--sessions", "--lam", "0"
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from packages.gateway.tests.receipts.receipts_made import made_receipt, name_of
+from packages.gateway.tests.receipts.example_receipts import example_receipt, receipt_id
 from prefill_router.errors import ConfigError, StoreError
 from prefill_router_gateway.receipts import insert_rows, open_store, read_receipts
 from prefill_router_gateway.receipts.rows import to_row
@@ -39,17 +39,17 @@ def test_what_cannot_be_a_file_is_told(tmp_path: Path) -> None:
 
 def test_receipts_are_for_their_owner_alone(tmp_path: Path) -> None:
     with closing(open_store(f"{tmp_path}/a.sqlite")) as store:
-        insert_rows(store, [to_row(made_receipt(1))], [])
+        insert_rows(store, [to_row(example_receipt(1))], [])
     assert (tmp_path / "a.sqlite").stat().st_mode & 0o077 == 0
 
 
 def test_a_file_that_was_moved_away_is_begun_again(tmp_path: Path) -> None:
     with closing(open_store(f"{tmp_path}/a.sqlite")) as store:
-        insert_rows(store, [to_row(made_receipt(1))], [])
+        insert_rows(store, [to_row(example_receipt(1))], [])
         (tmp_path / "a.sqlite").rename(tmp_path / "old.sqlite")
-        insert_rows(store, [to_row(made_receipt(2))], [])
-    assert [r.choice.id for r in read_receipts(f"{tmp_path}/a.sqlite")] == [name_of(2)]
-    assert [r.choice.id for r in read_receipts(f"{tmp_path}/old.sqlite")] == [name_of(1)]
+        insert_rows(store, [to_row(example_receipt(2))], [])
+    assert [r.choice.id for r in read_receipts(f"{tmp_path}/a.sqlite")] == [receipt_id(2)]
+    assert [r.choice.id for r in read_receipts(f"{tmp_path}/old.sqlite")] == [receipt_id(1)]
 
 
 @pytest.mark.slow
@@ -66,8 +66,8 @@ def test_a_second_connection_of_the_process_keeps_the_first_ones_locks(tmp_path:
         return int(subprocess.run(line, capture_output=True, check=True, text=True).stdout)
 
     with closing(open_store(url)) as store:
-        insert_rows(store, [to_row(made_receipt(1))], [])
+        insert_rows(store, [to_row(example_receipt(1))], [])
         open_store(url).close()
         assert elsewhere() == 1
-        insert_rows(store, [to_row(made_receipt(2))], [])
+        insert_rows(store, [to_row(example_receipt(2))], [])
         assert elsewhere() == 2

@@ -11,7 +11,7 @@ from packages.gateway.tests.browser import serve_app
 from packages.gateway.tests.page.app import PageApp
 from packages.gateway.tests.page.source import FakeSource
 from packages.gateway.tests.page.tab import tab
-from packages.gateway.tests.receipts.receipts_made import START, made_receipt, write
+from packages.gateway.tests.receipts.example_receipts import START, example_receipt, write_receipts
 from packages.router.tests.commands import refused, succeeded
 from prefill_router_gateway import Receipt
 from prefill_router_gateway.page import views
@@ -27,27 +27,27 @@ pytestmark = pytest.mark.slow
 
 
 def build_unpriced(number: int, **choice: Any) -> Receipt:
-    return made_receipt(number, cost=None, choice={"estimated_cost": {}, **choice})
+    return example_receipt(number, cost=None, choice={"estimated_cost": {}, **choice})
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    return write(tmp_path / "receipts.sqlite", [build_unpriced(n) for n in range(8)])
+    return write_receipts(tmp_path / "receipts.sqlite", [build_unpriced(n) for n in range(8)])
 
 
 def test_the_page_tells_no_sum_of_unknown_costs(file: Path) -> None:
     sums = summary(str(file), START)
     assert (sums.cost, sums.unknown) == (None, 8)
     assert {(t.cost, t.unknown) for t in sums.by_target.values()} == {(None, 4)}
-    write(file, [made_receipt(20, cost=0.5)])
+    write_receipts(file, [example_receipt(20, cost=0.5)])
     sums = summary(str(file), START)
     assert (sums.cost, sums.unknown) == (0.5, 8)
     assert [(t.cost, t.unknown) for t in sums.by_target.values()] == [(0.5, 4), (None, 4)]
 
 
 def test_requests_that_nobody_answered_cost_nothing(tmp_path: Path) -> None:
-    failure = made_receipt(1, cost=None, outcome={"target": None, "kind": "failed"})
-    sums = summary(str(write(tmp_path / "receipts.sqlite", [failure])), START)
+    failure = example_receipt(1, cost=None, outcome={"target": None, "kind": "failed"})
+    sums = summary(str(write_receipts(tmp_path / "receipts.sqlite", [failure])), START)
     assert (sums.cost, sums.unknown) == (0.0, 0)
     assert summary(str(tmp_path / "receipts.sqlite"), START + 100).cost == 0.0
 
@@ -62,7 +62,7 @@ def test_the_trade_off_without_prices_has_accuracies_alone() -> None:
 
 
 def test_one_request_of_unknown_cost_makes_the_sum_unknown() -> None:
-    recorded = Recorded.of([build_unpriced(0), made_receipt(1)])
+    recorded = Recorded.of([build_unpriced(0), example_receipt(1)])
     assert math.isnan(recorded.point(recorded.at(0.5)).cost)
     assert not math.isnan(recorded.point(recorded.at(0.5)).accuracy)
 
@@ -88,7 +88,7 @@ def test_explain(file: Path) -> None:
 def test_canary(tmp_path: Path) -> None:
     reasons = ("share", "policy") * 4
     traffic = [build_unpriced(n, reason=r, session=f"s{n}") for n, r in enumerate(reasons)]
-    text = succeeded("canary", write(tmp_path / "receipts.sqlite", traffic))
+    text = succeeded("canary", write_receipts(tmp_path / "receipts.sqlite", traffic))
     (costs,) = (line for line in text.splitlines() if line.startswith("cost"))
     assert costs.split()[3:] == ["?", "?", "?"]
 

@@ -12,7 +12,11 @@ from typing import Any
 
 import pytest
 
-from packages.gateway.tests.receipts.receipts_made import made_receipt, name_of, write
+from packages.gateway.tests.receipts.example_receipts import (
+    example_receipt,
+    receipt_id,
+    write_receipts,
+)
 from prefill_router.database import Database, DownError, RowError, Statement
 from prefill_router_gateway.receipts import (
     Feedback,
@@ -75,7 +79,7 @@ def split_rows(query: str, values: Sequence[Any]) -> list[Sequence[Any]]:
 
 
 def receipt_ids(*numbers: int) -> list[str]:
-    return [name_of(n) for n in numbers]
+    return [receipt_id(n) for n in numbers]
 
 
 def test_what_has_gathered_is_written_together_in_order() -> None:
@@ -84,16 +88,16 @@ def test_what_has_gathered_is_written_together_in_order() -> None:
     async def work() -> None:
         writer = ReceiptWriter(store, wait_seconds=60)
         store.may_write.clear()
-        tasks = [asyncio.create_task(writer.keep(made_receipt(0)))]
+        tasks = [asyncio.create_task(writer.keep(example_receipt(0)))]
         await asyncio.to_thread(store.started.wait)
-        tasks += [asyncio.create_task(writer.keep(made_receipt(n))) for n in range(1, 40)]
+        tasks += [asyncio.create_task(writer.keep(example_receipt(n))) for n in range(1, 40)]
         await asyncio.sleep(0)
         assert writer.stats().waiting == 40
         store.may_write.set()
         assert all(await asyncio.gather(*tasks))
         assert (writer.stats().written, writer.stats().waiting) == (40, 0)
         assert await writer.close() == 0
-        assert not await writer.keep(made_receipt(41))  # after the end
+        assert not await writer.keep(example_receipt(41))  # after the end
         assert writer.stats().lost == 1
 
     asyncio.run(work())
@@ -107,7 +111,7 @@ def test_nobody_waits_longer_than_they_want_and_nothing_is_lost() -> None:
     async def work() -> None:
         writer = ReceiptWriter(store, wait_seconds=0.001)
         store.may_write.clear()
-        assert not await writer.keep(made_receipt(1))
+        assert not await writer.keep(example_receipt(1))
         assert (writer.stats().written, writer.stats().waiting, writer.stats().lost) == (0, 1, 0)
         store.may_write.set()
         assert await writer.close() == 0
@@ -123,13 +127,13 @@ def test_a_client_that_stops_waiting_changes_nothing() -> None:
     async def work() -> None:
         writer = ReceiptWriter(store, wait_seconds=60)
         store.may_write.clear()
-        task = asyncio.create_task(writer.keep(made_receipt(1)))
+        task = asyncio.create_task(writer.keep(example_receipt(1)))
         await asyncio.to_thread(store.started.wait)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         store.may_write.set()
-        assert await writer.keep(made_receipt(2))
+        assert await writer.keep(example_receipt(2))
         await writer.close()
 
     asyncio.run(work())
@@ -142,13 +146,13 @@ def test_a_full_queue_loses_what_comes_and_counts_it() -> None:
     async def work() -> None:
         writer = ReceiptWriter(store, wait_seconds=60, max_queue=2)
         store.may_write.clear()
-        tasks = [asyncio.create_task(writer.keep(made_receipt(n))) for n in range(5)]
+        tasks = [asyncio.create_task(writer.keep(example_receipt(n))) for n in range(5)]
         await asyncio.to_thread(store.started.wait)
         assert [task.done() for task in tasks] == [False, False, True, True, True]
         assert (writer.stats().waiting, writer.stats().lost) == (2, 3)
         store.may_write.set()
         assert await asyncio.gather(*tasks) == [True, True, False, False, False]
-        assert await writer.keep(made_receipt(5))
+        assert await writer.keep(example_receipt(5))
         await writer.close()
 
     asyncio.run(work())
@@ -166,12 +170,12 @@ def test_prompts_that_wait_have_a_limit_and_receipts_are_kept_without(
         writer = ReceiptWriter(store, wait_seconds=60)
         store.may_write.clear()
         prompts = ["seven c", "four", "and", "longer than ten"]
-        receipts = [made_receipt(n, prompt=prompt) for n, prompt in enumerate(prompts)]
+        receipts = [example_receipt(n, prompt=prompt) for n, prompt in enumerate(prompts)]
         tasks = [asyncio.create_task(writer.keep(receipt)) for receipt in receipts]
         await asyncio.to_thread(store.started.wait)
         store.may_write.set()
         assert all(await asyncio.gather(*tasks))
-        assert await writer.keep(made_receipt(4, prompt=turns))  # the queue is empty again
+        assert await writer.keep(example_receipt(4, prompt=turns))  # the queue is empty again
         await writer.close()
 
     asyncio.run(work())
@@ -183,7 +187,7 @@ def test_a_database_that_is_down_is_asked_again() -> None:
 
     async def work() -> None:
         writer = ReceiptWriter(store, wait_seconds=60)
-        assert await writer.keep(made_receipt(1))
+        assert await writer.keep(example_receipt(1))
         stats = writer.stats()
         assert (stats.written, stats.failures, stats.last_error_kind) == (1, 1, "out for lunch")
         assert writer.healthy
@@ -202,15 +206,15 @@ def test_nobody_waits_for_a_database_that_is_known_to_be_away(
 
     async def work() -> None:
         writer = ReceiptWriter(store, wait_seconds=10**6)
-        waiting = [asyncio.create_task(writer.keep(made_receipt(n))) for n in range(3)]
+        waiting = [asyncio.create_task(writer.keep(example_receipt(n))) for n in range(3)]
         assert not any(await asyncio.gather(*waiting))
         for n in range(3, 6):
-            assert not await writer.keep(made_receipt(n))
+            assert not await writer.keep(example_receipt(n))
         assert (writer.healthy, writer.stats().waiting) == (False, 6)
         store.failures = 0
         while writer.stats().waiting:
             await asyncio.sleep(0.001)
-        assert await writer.keep(made_receipt(6))
+        assert await writer.keep(example_receipt(6))
         await writer.close()
 
     asyncio.run(work())
@@ -226,7 +230,7 @@ def test_what_is_left_at_the_end_is_counted() -> None:
     async def work() -> None:
         writer = ReceiptWriter(store, wait_seconds=0.001)
         for n in range(3):
-            assert not await writer.keep(made_receipt(n))
+            assert not await writer.keep(example_receipt(n))
         assert not writer.healthy
         assert await writer.close(0.01) == 3
         assert (writer.stats().waiting, writer.stats().lost) == (0, 3)
@@ -236,17 +240,17 @@ def test_what_is_left_at_the_end_is_counted() -> None:
 
 
 def test_a_row_that_is_never_taken_is_lost_alone() -> None:
-    store = HeldStore(never=name_of(2))
+    store = HeldStore(never=receipt_id(2))
     loop: dict[str, Any] = {}
     loop["itself"] = loop
 
     async def work() -> None:
         writer = ReceiptWriter(store, wait_seconds=60)
         store.may_write.clear()
-        first = asyncio.create_task(writer.keep(made_receipt(0)))
+        first = asyncio.create_task(writer.keep(example_receipt(0)))
         await asyncio.to_thread(store.started.wait)
-        others = [made_receipt(1), made_receipt(2), made_receipt(3, details=loop)]
-        score = Feedback(id=name_of(1), score=1, at=1)
+        others = [example_receipt(1), example_receipt(2), example_receipt(3, details=loop)]
+        score = Feedback(id=receipt_id(1), score=1, at=1)
         tasks = [asyncio.create_task(writer.keep(item)) for item in (*others, score)]
         await asyncio.sleep(0)
         store.may_write.set()
@@ -273,10 +277,10 @@ class BrokenStore(HeldStore):
 def test_a_writer_that_broke_says_so_and_holds_nobody_up() -> None:
     async def work() -> None:
         writer = ReceiptWriter(BrokenStore(), wait_seconds=0.001)
-        assert not await writer.keep(made_receipt(1))
+        assert not await writer.keep(example_receipt(1))
         while writer.healthy:
             await asyncio.sleep(0.001)
-        assert not await writer.keep(made_receipt(2))
+        assert not await writer.keep(example_receipt(2))
         assert writer.stats().lost == 1
         assert await writer.close() == 1
         assert writer.stats().lost == 2
@@ -289,21 +293,21 @@ def test_a_locked_file_is_waited_for(tmp_path: Path) -> None:
 
     async def work() -> None:
         writer = ReceiptWriter(open_store(url), wait_seconds=60)
-        assert await writer.keep(made_receipt(0))
+        assert await writer.keep(example_receipt(0))
         with closing(sqlite3.connect(tmp_path / "receipts.sqlite", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
-            tasks = [asyncio.create_task(writer.keep(made_receipt(n))) for n in (1, 2)]
+            tasks = [asyncio.create_task(writer.keep(example_receipt(n))) for n in (1, 2)]
             await asyncio.sleep(0.05)
             assert not any(task.done() for task in tasks)
             other.execute("ROLLBACK")
             assert await asyncio.gather(*tasks) == [True, True]
             assert writer.stats().failures == 0
-        assert await writer.keep(Feedback(id=name_of(1), score=0.5, at=1))
+        assert await writer.keep(Feedback(id=receipt_id(1), score=0.5, at=1))
         await writer.close()
 
     asyncio.run(work())
     assert [r.choice.id for r in read_receipts(url)] == receipt_ids(0, 1, 2)
-    assert latest_feedback(url)[name_of(1)][0].score == 0.5
+    assert latest_feedback(url)[receipt_id(1)][0].score == 0.5
 
 
 def test_a_file_that_stays_locked_is_an_error(
@@ -314,10 +318,10 @@ def test_a_file_that_stays_locked_is_an_error(
     with closing(sqlite3.connect(tmp_path / "receipts.sqlite", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(DownError, match="database is locked") as caught:
-            insert_rows(store, [to_row(made_receipt(0))], [])
+            insert_rows(store, [to_row(example_receipt(0))], [])
         assert caught.value.kind == "SQLITE_BUSY"
         other.execute("ROLLBACK")
-        insert_rows(store, [to_row(made_receipt(0))], [])
+        insert_rows(store, [to_row(example_receipt(0))], [])
     store.close()
 
 
@@ -330,7 +334,8 @@ def test_a_full_disk_is_waited_for(tmp_path: Path) -> None:
         store.select(f"PRAGMA max_page_count = {pages + 4}")  # simulates a full disk
         writer = ReceiptWriter(store, wait_seconds=60)
         tasks = [
-            asyncio.create_task(writer.keep(made_receipt(n, prompt="x" * 50_000))) for n in range(4)
+            asyncio.create_task(writer.keep(example_receipt(n, prompt="x" * 50_000)))
+            for n in range(4)
         ]
         while not writer.stats().failures:
             await asyncio.sleep(0.001)
@@ -349,20 +354,20 @@ def test_old_receipts_are_deleted_between_writes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     secret = "what nobody is to find"
-    file = write(
+    file = write_receipts(
         tmp_path / "receipts.sqlite",
-        [made_receipt(n, at=float(n), prompt=secret) for n in range(5)],
-        [Feedback(id=name_of(1), score=1, at=1)],
+        [example_receipt(n, at=float(n), prompt=secret) for n in range(5)],
+        [Feedback(id=receipt_id(1), score=1, at=1)],
     )
     url = f"sqlite:///{file}"
     now = time.time()
 
     async def work() -> None:
         writer = ReceiptWriter(open_store(url), wait_seconds=60, keep_days=1)
-        assert await writer.keep(made_receipt(9, at=now))
+        assert await writer.keep(example_receipt(9, at=now))
         while writer.stats().deleted < 5:
             await asyncio.sleep(0.001)
-        assert await writer.keep(Feedback(id=name_of(9), score=1, at=now))
+        assert await writer.keep(Feedback(id=receipt_id(9), score=1, at=now))
         await writer.close()
         assert (writer.stats().written, writer.stats().failures) == (2, 0)
 
@@ -383,7 +388,7 @@ def test_what_cannot_be_deleted_now_is_counted_and_stops_no_write() -> None:
         writer = ReceiptWriter(UndeletableStore(), wait_seconds=60, keep_days=1)
         while not writer.stats().failures:
             await asyncio.sleep(0.001)
-        assert await writer.keep(made_receipt(1))
+        assert await writer.keep(example_receipt(1))
         assert writer.healthy
         await writer.close()
 

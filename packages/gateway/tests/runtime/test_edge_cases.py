@@ -26,7 +26,7 @@ from packages.gateway.tests.scripted_target import (
     chunked_reply,
     json_reply,
 )
-from packages.gateway.tests.telemetry.receipts import rendered
+from packages.gateway.tests.telemetry.receipts import render_text
 from packages.gateway.tests.world import (
     CHATS,
     CHEAP,
@@ -148,7 +148,7 @@ def test_load_balancers_may_ask_for_the_head_alone(gateway: LocalGateway, path: 
 
 def test_what_is_refused_undecided_is_counted(gateway: LocalGateway) -> None:
     def count_refusals() -> float:
-        text = rendered(gateway.gateway.metrics)
+        text = render_text(gateway.gateway.metrics)
         rows = [row for row in text.splitlines() if 'refusals_total{status="404"}' in row]
         return sum(float(row.split()[-1]) for row in rows)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from packages.gateway.tests.receipts.receipts_made import made_receipt
+from packages.gateway.tests.receipts.example_receipts import example_receipt
 from prefill_router.endpoints import Breakers
 from prefill_router.targets import Pool, Target
 from prefill_router_gateway import Receipt
@@ -24,7 +24,7 @@ def build_receipt(number: int, *attempts: TargetAttempt, **fields: float) -> Rec
         "attempts": attempts,
         "first_byte_seconds": 0.1 * number,
     }
-    return made_receipt(number, outcome=outcome, **fields)
+    return example_receipt(number, outcome=outcome, **fields)
 
 
 def test_a_target_that_was_passed_over_was_not_called() -> None:
@@ -78,9 +78,9 @@ def test_minutes_count_what_came_failed_and_had_no_forecast() -> None:
     now, recent = time.time(), RecentRequests()
     minute = now // 60 * 60
     for number, at in enumerate((minute - 7200, minute - 60, minute - 59, minute)):
-        recent.add(made_receipt(number, at=at, cost=0.5))
-    recent.add(made_receipt(9, at=minute - 61, cost=None, outcome={"kind": "failed"}))
-    recent.add(made_receipt(10, at=minute, choice={"fallback": "deadline"}))
+        recent.add(example_receipt(number, at=at, cost=0.5))
+    recent.add(example_receipt(9, at=minute - 61, cost=None, outcome={"kind": "failed"}))
+    recent.add(example_receipt(10, at=minute, choice={"fallback": "deadline"}))
     first, second = recent.minutes()
     assert (first.requests, first.failed, first.fallbacks, first.cost) == (2, 0, 0, 1.0)
     assert (second.requests, second.failed, second.fallbacks) == (3, 1, 1)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from packages.gateway.tests.receipts.example_receipts import example_receipt
 from packages.gateway.tests.receipts.postgres_server import IN_URL, PASSWORD, PostgresServer
-from packages.gateway.tests.receipts.receipts_made import made_receipt
 from packages.gateway.tests.shared.replicas import Line, url_through
 from prefill_router.endpoints import Breakers
 from prefill_router.errors import ConfigError, StoreError
@@ -262,7 +262,7 @@ def test_what_was_answered_and_spent_during_a_cut_is_written_afterwards(
             await wait_until(lambda: not second.shared.is_up)
             await second.spend(0.2)
             second.sessions.record_answer("s", target="a", tokens=5, at=time.time())
-            sentences = explain(made_receipt(0, details=second.shared.details(None))).sentences()
+            sentences = explain(example_receipt(0, details=second.shared.details(None))).sentences()
             line.restore()
             await wait_until(lambda: second.shared.is_up)
             await second.shared.request_write()

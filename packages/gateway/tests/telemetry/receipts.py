@@ -71,7 +71,9 @@ def receipt(
     )
 
 
-def rendered(metrics: Metrics, readings: GaugeReadings | None = None, *, accept: str = "") -> str:
+def render_text(
+    metrics: Metrics, readings: GaugeReadings | None = None, *, accept: str = ""
+) -> str:
     """The text for Prometheus, with gauges of these readings."""
     text, _ = render_metrics(metrics.export(readings or GaugeReadings()), accept)
     return text.decode()

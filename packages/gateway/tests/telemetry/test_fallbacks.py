@@ -5,7 +5,7 @@ import logging
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from packages.gateway.tests.telemetry.receipts import rendered
+from packages.gateway.tests.telemetry.receipts import render_text
 from prefill_router_gateway.forecast import FallbackWatch
 from prefill_router_gateway.telemetry import GaugeReadings, HealthFinding, Metrics, check_forecasts
 
@@ -76,6 +76,6 @@ def test_log_says_once_that_it_begins_and_that_it_ends(
 
 
 def test_share_is_a_metric() -> None:
-    body = rendered(Metrics(["a"]), GaugeReadings(fallback_share=0.25))
+    body = render_text(Metrics(["a"]), GaugeReadings(fallback_share=0.25))
     families = {f.name: f for f in text_string_to_metric_families(body)}
     assert families["prefill_router_fallback_share"].samples[0].value == 0.25

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import pytest
 
 from packages.gateway.tests.guard.guarded_server import bearer_header, build_key, serve_guarded
-from packages.gateway.tests.telemetry.receipts import AT, RECEIPT, attempt, receipt, rendered
+from packages.gateway.tests.telemetry.receipts import AT, RECEIPT, attempt, receipt, render_text
 from prefill_router.endpoints.redaction import REDACTED, Redaction
 from prefill_router.errors import ConfigError, MissingExtraError
 from prefill_router_gateway.errors import RefusalError
@@ -259,7 +259,7 @@ def test_a_secret_that_is_sent_everywhere_comes_back_nowhere() -> None:
         bodies.append(server.ask("GET", "/", host=secret).body)
         bodies.append(server.ask("POST", "/v1/x", [("content-type", secret)], b"").body)
         bodies.append(server.ask("GET", "/v1/refused", [bearer_header(known_key)]).body)
-    output = b"".join(bodies) + (rendered(metrics) + stream.getvalue()).encode()
+    output = b"".join(bodies) + (render_text(metrics) + stream.getvalue()).encode()
     assert len(bodies) == 21
     assert b"ZeroDivisionError" in output
     for word in (secret, known_key):

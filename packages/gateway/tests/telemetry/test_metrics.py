@@ -11,7 +11,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, generate_lat
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from packages.gateway.tests.telemetry.receipts import RECEIPT, attempt, receipt, rendered
+from packages.gateway.tests.telemetry.receipts import RECEIPT, attempt, receipt, render_text
 from prefill_router.endpoints import Usage
 from prefill_router_gateway.forecast import Drift, DriftWatch, stability_index
 from prefill_router_gateway.telemetry import (
@@ -142,7 +142,7 @@ def test_labels_are_never_a_clients_words() -> None:
         outcome={"target": "evil {}\n", "attempts": (attempt("evil {}\n"),)},
     )
     metrics.observe(replace(odd, requested="a secret name", key="a secret key"))
-    body = rendered(metrics)
+    body = render_text(metrics)
     assert "evil" not in body
     assert "secret" not in body
     assert read_value(read_samples(metrics), "attempts_total", target="other", end="answered") == 1
@@ -214,7 +214,7 @@ def test_openmetrics_is_given_to_those_who_ask_for_it() -> None:
 def test_when_counting_began_isnt_told_here_and_still_is_elsewhere(accept: str) -> None:
     metrics = Metrics(["small"])
     metrics.observe(RECEIPT)
-    body = rendered(metrics, accept=accept)
+    body = render_text(metrics, accept=accept)
     assert "_total{" in body
     assert "_bucket{" in body
     assert "_created" not in body

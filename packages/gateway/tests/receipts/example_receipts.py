@@ -25,17 +25,17 @@ CHANCES = {"small": (0.3, 0.9), "middle": (0.5, 0.8), "large": (0.9, 0.95)}
 COSTS = {"small": 0.0001, "middle": 0.001, "large": 0.01}
 
 
-def name_of(number: int) -> str:
+def receipt_id(number: int) -> str:
     return f"pr_{number:032x}"
 
 
-def made_choice(number: int, **fields: Any) -> RoutingDecision:
+def example_choice(number: int, **fields: Any) -> RoutingDecision:
     """A decision at lam 0.9; odd numbers are hard prompts and go to the large target."""
     hard = number % 2
     chances = {name: CHANCES[name][1 - hard] for name in TARGETS}
     order = ("large", "middle", "small") if hard else ("small", "middle", "large")
     defaults: dict[str, Any] = {
-        "id": name_of(number),
+        "id": receipt_id(number),
         "order": order,
         "reason": "policy",
         "lam": 0.9,
@@ -50,7 +50,7 @@ def made_choice(number: int, **fields: Any) -> RoutingDecision:
     return RoutingDecision(**{**defaults, **fields})
 
 
-def made_outcome(number: int, *, target: str | None, **fields: Any) -> RequestOutcome:
+def example_outcome(number: int, *, target: str | None, **fields: Any) -> RequestOutcome:
     usage = Usage(
         input_tokens=100 + number,
         cached_tokens=10,
@@ -74,14 +74,14 @@ def made_outcome(number: int, *, target: str | None, **fields: Any) -> RequestOu
     return RequestOutcome(**{**defaults, **fields})
 
 
-def made_receipt(
+def example_receipt(
     number: int,
     *,
     choice: dict[str, Any] | None = None,
     outcome: dict[str, Any] | None = None,
     **fields: Any,
 ) -> Receipt:
-    decision = made_choice(number, **(choice or {}))
+    decision = example_choice(number, **(choice or {}))
     defaults: dict[str, Any] = {
         "at": START + number,
         "router": "f" * 16,
@@ -98,16 +98,18 @@ def made_receipt(
         "baseline": "large",
         "details": scale_details(SCALE, Lambda()),
     }
-    end = made_outcome(number, **{"target": decision.target, **(outcome or {})})
+    end = example_outcome(number, **{"target": decision.target, **(outcome or {})})
     return Receipt(choice=decision, outcome=end, **{**defaults, **fields})
 
 
-def plain(receipt: Receipt) -> Any:
+def plain_values(receipt: Receipt) -> Any:
     """The receipt's fields as JSON values."""
     return json.loads(json.dumps(receipt, default=vars))
 
 
-def write(file: Path, receipts: Sequence[Receipt], feedback: Sequence[Feedback] = ()) -> Path:
+def write_receipts(
+    file: Path, receipts: Sequence[Receipt], feedback: Sequence[Feedback] = ()
+) -> Path:
     with closing(open_store(str(file))) as store:
         insert_rows(store, [to_row(r) for r in receipts], [f.row() for f in feedback])
     return file
@@ -141,7 +143,7 @@ def write_traffic(file: Path, dataset: RoutingDataset, *, lam: float = 0.7) -> N
             "estimated_cost": decision.estimated_cost,
         }
         cost = 1.1 * decision.estimated_cost[target]
-        receipts.append(made_receipt(number, choice=choice, prompt=query.prompt, cost=cost))
+        receipts.append(example_receipt(number, choice=choice, prompt=query.prompt, cost=cost))
         label = float(dataset.correct[number, names.index(target)])
-        feedback.append(Feedback(id=name_of(number), score=label, at=START + number))
-    write(file, receipts, feedback)
+        feedback.append(Feedback(id=receipt_id(number), score=label, at=START + number))
+    write_receipts(file, receipts, feedback)
