@@ -51,15 +51,15 @@ def gateway(files: GatewayFiles) -> Iterator[GatewayProcess]:
         yield running
 
 
-def asked(number: int, *, stream: bool) -> bytes:
+def request_bytes(number: int, *, stream: bool) -> bytes:
     turns = [{"role": "user", "content": f"Question {number} of difficulty 0.5?"}]
     value: dict[str, Any] = {"model": "auto", "messages": turns, "stream": stream}
     body = json.dumps(value)
     return (_HEAD.format(f"s{number % 7}", len(body)) + body).encode()
 
 
-async def answer(reader: asyncio.StreamReader) -> tuple[int, str]:
-    """A whole answer's status and decision."""
+async def read_answer(reader: asyncio.StreamReader) -> tuple[int, str]:
+    """Read an answer to its end; its status and decision."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
     fields = dict(row.split(": ", 1) for row in head.split("\r\n")[1:] if ": " in row)
     if "content-length" in fields:
@@ -71,25 +71,27 @@ async def answer(reader: asyncio.StreamReader) -> tuple[int, str]:
     return int(head.split(" ")[1]), fields.get("x-prefill-router-decision-id", "")
 
 
-async def client(port: int, number: int, whole: list[str], most: int, done: asyncio.Event) -> int:
-    """Ask until the gateway is gone, or so often; how many answers weren't 200."""
+async def client(
+    port: int, number: int, decisions: list[str], limit: int, stop: asyncio.Event
+) -> int:
+    """Ask until the gateway is gone or `limit` is reached; how many answers weren't 200."""
     odd = 0
     try:
-        async with connected(port) as (reader, writer):
-            for turn in range(most):
-                if done.is_set():
+        async with connect(port) as (reader, writer):
+            for turn in range(limit):
+                if stop.is_set():
                     break
-                writer.write(asked(number * 1000 + turn, stream=turn % 2 == 0))
-                status, decision = await answer(reader)
+                writer.write(request_bytes(number * 1000 + turn, stream=turn % 2 == 0))
+                status, decision = await read_answer(reader)
                 odd += status != 200
-                whole.append(decision)
+                decisions.append(decision)
     except (OSError, EOFError):
-        odd += done.is_set()  # else it was killed
+        odd += stop.is_set()  # else it was killed
     return odd
 
 
 @asynccontextmanager
-async def connected(
+async def connect(
     port: int,
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -106,47 +108,47 @@ def integrity(path: Path) -> str:
         return str(db.execute("pragma integrity_check").fetchone()[0])
 
 
-def check_receipts(files: GatewayFiles, whole: list[str]) -> None:
+def check_receipts(files: GatewayFiles, decisions: list[str]) -> None:
     assert integrity(files.database) == "ok"
     rows = files.rows()
     for row in rows:
         assert from_row(tuple(row.values())).outcome.kind in ("answered", "disconnected")
-    assert not set(whole) - {row["id"] for row in rows}
+    assert not set(decisions) - {row["id"] for row in rows}
 
 
 def test_a_killed_gateway_loses_nothing_that_a_client_has(files: GatewayFiles) -> None:
     chance = random.Random(5)
-    whole: list[str] = []
+    decisions: list[str] = []
 
     async def load(gateway: GatewayProcess, answers: int) -> None:
         async def kill() -> None:
-            while len(whole) < answers:
+            while len(decisions) < answers:
                 await asyncio.sleep(0.001)
             await asyncio.sleep(chance.random() * 0.02)
             gateway.kill()
 
         never = asyncio.Event()
-        asking = [client(gateway.port, n, whole, 10**6, never) for n in range(CLIENTS)]
-        await asyncio.gather(kill(), *asking)
+        clients = [client(gateway.port, n, decisions, 10**6, never) for n in range(CLIENTS)]
+        await asyncio.gather(kill(), *clients)
 
     for _ in range(KILLS):
         with gateway_process(files) as gateway:
-            asyncio.run(load(gateway, len(whole) + chance.randrange(40)))
-        check_receipts(files, whole)
+            asyncio.run(load(gateway, len(decisions) + chance.randrange(40)))
+        check_receipts(files, decisions)
         # at most the ones that were in flight, and had no end yet, are more than clients know of
-        assert len(files.rows("id")) <= len(whole) + KILLS * CLIENTS
-    assert len(whole) > CLIENTS
+        assert len(files.rows("id")) <= len(decisions) + KILLS * CLIENTS
+    assert len(decisions) > CLIENTS
 
 
 def test_what_was_spent_and_who_answered_are_known_after_a_restart(files: GatewayFiles) -> None:
     with gateway_process(files) as gateway:
-        asyncio.run(one_conversation(gateway.port))
+        asyncio.run(ask_conversation(gateway.port))
         gateway.kill()
     spent = sum(row["cost"] for row in files.rows("at, id, cost"))
     (first,) = [r for r in files.rows() if r["requested"] == "prefill-router:1"]
     with gateway_process(files) as gateway:
         left = asyncio.run(metric(gateway.port, "prefill_router_budget_left_dollars"))
-        asyncio.run(one_conversation(gateway.port, model="prefill-router:0", turns=3))
+        asyncio.run(ask_conversation(gateway.port, model="prefill-router:0", turns=3))
     assert left == pytest.approx(1000 - spent, abs=1e-9)
     last = files.rows()[-1]
     assert (last["session"], last["target"]) == (first["session"], first["target"])
@@ -154,37 +156,37 @@ def test_what_was_spent_and_who_answered_are_known_after_a_restart(files: Gatewa
     assert last["policy_target"] != last["target"]
 
 
-async def one_conversation(port: int, *, model: str = "prefill-router:1", turns: int = 1) -> None:
-    said = [{"role": "user", "content": "Question 1 of difficulty 0.9: why?"}]
-    said += [{"role": "assistant", "content": "word"}, {"role": "user", "content": "And now?"}]
-    body = json.dumps({"model": model, "messages": said[:turns]})
-    async with connected(port) as (reader, writer):
+async def ask_conversation(port: int, *, model: str = "prefill-router:1", turns: int = 1) -> None:
+    messages = [{"role": "user", "content": "Question 1 of difficulty 0.9: why?"}]
+    messages += [{"role": "assistant", "content": "word"}, {"role": "user", "content": "And now?"}]
+    body = json.dumps({"model": model, "messages": messages[:turns]})
+    async with connect(port) as (reader, writer):
         writer.write((_HEAD.format("the-one", len(body)) + body).encode())
-        assert (await answer(reader))[0] == 200
+        assert (await read_answer(reader))[0] == 200
 
 
 async def metric(port: int, name: str) -> float:
-    async with connected(port) as (reader, writer):
+    async with connect(port) as (reader, writer):
         writer.write(b"GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
         text = (await reader.read()).decode()
     (row,) = [row for row in text.splitlines() if row.startswith(name + "{")]
     return float(row.rsplit(" ", 1)[1])
 
 
-def held(pid: int) -> tuple[int, int]:
-    """Files that a process has open, and its children."""
+def count_open_files_and_children(pid: int) -> tuple[int, int]:
+    """The counts of files that a process has open, and of its children."""
     place = Path(f"/proc/{pid}")
-    children = " ".join(one.read_text() for one in place.glob("task/*/children")).split()
+    children = " ".join(file.read_text() for file in place.glob("task/*/children")).split()
     return len(list((place / "fd").iterdir())), len(children)
 
 
 def databases(pid: int) -> list[str]:
-    """The databases that a process has open, each as often as it has."""
-    found = []
+    """The databases that a process has open, each once for every open file."""
+    names = []
     for file in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(FileNotFoundError):  # closed meanwhile
-            found.append(file.readlink().name)
-    return [name for name in found if name.endswith(".sqlite")]
+            names.append(file.readlink().name)
+    return [name for name in names if name.endswith(".sqlite")]
 
 
 def resident_mb(pid: int) -> float:
@@ -196,62 +198,64 @@ def resident_mb(pid: int) -> float:
 def test_reloads_without_end_drop_no_request_and_leave_nothing_behind(
     files: GatewayFiles, gateway: GatewayProcess
 ) -> None:
-    whole: list[str] = []
+    decisions: list[str] = []
 
-    async def storm(gateway: GatewayProcess) -> list[int]:
-        done = asyncio.Event()
-        asking = [client(gateway.port, n, whole, 10**6, done) for n in range(CLIENTS)]
-        tasks = [asyncio.create_task(one) for one in asking]
+    async def reload_repeatedly(gateway: GatewayProcess) -> list[int]:
+        stop = asyncio.Event()
+        clients = [client(gateway.port, n, decisions, 10**6, stop) for n in range(CLIENTS)]
+        tasks = [asyncio.create_task(coroutine) for coroutine in clients]
         for _ in range(30):
             gateway.reload()
             await asyncio.sleep(0.05)
-        done.set()
+        stop.set()
         return await asyncio.gather(*tasks)
 
-    async def settled(gateway: GatewayProcess, before: tuple[int, int]) -> tuple[int, int]:
-        """What it has open once idle connections to targets are closed."""
+    async def wait_for_idle(gateway: GatewayProcess, before: tuple[int, int]) -> tuple[int, int]:
+        """The open files and children once idle connections to targets are closed."""
         for _ in range(600):
-            if (now := held(gateway.run.pid)) <= before:
+            if (now := count_open_files_and_children(gateway.run.pid)) <= before:
                 break
             await asyncio.sleep(0.1)
         return now
 
     # so many receipts that their file is open for its checkpoints, too
-    assert asyncio.run(client(gateway.port, 7, whole, 300, asyncio.Event())) == 0
+    assert asyncio.run(client(gateway.port, 7, decisions, 300, asyncio.Event())) == 0
     while len(databases(gateway.run.pid)) < 2:
         time.sleep(0.01)
-    before = held(gateway.run.pid)
-    assert asyncio.run(storm(gateway)) == [0] * CLIENTS
-    assert len(whole) > CLIENTS
+    before = count_open_files_and_children(gateway.run.pid)
+    assert asyncio.run(reload_repeatedly(gateway)) == [0] * CLIENTS
+    assert len(decisions) > CLIENTS
     for size in (5, 6):  # with another one, the encoder's process is a new one
         files.configure({**BUDGET, "routing": {"max_batch": size}})
         asyncio.run(reload_now(gateway.port))
-        whole.clear()
+        decisions.clear()
         never = asyncio.Event()
-        assert asyncio.run(client(gateway.port, size, whole, 20, never)) == 0
-        assert len(whole) == 20
-    after = asyncio.run(settled(gateway, before))
+        assert asyncio.run(client(gateway.port, size, decisions, 20, never)) == 0
+        assert len(decisions) == 20
+    after = asyncio.run(wait_for_idle(gateway, before))
     assert after[0] <= before[0], "files stay open"
     assert after[1] <= before[1], "processes stay"
     files.configure(BUDGET)
 
 
 async def reload_now(port: int) -> None:
-    async with connected(port) as (reader, writer):
+    async with connect(port) as (reader, writer):
         writer.write(
             b"POST /admin/reload HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 2\r\n"
             b"content-type: application/json\r\n\r\n{}"
         )
-        assert (await answer(reader))[0] == 200
+        assert (await read_answer(reader))[0] == 200
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs /proc of Linux")
 def test_memory_stays_what_it_was(gateway: GatewayProcess) -> None:
     async def load(gateway: GatewayProcess, count: int) -> None:
-        never, whole = asyncio.Event(), list[str]()
-        asking = [client(gateway.port, n, whole, count // CLIENTS, never) for n in range(CLIENTS)]
-        assert await asyncio.gather(*asking) == [0] * CLIENTS
-        assert len(whole) == count
+        never, decisions = asyncio.Event(), list[str]()
+        clients = [
+            client(gateway.port, n, decisions, count // CLIENTS, never) for n in range(CLIENTS)
+        ]
+        assert await asyncio.gather(*clients) == [0] * CLIENTS
+        assert len(decisions) == count
 
     asyncio.run(load(gateway, 300))  # what is kept of the latest requests fills
     warm = resident_mb(gateway.run.pid)

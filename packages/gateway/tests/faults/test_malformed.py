@@ -26,8 +26,8 @@ def world(
     with fuzz.spiteful_target() as (target, upstream):
         router, pool = fuzz.write_files(folder, upstream)
         files = GatewayFiles(folder, router, pool, folder / "gateway.yaml")
-        known, keys = {"FUZZED_KEY": UPSTREAM_KEY}, str(folder / "keys.yaml")
-        with gateway_process(files, "--keys", keys, environment=known) as gateway:
+        variables, keys = {"FUZZED_KEY": UPSTREAM_KEY}, str(folder / "keys.yaml")
+        with gateway_process(files, "--keys", keys, environment=variables) as gateway:
             yield gateway, folder, target
 
 
@@ -35,23 +35,25 @@ def test_malformed_requests_get_proper_errors_and_nothing_leaks(
     world: tuple[GatewayProcess, Path, Spiteful],
 ) -> None:
     gateway, folder, target = world
-    sent = cases(COUNT, seed=3)
-    seen = asyncio.run(attack(gateway.port, sent, secrets=fuzz.SECRETS))
+    requests = cases(COUNT, seed=3)
+    results = asyncio.run(attack(gateway.port, requests, secrets=fuzz.SECRETS))
     target.is_kind = True
-    whole = [Case("good", good(path)) for path in BODIES]
-    after = asyncio.run(attack(gateway.port, whole, secrets=fuzz.SECRETS, connections=1))
-    assert not seen.wrong
-    assert sum(seen.kinds.values()) == COUNT
-    assert set(seen.statuses) <= {200, 400, 401, 403, 404, 405, 413, 415, 421, 422, 431, 502}
-    assert seen.statuses[200] > COUNT / 20
+    good_cases = [Case("good", good(path)) for path in BODIES]
+    good_results = asyncio.run(
+        attack(gateway.port, good_cases, secrets=fuzz.SECRETS, connections=1)
+    )
+    assert not results.wrong
+    assert sum(results.kinds.values()) == COUNT
+    assert set(results.statuses) <= {200, 400, 401, 403, 404, 405, 413, 415, 421, 422, 431, 502}
+    assert results.statuses[200] > COUNT / 20
     assert target.asked > COUNT / 20
-    assert after.statuses == {200: len(BODIES) - 1, 404: 1}  # feedback on what never was
-    told = fuzz.kept(gateway.port, folder)
-    assert {"receipts.sqlite", "log"} <= set(told)
-    assert '"decision"' in told["log"] or "pr_" in told["log"]
-    assert "target-0" in told["/page/api/decisions?limit=200"]
-    assert not fuzz.leaks(told)
-    assert "Traceback" not in told["log"]
+    assert good_results.statuses == {200: len(BODIES) - 1, 404: 1}  # feedback on what never was
+    texts = fuzz.kept(gateway.port, folder)
+    assert {"receipts.sqlite", "log"} <= set(texts)
+    assert '"decision"' in texts["log"] or "pr_" in texts["log"]
+    assert "target-0" in texts["/page/api/decisions?limit=200"]
+    assert not fuzz.leaks(texts)
+    assert "Traceback" not in texts["log"]
 
 
 def test_what_isnt_http_is_refused_behind_the_answers_that_are_due(
@@ -77,8 +79,8 @@ def test_a_broken_chunk_is_refused_at_once(world: tuple[GatewayProcess, Path, Sp
     head += b"content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
     with socket.create_connection(("127.0.0.1", gateway.port), timeout=60) as sock:
         sock.sendall(head + b"zz\r\n")
-        got = read_reply(sock, "POST")
-        assert (got.status, got.error["code"]) == (400, "not_http")
+        reply = read_reply(sock, "POST")
+        assert (reply.status, reply.error["code"]) == (400, "not_http")
         assert not sock.recv(1)
 
 
@@ -90,11 +92,11 @@ def test_an_upgrade_that_is_offered_is_passed_over(
     target.is_kind = True
     more = b"content-type: application/json\r\nConnection: Upgrade, HTTP2-Settings\r\n"
     more += b"Upgrade: " + offer.encode()
-    sent = good("/v1/chat/completions").replace(b"content-type: application/json", more)
+    request_bytes = good("/v1/chat/completions").replace(b"content-type: application/json", more)
     with socket.create_connection(("127.0.0.1", gateway.port), timeout=60) as sock:
         for _ in range(2):
-            sock.sendall(sent[:-20])
-            sock.sendall(sent[-20:])
+            sock.sendall(request_bytes[:-20])
+            sock.sendall(request_bytes[-20:])
             assert read_reply(sock, "POST").status == 200
         sock.sendall(good("/v1/chat/completions"))
         assert read_reply(sock, "POST").status == 200
@@ -112,9 +114,9 @@ def test_a_websocket_is_refused_at_once_and_the_connection_goes_on(
     )
     with socket.create_connection(("127.0.0.1", gateway.port), timeout=60) as sock:
         sock.sendall(opening % KEY.encode())
-        got = read_reply(sock, "GET")
-        assert (got.status, got.error["code"]) == (426, "no_websockets")
-        assert got.headers["upgrade"] == "HTTP/1.1"
+        reply = read_reply(sock, "GET")
+        assert (reply.status, reply.error["code"]) == (426, "no_websockets")
+        assert reply.headers["upgrade"] == "HTTP/1.1"
         sock.sendall(good("/v1/chat/completions"))
         assert read_reply(sock, "POST").status == 200
 
@@ -126,6 +128,6 @@ def test_a_targets_headers_that_quote_its_key_stay_behind(
     target.is_kind = True
     with socket.create_connection(("127.0.0.1", gateway.port), timeout=60) as sock:
         sock.sendall(good("/v1/chat/completions"))
-        got = read_reply(sock, "POST")
-    assert got.status == 200
-    assert not {"x-echo", "x-request-id", "set-cookie"} & set(got.headers)
+        reply = read_reply(sock, "POST")
+    assert reply.status == 200
+    assert not {"x-echo", "x-request-id", "set-cookie"} & set(reply.headers)

@@ -65,18 +65,18 @@ def test_nothing_that_the_document_allows_or_forbids_brings_a_500(gateway: Gatew
         from schemathesis import GenerationMode
     schema = schemathesis.openapi.from_url(f"{gateway.url}/openapi.json")
     schema.validate()
-    asked: set[str] = set()
+    paths: set[str] = set()
     statuses: Counter[int] = Counter()
-    for found in schema.get_all_operations():
-        operation = found.ok()
+    for result in schema.get_all_operations():
+        operation = result.ok()
         if operation.path in SLOW:
             continue
-        asked.add(operation.path)
+        paths.add(operation.path)
         takes = operation.method.upper() == "POST" or operation.query
         for mode in GenerationMode if takes else [GenerationMode.POSITIVE]:
             cases = operation.as_strategy(generation_mode=mode)
             attack(cases, operation, gateway, statuses)
-    assert len(asked) > 15
+    assert len(paths) > 15
     assert min(statuses[200], statuses[400]) > EXAMPLES
     with gateway.client() as client:
         body = {"model": "auto", "messages": [{"role": "user", "content": "hi"}]}
@@ -93,16 +93,18 @@ def attack(cases: Any, operation: Any, gateway: GatewayThread, statuses: Counter
         phases=[hypothesis.Phase.generate],
     )
     @hypothesis.given(case=cases)
-    def one(case: Any) -> None:
+    def check_case(case: Any) -> None:
         reply = case.call(base_url=gateway.url)
-        told = f"{operation.method} {operation.path}: {reply.status_code} {reply.content[:300]!r}"
+        description = (
+            f"{operation.method} {operation.path}: {reply.status_code} {reply.content[:300]!r}"
+        )
         statuses[reply.status_code] += 1
-        assert reply.status_code != 500, told
+        assert reply.status_code != 500, description
         if reply.status_code >= 400 and operation.method.upper() != "HEAD":
             error = reply.json().get("error")
-            assert error is not None, told
-            assert isinstance(error["message"], str), told
+            assert error is not None, description
+            assert isinstance(error["message"], str), description
             if operation.path.startswith("/v1/messages"):
-                assert reply.json()["type"] == "error", told
+                assert reply.json()["type"] == "error", description
 
-    one()
+    check_case()

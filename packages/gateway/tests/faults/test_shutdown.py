@@ -28,7 +28,7 @@ BODY = {"model": "auto", "messages": [{"role": "user", "content": "How are you?"
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """A target that takes connections, and never answers."""
+    """A target that accepts connections, and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as place:
         yield f"http://127.0.0.1:{place.getsockname()[1]}/v1"
 
@@ -39,44 +39,44 @@ def files(tmp_path: Path, silent: str) -> GatewayFiles:
     return write_gateway_files(tmp_path, silent, settings={"listen": ending})
 
 
-def asked(url: str) -> httpx2.Response:
+def fetch(url: str) -> httpx2.Response:
     return httpx2.get(url, trust_env=False, timeout=60)
 
 
-def asks_in_vain(gateway: GatewayProcess) -> str:
+def expect_broken_request(gateway: GatewayProcess) -> str:
     with pytest.raises(httpx2.TransportError) as caught:
         httpx2.post(f"{gateway.url}/v1/chat/completions", json=BODY, timeout=60, trust_env=False)
     return type(caught.value).__name__
 
 
-def under_way(gateway: GatewayProcess) -> bool:
-    return "prefill_router_requests_in_flight 1.0" in asked(f"{gateway.url}/metrics").text
+def has_open_request(gateway: GatewayProcess) -> bool:
+    return "prefill_router_requests_in_flight 1.0" in fetch(f"{gateway.url}/metrics").text
 
 
-def end(gateway: GatewayProcess, *signals: int) -> int:
+def send_signals(gateway: GatewayProcess, *signals: int) -> int:
     for number in signals:
         gateway.run.send_signal(number)
     return gateway.run.wait(60)
 
 
-def checks(gateway: GatewayProcess) -> tuple[int, Any]:
-    reply = asked(f"{gateway.url}/ready")
+def check_readiness(gateway: GatewayProcess) -> tuple[int, Any]:
+    reply = fetch(f"{gateway.url}/ready")
     return reply.status_code, reply.json()["checks"]["process"]
 
 
 def test_it_is_not_ready_first_and_answers_on(files: GatewayFiles) -> None:
     with gateway_process(files) as gateway, ThreadPoolExecutor(1) as pool:
-        assert checks(gateway) == (200, {"state": "ok"})
-        client = pool.submit(asks_in_vain, gateway)
-        while not under_way(gateway):
+        assert check_readiness(gateway) == (200, {"state": "ok"})
+        client = pool.submit(expect_broken_request, gateway)
+        while not has_open_request(gateway):
             time.sleep(0.02)
         gateway.run.send_signal(signal.SIGTERM)
-        while (found := checks(gateway))[0] == 200:
+        while (check := check_readiness(gateway))[0] == 200:
             time.sleep(0.02)
-        assert found == (503, {"state": "failed", "note": "the gateway is ending"})
-        assert asked(f"{gateway.url}/v1/models").status_code == 200
-        assert asked(f"{gateway.url}/health").status_code == 200
-        assert end(gateway, signal.SIGINT) == 0  # the second signal: now
+        assert check == (503, {"state": "failed", "note": "the gateway is ending"})
+        assert fetch(f"{gateway.url}/v1/models").status_code == 200
+        assert fetch(f"{gateway.url}/health").status_code == 200
+        assert send_signals(gateway, signal.SIGINT) == 0  # the second signal: now
         client.result()
     assert "ASGI" not in gateway.log.read_text()
 
@@ -85,10 +85,11 @@ def test_what_takes_longer_than_the_drain_ends_with_its_receipt_and_no_error(
     files: GatewayFiles,
 ) -> None:
     with gateway_process(files) as gateway, ThreadPoolExecutor(1) as pool:
-        client = pool.submit(asks_in_vain, gateway)
-        while not under_way(gateway):
+        client = pool.submit(expect_broken_request, gateway)
+        while not has_open_request(gateway):
             time.sleep(0.02)
-        assert end(gateway, signal.SIGTERM) == 0  # nobody asks /ready, so nobody is waited for
+        # nobody asks /ready, so it waits for nobody
+        assert send_signals(gateway, signal.SIGTERM) == 0
         client.result()
     log = gateway.log.read_text()
     assert "ASGI" not in log
@@ -116,15 +117,15 @@ def test_it_ends_at_once_while_the_encoder_is_loaded(
     (tmp_path / "slow_encoder.py").write_text(SLOW_ENCODER)
     line = [sys.executable, "-c", SERVE, "serve", files.router, "--pool", files.pool]
     line += ["--config", files.config, "--port", "0", "--receipts", files.url]
-    known = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True, env=known) as process:
+    variables = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True, env=variables) as process:
         try:
             assert process.stderr is not None
             while "loading" not in process.stderr.readline():
                 assert process.poll() is None
             process.send_signal(number)
-            told = process.stderr.read()
+            log = process.stderr.read()
             assert process.wait(60) == 130
         finally:
             process.kill()
-    assert "Traceback" not in told
+    assert "Traceback" not in log

@@ -13,7 +13,12 @@ from typing import Any
 import httpx2
 import pytest
 
-from packages.gateway.tests.faults.test_killed import answer, asked, check_receipts, connected
+from packages.gateway.tests.faults.test_killed import (
+    check_receipts,
+    connect,
+    read_answer,
+    request_bytes,
+)
 from packages.gateway.tests.server_process import (
     TARGETS,
     GatewayFiles,
@@ -59,15 +64,15 @@ def gateway(files: GatewayFiles) -> Iterator[GatewayProcess]:
 def children(pid: int, module: str) -> list[int]:
     """The processes that a process has started to run a module."""
     tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    found = [child for task in tasks for child in task.read_text().split()]
+    child_ids = [child for task in tasks for child in task.read_text().split()]
     runs = dict[int, str]()
-    for child in found:
+    for child in child_ids:
         with suppress(FileNotFoundError):  # it has just ended
             runs[int(child)] = Path(f"/proc/{child}/cmdline").read_text()
     return sorted(child for child, line in runs.items() if module in line.split("\0"))
 
 
-def until(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     pause = threading.Event()
     for _ in range(3000):
         if condition():
@@ -102,7 +107,7 @@ def serving_workers(gateway: GatewayProcess) -> set[str]:
     return {row.split('"worker": ')[1][0] for row in log.splitlines() if '"request"' in row}
 
 
-def whole(gateway: GatewayProcess) -> bool:
+def is_complete(gateway: GatewayProcess) -> bool:
     """Whether two workers and the encoder serve."""
     checks = get(gateway, "/ready").json()["checks"]
     states = {checks[name]["state"] for name in ("workers", "encoder")}
@@ -123,13 +128,13 @@ def test_both_answer_with_one_encoder_and_count_together(
     assert len(children(gateway.run.pid, WORKER)) == 2
     assert not children(children(gateway.run.pid, WORKER)[0], ENCODER)
     assert len(files.rows("id")) >= number
-    until(lambda: len(get(gateway, "/page/api/decisions").json()["decisions"]) >= number)
+    wait_until(lambda: len(get(gateway, "/page/api/decisions").json()["decisions"]) >= number)
 
 
 @pytest.mark.slow
 def test_lam_set_on_the_page_counts_in_both(gateway: GatewayProcess) -> None:
     assert post(gateway, "/page/api/lam", {"lam": 0.25}).status_code == 200
-    until(lambda: all(lam_of(gateway) == "0.25" for _ in range(12)))
+    wait_until(lambda: all(lam_of(gateway) == "0.25" for _ in range(12)))
     assert metric(gateway, "lam") == 0.25
 
 
@@ -144,7 +149,7 @@ def test_a_reload_reaches_both_or_neither(gateway: GatewayProcess, files: Gatewa
     refused = post(gateway, "/admin/reload", {})
     assert (refused.status_code, "routing.lam" in refused.text) == (409, True)
     gateway.reload()
-    until(lambda: "reload failed" in gateway.log.read_text())
+    wait_until(lambda: "reload failed" in gateway.log.read_text())
     files.configure({**ALONE, "budgets": [{"dollars": 1, "per": "day"}]})
     assert "budgets" in post(gateway, "/admin/reload", {}).text
     assert children(gateway.run.pid, ENCODER) == [encoder]
@@ -152,10 +157,10 @@ def test_a_reload_reaches_both_or_neither(gateway: GatewayProcess, files: Gatewa
     names = {"lam-8": 0.8}
     files.configure({**ALONE, "routing": {"names": names, "max_batch": 5}})
     gateway.reload()  # with another size of batches, the encoder is another one
-    until(lambda: "all workers are reloaded" in gateway.log.read_text())
+    wait_until(lambda: "all workers are reloaded" in gateway.log.read_text())
     models = [get(gateway, "/v1/models").json()["data"] for _ in range(12)]
     assert all("lam-8" in {model["id"] for model in each} for each in models)
-    until(lambda: len(children(gateway.run.pid, ENCODER)) == 1)
+    wait_until(lambda: len(children(gateway.run.pid, ENCODER)) == 1)
     assert children(gateway.run.pid, ENCODER) != [encoder]
     assert "x-prefill-router-fallback" not in ask(gateway, "And now?")
     files.configure(ALONE)
@@ -167,46 +172,50 @@ def test_a_killed_worker_takes_only_its_own_requests_along(
     gateway: GatewayProcess, files: GatewayFiles
 ) -> None:
     victim, other = children(gateway.run.pid, WORKER)
-    answered, broken_ports, late_breaks = list[str](), set[int](), list[int]()
-    counted, safe_ports = list[float](), set[int]()
+    decisions, broken_ports, late_breaks = list[str](), set[int](), list[int]()
+    unread_counts, safe_ports = list[float](), set[int]()
 
-    async def client(number: int, done: asyncio.Event) -> None:
+    async def client(number: int, stop: asyncio.Event) -> None:
         turn, port = 0, 0
-        while not done.is_set():
+        while not stop.is_set():
             victim_is_gone = not Path(f"/proc/{victim}").exists()
             try:
-                async with connected(gateway.port) as (reader, writer):
+                async with connect(gateway.port) as (reader, writer):
                     port = writer.get_extra_info("sockname")[1]
-                    while not done.is_set():
+                    while not stop.is_set():
                         turn += 1
-                        writer.write(asked(number * 1000 + turn, stream=turn % 2 == 0))
-                        status, decision = await answer(reader)
+                        writer.write(request_bytes(number * 1000 + turn, stream=turn % 2 == 0))
+                        status, decision = await read_answer(reader)
                         assert status == 200
-                        answered.append(decision)
+                        decisions.append(decision)
             except (OSError, EOFError):
                 broken_ports.add(port)
                 late_breaks.extend([number] * victim_is_gone)
 
     async def load() -> None:
-        done = asyncio.Event()
-        clients = [asyncio.create_task(client(number, done)) for number in range(6)]
-        while len(answered) < 30:
+        stop = asyncio.Event()
+        clients = [asyncio.create_task(client(number, stop)) for number in range(6)]
+        while len(decisions) < 30:
             await asyncio.sleep(0.01)
-        counted.append(metric(gateway, "requests_total") - len(answered))  # nobody asks meanwhile
+        # nobody asks meanwhile
+        unread_counts.append(metric(gateway, "requests_total") - len(decisions))
         safe_ports.update(client_ports(other))
         os.kill(victim, signal.SIGKILL)
-        while len(answered) < 90 or children(gateway.run.pid, WORKER) in ([other], [victim, other]):
+        while len(decisions) < 90 or children(gateway.run.pid, WORKER) in (
+            [other],
+            [victim, other],
+        ):
             await asyncio.sleep(0.01)
-        done.set()
+        stop.set()
         await asyncio.gather(*clients)
 
     asyncio.run(load())
     assert not broken_ports & safe_ports
     assert not late_breaks  # the killed one takes connections until its sockets are closed
-    until(lambda: whole(gateway))
-    check_receipts(files, answered)
+    wait_until(lambda: is_complete(gateway))
+    check_receipts(files, decisions)
     # what the killed one had counted stays, but for what was under way
-    assert metric(gateway, "requests_total") - len(answered) >= counted[0] - 6
+    assert metric(gateway, "requests_total") - len(decisions) >= unread_counts[0] - 6
     assert "worker" in gateway.log.read_text().split("ended with status -9")[0][-40:]
     assert len(children(gateway.run.pid, ENCODER)) == 1
 
@@ -227,15 +236,15 @@ def test_a_killed_encoder_is_restarted_once_and_the_fallback_decides_meanwhile(
 ) -> None:
     (encoder,) = children(gateway.run.pid, ENCODER)
     os.kill(encoder, signal.SIGKILL)
-    seen = set[str]()
+    fallbacks = set[str]()
     number = 0
-    while not (seen and whole(gateway)):
+    while not (fallbacks and is_complete(gateway)):
         number += 1
-        seen |= {ask(gateway, f"Anew {number}").get("x-prefill-router-fallback", "")} - {""}
-    assert seen == {"encoder_down"}
+        fallbacks |= {ask(gateway, f"Anew {number}").get("x-prefill-router-fallback", "")} - {""}
+    assert fallbacks == {"encoder_down"}
     for _ in range(6):
         number += 1
-        until(lambda n=number: "x-prefill-router-fallback" not in ask(gateway, f"Anew {n}"))
+        wait_until(lambda n=number: "x-prefill-router-fallback" not in ask(gateway, f"Anew {n}"))
     assert len(children(gateway.run.pid, ENCODER)) == 1
     owner = '"prefill_router_gateway.forecast.shared_encoder", "event": "the encoder'
     assert gateway.log.read_text().count(owner) == 1
@@ -248,27 +257,27 @@ def test_what_is_under_way_is_answered_at_the_end_and_no_process_is_left(
     files.configure(ALONE)
     with gateway_process(files, "--workers", "2") as gateway:
         ours = [*children(gateway.run.pid, WORKER), *children(gateway.run.pid, ENCODER)]
-        answered = list[str]()
+        decisions = list[str]()
 
-        async def scene() -> None:
-            begun = asyncio.Barrier(4)  # a connection that no worker has accepted yet is reset
+        async def ask_and_terminate() -> None:
+            barrier = asyncio.Barrier(4)  # a connection that no worker has accepted yet is reset
 
-            async def one(number: int) -> None:
-                async with connected(gateway.port) as (reader, writer):
-                    writer.write(asked(number, stream=True))
+            async def ask_once(number: int) -> None:
+                async with connect(gateway.port) as (reader, writer):
+                    writer.write(request_bytes(number, stream=True))
                     await reader.readexactly(1)
-                    await begun.wait()
+                    await barrier.wait()
                     gateway.run.terminate()
                     rest = await reader.readuntil(b"[DONE]")
                     assert b"error" not in rest
-                    answered.append("yes")
+                    decisions.append("yes")
 
-            await asyncio.gather(*(one(number) for number in range(4)))
+            await asyncio.gather(*(ask_once(number) for number in range(4)))
 
-        asyncio.run(scene())
+        asyncio.run(ask_and_terminate())
         assert gateway.run.wait(60) == 0
-        assert len(answered) == 4
-    until(lambda: not any(is_running(pid) for pid in ours))
+        assert len(decisions) == 4
+    wait_until(lambda: not any(is_running(pid) for pid in ours))
 
 
 @pytest.mark.slow
@@ -276,7 +285,7 @@ def test_a_killed_supervisor_leaves_no_process(gateway: GatewayProcess) -> None:
     ours = [*children(gateway.run.pid, WORKER), *children(gateway.run.pid, ENCODER)]
     assert len(ours) == 3
     gateway.kill()
-    until(lambda: not any(is_running(pid) for pid in ours))
+    wait_until(lambda: not any(is_running(pid) for pid in ours))
 
 
 def is_running(pid: int) -> bool:
@@ -299,8 +308,8 @@ def test_what_workers_would_have_apart_is_named(
     files: GatewayFiles, settings: dict[str, Any], names: list[str]
 ) -> None:
     files.configure(settings)
-    found = needs_shared_state(load(files.paths()))
-    assert [name.split(" ")[0] for name in found] == names
+    names_of_parts = needs_shared_state(load(files.paths()))
+    assert [name.split(" ")[0] for name in names_of_parts] == names
 
 
 def test_limits_of_keys_tool_loops_and_stored_responses_are_named_too(files: GatewayFiles) -> None:
@@ -321,6 +330,6 @@ def test_limits_of_keys_tool_loops_and_stored_responses_are_named_too(files: Gat
 
 def test_workers_are_refused_where_limits_would_be_wrong(files: GatewayFiles) -> None:
     files.configure({**ALONE, "budgets": [{"dollars": 1.0, "per": "day"}]})
-    places = files.paths()
+    paths = files.paths()
     with pytest.raises(ConfigError, match="budgets; share them through PostgreSQL"):
-        run_workers(places, load(places), workers=2, on_ready=print)
+        run_workers(paths, load(paths), workers=2, on_ready=print)

@@ -1,4 +1,4 @@
-"""A stand-in for LiteLLM's Router, which would hold other packages of the tests back.
+"""A stand-in for LiteLLM's Router, since LiteLLM needs older versions of other packages.
 
 It calls a strategy as LiteLLM 1.106.2 and 1.109.1 do; `benchmarks/litellm_real.py` has LiteLLM
 itself do it.
@@ -21,9 +21,9 @@ def deployment(group: str, model: str, place: str) -> dict[str, Any]:
     }
 
 
-def turns(said: Any) -> list[Any]:
+def turns(content: Any) -> list[Any]:
     """A text as messages."""
-    return [{"role": "user", "content": said}] if isinstance(said, str) else list(said)
+    return [{"role": "user", "content": content}] if isinstance(content, str) else list(content)
 
 
 class StandIn:
@@ -53,69 +53,69 @@ class StandIn:
         specific_deployment: bool | None = False,
         request_kwargs: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        given = {"messages": messages, "input": input, "request_kwargs": request_kwargs}
-        self.picked.append((model, {**given, "specific_deployment": specific_deployment}))
-        for known in (lambda one: one["model_name"], lambda one: one["litellm_params"]["model"]):
-            for one in self.rows:
-                if known(one) == model and one["model_info"]["id"] not in self.cooling:
-                    return one
+        arguments = {"messages": messages, "input": input, "request_kwargs": request_kwargs}
+        self.picked.append((model, {**arguments, "specific_deployment": specific_deployment}))
+        for name_of in (lambda row: row["model_name"], lambda row: row["litellm_params"]["model"]):
+            for row in self.rows:
+                if name_of(row) == model and row["model_info"]["id"] not in self.cooling:
+                    return row
         raise ValueError("No deployments available for selected model")
 
-    async def async_get_available_deployment(self, model: str, **given: Any) -> dict[str, Any]:
-        """As where LiteLLM has a strategy that isn't awaited: the other method is called."""
-        return self.get_available_deployment(model=model, **given)
+    async def async_get_available_deployment(self, model: str, **options: Any) -> dict[str, Any]:
+        """Call the other method, as LiteLLM does with a strategy that isn't awaited."""
+        return self.get_available_deployment(model=model, **options)
 
     def completion(self, model: str, messages: Any = "hi", **kwargs: Any) -> str:
-        """Who would answer; where one is down, it is noted and asked for again."""
+        """The deployment that answers; one that is down is noted, and another is asked for."""
         specific = kwargs.pop("specific_deployment", None)
         for _ in range(1 + RETRIES):
-            found = self.get_available_deployment(
+            row = self.get_available_deployment(
                 model=model,
                 messages=turns(messages),
                 specific_deployment=specific,
                 request_kwargs=kwargs,
             )
-            place = str(found["model_info"]["id"])
+            place = str(row["model_info"]["id"])
             if place not in self.down:
                 return place
             note = {"model_group": model, "deployment_id": place, "exception_type": "APIError"}
-            known = kwargs.setdefault("metadata", {})
-            known["previous_models"] = (*known.get("previous_models", ()), note)
+            metadata = kwargs.setdefault("metadata", {})
+            metadata["previous_models"] = (*metadata.get("previous_models", ()), note)
         raise ConnectionError(place)
 
     async def acompletion(self, model: str, messages: Any = "hi", **kwargs: Any) -> str:
-        """The same, awaited, and tried once."""
-        found = await getattr(self, self.AWAITED)(
+        """The deployment that answers, awaited and tried once."""
+        row = await getattr(self, self.AWAITED)(
             model=model,
             messages=turns(messages),
             specific_deployment=kwargs.pop("specific_deployment", None),
             request_kwargs=kwargs,
         )
-        return str(found["model_info"]["id"])
+        return str(row["model_info"]["id"])
 
     async def aembedding(self, model: str, texts: list[str]) -> str:
-        """Who would embed."""
-        found = await getattr(self, self.AWAITED)(
+        """The deployment that embeds."""
+        row = await getattr(self, self.AWAITED)(
             model=model, input=texts, specific_deployment=None, request_kwargs={"metadata": {}}
         )
-        return str(found["model_info"]["id"])
+        return str(row["model_info"]["id"])
 
     async def aresponses(self, model: str, text: Any, **kwargs: Any) -> str:
-        """Who would answer in the Responses API: its input comes twice."""
-        found = await getattr(self, self.AWAITED)(
+        """The deployment that answers in the Responses API: its input comes twice."""
+        row = await getattr(self, self.AWAITED)(
             model=model, messages=None, input=text, request_kwargs={"input": text, **kwargs}
         )
-        return str(found["model_info"]["id"])
+        return str(row["model_info"]["id"])
 
     async def amoderation(self, model: str, text: str) -> str:
-        """Who would check a text."""
-        found = await getattr(self, self.AWAITED)(
+        """The deployment that checks a text."""
+        row = await getattr(self, self.AWAITED)(
             model=model, request_kwargs={"model": model, "input": text}
         )
-        return str(found["model_info"]["id"])
+        return str(row["model_info"]["id"])
 
     async def aimage_generation(self, model: str) -> str:
-        """Who would make a picture: its prompt isn't told."""
+        """The deployment that draws a picture: it gets no prompt of the request."""
         return await self.acompletion(model, "prompt")
 
 
@@ -127,21 +127,21 @@ class NewerStandIn(StandIn):
     async_get_available_deployment = property()  # type: ignore[assignment]
 
     async def _core_async_get_available_deployment(
-        self, model: str, **given: Any
+        self, model: str, **options: Any
     ) -> dict[str, Any]:
-        return self.get_available_deployment(model=model, **given)
+        return self.get_available_deployment(model=model, **options)
 
     def registry(self) -> Any:
         return SimpleNamespace(all=lambda: self.rows)
 
     def set_custom_routing_strategy(self, strategy: Any) -> None:
-        self.get_available_deployment = _wrapped(strategy.get_available_deployment)  # type: ignore[method-assign]
-        setattr(self, self.AWAITED, _wrapped(strategy.async_get_available_deployment))
+        self.get_available_deployment = _wrap(strategy.get_available_deployment)  # type: ignore[method-assign]
+        setattr(self, self.AWAITED, _wrap(strategy.async_get_available_deployment))
 
 
-def _wrapped(method: Any) -> Any:
+def _wrap(method: Any) -> Any:
     @functools.wraps(method)
-    def call(*args: Any, **given: Any) -> Any:
-        return method(*args, **given)
+    def call(*args: Any, **options: Any) -> Any:
+        return method(*args, **options)
 
     return call

@@ -28,20 +28,20 @@ from prefill_router_gateway.litellm.gateway_client import read_request
 
 pytestmark = pytest.mark.slow
 
-CHEAP, MIDDLE, DEAR = TARGETS
+CHEAP, MIDDLE, EXPENSIVE = TARGETS
 NOBODY = "http://127.0.0.1:9/v1"
-PATIENT = 120.0
+TIMEOUT = 120.0
 BOTH = pytest.mark.parametrize("lite", [StandIn, NewerStandIn], indirect=True)
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> GatewayFiles:
-    settings = {"logs": {"level": "warning"}, "routing": {"deadline_seconds": PATIENT}}
+    settings = {"logs": {"level": "warning"}, "routing": {"deadline_seconds": TIMEOUT}}
     return write_gateway_files(tmp_path_factory.mktemp("litellm"), NOBODY, settings=settings)
 
 
 @pytest.fixture(scope="module")
-def running(files: GatewayFiles) -> Iterator[GatewayThread]:
+def gateway(files: GatewayFiles) -> Iterator[GatewayThread]:
     with gateway_thread(files.paths(threads=1)) as run:
         yield run
 
@@ -55,88 +55,90 @@ def lite(request: pytest.FixtureRequest) -> StandIn:
         deployment(CHEAP, "openai/small", "cheap-1"),
         deployment(CHEAP, "openai/small", "cheap-2"),
         deployment("mid", f"hosted_vllm/{MIDDLE}", "middle"),
-        deployment(DEAR, "openai/large", "dear"),
+        deployment(EXPENSIVE, "openai/large", "expensive"),
     )
     return router
 
 
-def strategy(lite: StandIn, url: str, **options: Any) -> PrefillRouterStrategy:
-    """One that is set on a Router, and waits."""
-    made = PrefillRouterStrategy(lite, **{"gateway": url, "timeout": PATIENT, **options})
-    lite.set_custom_routing_strategy(made)
-    return made
+def make_strategy(lite: StandIn, url: str, **options: Any) -> PrefillRouterStrategy:
+    """A strategy that is set on a Router, and waits for the gateway."""
+    strategy = PrefillRouterStrategy(lite, **{"gateway": url, "timeout": TIMEOUT, **options})
+    lite.set_custom_routing_strategy(strategy)
+    return strategy
 
 
-def unused() -> str:
-    """An address that nobody listens at."""
+def unused_address() -> str:
+    """An address at which nothing listens."""
     with closing(socket.socket()) as place:
         place.bind(("127.0.0.1", 0))
         return f"http://127.0.0.1:{place.getsockname()[1]}"
 
 
-def of(files: GatewayFiles, lam: float, text: str = "hi") -> tuple[str, ...]:
+def route_order(files: GatewayFiles, lam: float, text: str = "hi") -> tuple[str, ...]:
     return Router.load(files.router).route(text, lam=lam).order
 
 
 def test_the_gateway_chooses_at_the_lam_that_is_given(
-    lite: StandIn, running: GatewayThread, files: GatewayFiles
+    lite: StandIn, gateway: GatewayThread, files: GatewayFiles
 ) -> None:
     for lam in (0.0, 1.0):
-        chosen = strategy(lite, running.url, lam=lam)
-        wanted = {CHEAP: "cheap-1", MIDDLE: "middle", DEAR: "dear"}[of(files, lam)[0]]
+        strategy = make_strategy(lite, gateway.url, lam=lam)
+        wanted = {CHEAP: "cheap-1", MIDDLE: "middle", EXPENSIVE: "expensive"}[
+            route_order(files, lam)[0]
+        ]
         assert lite.completion("auto") == wanted
-        chosen.close()
+        strategy.close()
         lite = type(lite)(*lite.rows)
-    assert of(files, 0.0)[0] == CHEAP
+    assert route_order(files, 0.0)[0] == CHEAP
 
 
 @BOTH
-def test_awaited_calls_are_asked_in_every_loop(lite: StandIn, running: GatewayThread) -> None:
-    chosen = strategy(lite, running.url + "/v1/", lam=0.0)
+def test_awaited_calls_are_asked_in_every_loop(lite: StandIn, gateway: GatewayThread) -> None:
+    strategy = make_strategy(lite, gateway.url + "/v1/", lam=0.0)
 
     async def ask() -> list[str]:
         try:
             return list(await asyncio.gather(*(lite.acompletion("auto") for _ in range(4))))
         finally:
-            await chosen.aclose()
+            await strategy.aclose()
 
     assert asyncio.run(ask()) == asyncio.run(ask()) == ["cheap-1"] * 4
 
 
 def test_litellm_itself_picks_among_a_targets_deployments(
-    lite: StandIn, running: GatewayThread
+    lite: StandIn, gateway: GatewayThread
 ) -> None:
-    chosen = strategy(lite, running.url, lam=0.0)
+    strategy = make_strategy(lite, gateway.url, lam=0.0)
     lite.cooling = {"cheap-1"}
     assert lite.completion("auto", stop=["x"]) == "cheap-2"
-    model, given = lite.picked[-1]
+    model, options = lite.picked[-1]
     assert model == CHEAP
-    assert given["request_kwargs"]["stop"] == ["x"]
-    chosen.close()
+    assert options["request_kwargs"]["stop"] == ["x"]
+    strategy.close()
 
 
 @BOTH
 def test_a_target_that_has_none_to_give_is_followed_by_the_next_in_order(
-    lite: StandIn, running: GatewayThread, files: GatewayFiles
+    lite: StandIn, gateway: GatewayThread, files: GatewayFiles
 ) -> None:
-    chosen = strategy(lite, running.url, lam=0.0)
+    strategy = make_strategy(lite, gateway.url, lam=0.0)
     lite.cooling = {"cheap-1", "cheap-2"}
-    second = of(files, 0.0)[1]
-    assert lite.completion("auto") == {MIDDLE: "middle", DEAR: "dear"}[second]
+    second = route_order(files, 0.0)[1]
+    assert lite.completion("auto") == {MIDDLE: "middle", EXPENSIVE: "expensive"}[second]
     everything, lite.rows = lite.rows, lite.rows[2:]  # begins with the target that cools down
-    assert lite.completion("auto") == {MIDDLE: "middle", DEAR: "dear"}[second]
+    assert lite.completion("auto") == {MIDDLE: "middle", EXPENSIVE: "expensive"}[second]
     lite.rows = everything[1:2]
     assert lite.completion("auto") == "spare"  # no target has a deployment
-    chosen.close()
+    strategy.close()
 
 
 @BOTH
 def test_a_target_that_failed_at_a_request_is_followed_by_the_next_in_order(
-    lite: StandIn, running: GatewayThread, files: GatewayFiles
+    lite: StandIn, gateway: GatewayThread, files: GatewayFiles
 ) -> None:
-    chosen = strategy(lite, running.url, lam=0.0)
-    places = {MIDDLE: "middle", DEAR: "dear"}
-    second, third = (places[target] for target in of(files, 0.0)[1:])
+    strategy = make_strategy(lite, gateway.url, lam=0.0)
+    places = {MIDDLE: "middle", EXPENSIVE: "expensive"}
+    second, third = (places[target] for target in route_order(files, 0.0)[1:])
     lite.down = {"cheap-1"}
     assert lite.completion("auto") == second
     lite.down = {"cheap-1", second}
@@ -146,38 +148,38 @@ def test_a_target_that_failed_at_a_request_is_followed_by_the_next_in_order(
         lite.completion("auto")
     lite.down = set()
     assert lite.completion("auto", metadata={"previous_models": [7, {}]}) == "cheap-1"
-    chosen.close()
+    strategy.close()
 
 
 def test_other_groups_deployments_and_embeddings_go_as_before(
-    lite: StandIn, running: GatewayThread, files: GatewayFiles
+    lite: StandIn, gateway: GatewayThread, files: GatewayFiles
 ) -> None:
-    chosen = strategy(lite, running.url, lam=0.0)
+    strategy = make_strategy(lite, gateway.url, lam=0.0)
     before = len(files.rows("id"))
 
     async def ask() -> list[str]:
-        found = [await lite.acompletion("other"), await lite.aembedding("auto", ["a", "b"])]
-        found.append(await lite.acompletion("auto", specific_deployment=True))
-        found += [await lite.amoderation("auto", "a"), await lite.aimage_generation("auto")]
-        await chosen.aclose()
-        return found
+        answers = [await lite.acompletion("other"), await lite.aembedding("auto", ["a", "b"])]
+        answers.append(await lite.acompletion("auto", specific_deployment=True))
+        answers += [await lite.amoderation("auto", "a"), await lite.aimage_generation("auto")]
+        await strategy.aclose()
+        return answers
 
     assert asyncio.run(ask()) == ["other", "spare", "spare", "spare", "spare"]
-    assert lite.completion(DEAR) == "dear"
+    assert lite.completion(EXPENSIVE) == "expensive"
     assert len(files.rows("id")) == before
     with pytest.raises(ValueError, match="No deployments"):
         lite.completion("nonsense")
 
 
 def test_requests_are_read_as_the_gateway_reads_them(
-    lite: StandIn, running: GatewayThread, files: GatewayFiles
+    lite: StandIn, gateway: GatewayThread, files: GatewayFiles
 ) -> None:
-    chosen = strategy(lite, running.url, lam=0.0)
+    strategy = make_strategy(lite, gateway.url, lam=0.0)
 
     async def ask() -> str:
-        found = await lite.aresponses("auto", "What is 2 + 2?", litellm_session_id="thread-7")
-        await chosen.aclose()
-        return found
+        place = await lite.aresponses("auto", "What is 2 + 2?", litellm_session_id="thread-7")
+        await strategy.aclose()
+        return place
 
     assert asyncio.run(ask()) == "cheap-1"
     last = files.rows("endpoint, outcome, session")[-1]
@@ -186,49 +188,49 @@ def test_requests_are_read_as_the_gateway_reads_them(
 
 
 def test_a_gateway_that_cannot_be_reached_is_told_once(
-    lite: StandIn, caplog: pytest.LogCaptureFixture, running: GatewayThread
+    lite: StandIn, caplog: pytest.LogCaptureFixture, gateway: GatewayThread
 ) -> None:
-    chosen = strategy(lite, unused(), lam=0.0)
+    strategy = make_strategy(lite, unused_address(), lam=0.0)
     with caplog.at_level(logging.INFO, logger="prefill_router_gateway.litellm"):
         assert [lite.completion("auto", "SECRET") for _ in range(3)] == ["spare"] * 3
-        (told,) = caplog.messages
-        assert "can't be reached" in told
-        assert "SECRET" not in told
-        chosen._decides = PrefillRouterStrategy(
-            lite, gateway=running.url, lam=0.0, timeout=PATIENT
+        (line,) = caplog.messages
+        assert "can't be reached" in line
+        assert "SECRET" not in line
+        strategy._decides = PrefillRouterStrategy(
+            lite, gateway=gateway.url, lam=0.0, timeout=TIMEOUT
         )._decides
         assert lite.completion("auto") == "cheap-1"
         assert caplog.messages[1:] == ["there are decisions again"]
-    chosen.close()
+    strategy.close()
 
 
 def test_without_a_group_of_its_own_the_first_deployment_is_the_last_resort(
     lite: StandIn,
 ) -> None:
-    lite.rows = [one for one in lite.rows if one["model_name"] != "auto"]
-    chosen = strategy(lite, unused())
+    lite.rows = [row for row in lite.rows if row["model_name"] != "auto"]
+    strategy = make_strategy(lite, unused_address())
     assert lite.completion("auto") == "other"
     lite.rows = []
     with pytest.raises(ConfigError, match="no deployment"):
         lite.completion("auto")
-    chosen.close()
+    strategy.close()
 
 
 def test_a_router_in_this_process_chooses_as_it_would_alone(
     lite: StandIn, files: GatewayFiles
 ) -> None:
-    chosen = PrefillRouterStrategy(lite, router=files.router, lam=1.0, timeout=PATIENT)
-    lite.set_custom_routing_strategy(chosen)
-    places = {CHEAP: "cheap-1", MIDDLE: "middle", DEAR: "dear"}
+    strategy = PrefillRouterStrategy(lite, router=files.router, lam=1.0, timeout=TIMEOUT)
+    lite.set_custom_routing_strategy(strategy)
+    places = {CHEAP: "cheap-1", MIDDLE: "middle", EXPENSIVE: "expensive"}
     texts = ["hi", "Prove it. " * 60, "What is 2 + 2?"]
 
     async def ask() -> list[str]:
         return [await lite.acompletion("auto", text) for text in texts]
 
-    wanted = [places[of(files, 1.0, text)[0]] for text in texts]
+    wanted = [places[route_order(files, 1.0, text)[0]] for text in texts]
     assert asyncio.run(ask()) == [lite.completion("auto", text) for text in texts] == wanted
     assert lite.completion("auto", " ") == "spare"  # nothing to read
-    chosen.close()
+    strategy.close()
 
 
 def test_a_router_in_this_process_takes_marks_of_agents(
@@ -237,18 +239,22 @@ def test_a_router_in_this_process_takes_marks_of_agents(
     marks = tmp_path / "agents.yaml"
     marks.write_text("agents: {marks: {ours: {openings: [<memo>], blocks: [memo]}}}")
     wrapped = f"<memo>\n{'Prove it. ' * 60}\n</memo>\nhi"
-    places = {CHEAP: "cheap-1", MIDDLE: "middle", DEAR: "dear"}
-    seen = {}
+    places = {CHEAP: "cheap-1", MIDDLE: "middle", EXPENSIVE: "expensive"}
+    answers = {}
     for agents, text in ((None, "hi"), (marks, wrapped), (None, wrapped)):
-        chosen = PrefillRouterStrategy(
-            lite, router=files.router, lam=0.9, agents=agents, timeout=PATIENT
+        strategy = PrefillRouterStrategy(
+            lite, router=files.router, lam=0.9, agents=agents, timeout=TIMEOUT
         )
-        lite.set_custom_routing_strategy(chosen)
-        seen[agents, text] = lite.completion("auto", text)
-        chosen.close()
+        lite.set_custom_routing_strategy(strategy)
+        answers[agents, text] = lite.completion("auto", text)
+        strategy.close()
         lite = type(lite)(*lite.rows)
-    assert seen[marks, wrapped] == seen[None, "hi"] == places[of(files, 0.9, "hi")[0]]
-    assert seen[None, wrapped] == places[of(files, 0.9, wrapped)[0]] != seen[None, "hi"]
+    assert (
+        answers[marks, wrapped] == answers[None, "hi"] == places[route_order(files, 0.9, "hi")[0]]
+    )
+    assert (
+        answers[None, wrapped] == places[route_order(files, 0.9, wrapped)[0]] != answers[None, "hi"]
+    )
     with pytest.raises(ConfigError, match="a gateway's marks in its settings"):
         PrefillRouterStrategy(lite, gateway="http://127.0.0.1:1", agents=marks)
 
@@ -256,19 +262,24 @@ def test_a_router_in_this_process_takes_marks_of_agents(
 def test_a_router_in_this_process_decides_at_its_own_setting(
     lite: StandIn, files: GatewayFiles, tmp_path: Path
 ) -> None:
-    whole = Router.load(files.router)
-    seen = {}
+    router = Router.load(files.router)
+    answers = {}
     for name, lam in (("cheap", 0.0), ("accurate", 1.0)):
-        points = OperatingPoints(1.0, None, lam, DEAR)
-        record = whole.record.model_copy(update={"chosen": points})
-        whole.with_record(record).save(tmp_path / name)
-        chosen = PrefillRouterStrategy(lite, router=tmp_path / name, timeout=PATIENT)
-        lite.set_custom_routing_strategy(chosen)
-        seen[name] = lite.completion("auto")
-        assert seen[name] == {CHEAP: "cheap-1", MIDDLE: "middle", DEAR: "dear"}[of(files, lam)[0]]
-        chosen.close()
+        points = OperatingPoints(1.0, None, lam, EXPENSIVE)
+        record = router.record.model_copy(update={"chosen": points})
+        router.with_record(record).save(tmp_path / name)
+        strategy = PrefillRouterStrategy(lite, router=tmp_path / name, timeout=TIMEOUT)
+        lite.set_custom_routing_strategy(strategy)
+        answers[name] = lite.completion("auto")
+        assert (
+            answers[name]
+            == {CHEAP: "cheap-1", MIDDLE: "middle", EXPENSIVE: "expensive"}[
+                route_order(files, lam)[0]
+            ]
+        )
+        strategy.close()
         lite = type(lite)(*lite.rows)
-    assert seen["cheap"] != seen["accurate"]
+    assert answers["cheap"] != answers["accurate"]
 
 
 class ReplyServer:
@@ -301,7 +312,7 @@ def reply(status: int, body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "response",
     [
         reply(200, b"not JSON"),
         reply(200, b"[1]"),
@@ -312,13 +323,13 @@ def reply(status: int, body: bytes) -> bytes:
         b"nonsense\r\n\r\n",
     ],
 )
-def test_a_reply_without_a_decision_is_no_decision(lite: StandIn, said: bytes) -> None:
+def test_a_reply_without_a_decision_is_no_decision(lite: StandIn, response: bytes) -> None:
     async def ask() -> str:
-        async with ReplyServer(said) as server:
-            chosen = strategy(lite, server.url)
-            found = await lite.acompletion("auto")
-            await chosen.aclose()
-            return found
+        async with ReplyServer(response) as server:
+            strategy = make_strategy(lite, server.url)
+            place = await lite.acompletion("auto")
+            await strategy.aclose()
+            return place
 
     assert asyncio.run(ask()) == "spare"
 
@@ -326,13 +337,13 @@ def test_a_reply_without_a_decision_is_no_decision(lite: StandIn, said: bytes) -
 def test_a_spent_budget_is_no_reason_to_spend_on(lite: StandIn) -> None:
     async def ask() -> None:
         async with ReplyServer(reply(429, b"{}")) as server:
-            chosen = strategy(lite, server.url)
+            strategy = make_strategy(lite, server.url)
             try:
                 with pytest.raises(SpentError) as caught:
                     await lite.acompletion("auto")
                 assert (caught.value.status_code, caught.value.num_retries) == (429, 0)
             finally:
-                await chosen.aclose()
+                await strategy.aclose()
 
     asyncio.run(ask())
 
@@ -363,9 +374,9 @@ def test_what_is_no_router_of_litellm_is_told() -> None:
 
 
 @BOTH
-def test_a_strategy_may_replace_another(lite: StandIn, running: GatewayThread) -> None:
-    first = strategy(lite, unused(), model_group=CHEAP)
-    second = strategy(lite, running.url, lam=0.0)
+def test_a_strategy_may_replace_another(lite: StandIn, gateway: GatewayThread) -> None:
+    first = make_strategy(lite, unused_address(), model_group=CHEAP)
+    second = make_strategy(lite, gateway.url, lam=0.0)
     assert lite.completion("auto") == "cheap-1"  # else the first would ask, in vain
     assert lite.picked[-1][0] == CHEAP
     assert (second._pick, second._pick_async) == (first._pick, first._pick_async)
@@ -375,8 +386,8 @@ def test_a_strategy_may_replace_another(lite: StandIn, running: GatewayThread) -
 
 def test_the_key_goes_to_the_gateway(lite: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROUTING_KEY", "pr-secret")
-    chosen = PrefillRouterStrategy(lite, gateway="http://localhost", api_key_env="ROUTING_KEY")
-    assert chosen._decides._headers["authorization"] == "Bearer pr-secret"
+    strategy = PrefillRouterStrategy(lite, gateway="http://localhost", api_key_env="ROUTING_KEY")
+    assert strategy._decides._headers["authorization"] == "Bearer pr-secret"
 
 
 def test_the_key_does_not_go_unencrypted(lite: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -394,11 +405,11 @@ class Answer(BaseModel):
 def test_what_a_target_must_be_able_to_do_goes_with_the_request() -> None:
     turns = [{"role": "user", "content": "hi"}]
     tools = [{"type": "function", "function": {"name": "f"}}]
-    known = {"tools": tools, "response_format": Answer, "api_key": "sk-1", "stop": "x"}
-    asked = read_request(turns, None, {**known, "metadata": {"session_id": "ü", "x": 1}})
-    assert asked is not None
-    assert asked.session is None
-    body = json.loads(asked.body)
+    options = {"tools": tools, "response_format": Answer, "api_key": "sk-1", "stop": "x"}
+    request = read_request(turns, None, {**options, "metadata": {"session_id": "ü", "x": 1}})
+    assert request is not None
+    assert request.session is None
+    body = json.loads(request.body)
     assert body["tools"] == tools
     assert body["response_format"]["json_schema"]["name"] == "Answer"
     assert set(body) == {"model", "messages", "tools", "response_format"}

@@ -19,19 +19,19 @@ ANSWER = '<script>document.title = "broken"</script><img src="/x" onerror="alert
 
 @final
 class PageApp:
-    """What the page is tested with.
+    """The application that tests of the page use.
 
     Attributes:
         source: Its numbers.
         key: The admin's key that `/page/api` and `/v1` ask for; None asks for none.
-        asked: The bodies and headers of the prompts that were tried.
-        left: Whether an answer without an end was left by its client.
+        prompts: The bodies and headers of the prompts that were tried.
+        client_left: Whether a client left an answer that has no end.
     """
 
     def __init__(self, source: FakeSource, *, key: str | None = None) -> None:
         self.source, self.key = source, key
-        self.asked: list[tuple[dict[str, Any], dict[str, str]]] = []
-        self.left = False
+        self.prompts: list[tuple[dict[str, Any], dict[str, str]]] = []
+        self.client_left = False
         self.app = Starlette(
             routes=[
                 *page_routes(source),
@@ -42,22 +42,22 @@ class PageApp:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Check the key, then answer."""
-        given = dict(scope["headers"]).get(b"authorization", b"").decode()
+        authorization = dict(scope["headers"]).get(b"authorization", b"").decode()
         guarded = scope["path"].startswith(("/page/api/", "/v1/"))
-        if guarded and self.key is not None and given != f"Bearer {self.key}":
-            text = "this key is no admin's" if given else "a key is needed"
-            refusal = RefusalError(text, status=403 if given else 401)
+        if guarded and self.key is not None and authorization != f"Bearer {self.key}":
+            text = "this key is no admin's" if authorization else "a key is needed"
+            refusal = RefusalError(text, status=403 if authorization else 401)
             await JSONResponse(refusal.body(), refusal.status)(scope, receive, send)
             return
         await self.app(scope, receive, send)
 
     async def _read(self, request: Request) -> tuple[dict[str, Any], dict[str, str]]:
         body = await request.json()
-        self.asked.append((body, dict(request.headers)))
+        self.prompts.append((body, dict(request.headers)))
         headers = {
             "x-prefill-router-target": "heron-70b",
             "x-prefill-router-lam": request.headers.get("x-prefill-router-lam", "0.62"),
-            "x-prefill-router-decision": self.source.kept[-1].detail["decision"]["id"],
+            "x-prefill-router-decision": self.source.records[-1].detail["decision"]["id"],
         }
         return body, headers
 
@@ -67,8 +67,8 @@ class PageApp:
             "heron-70b": {"correctness": 0.91, "estimated_cost": 0.0006, "score": 0.55},
             "wren-8b": {"correctness": 0.62, "estimated_cost": 0.0001, "score": 0.38},
         }
-        told = {"target": "heron-70b", "order": ["heron-70b", "wren-8b"], "targets": targets}
-        return JSONResponse(told, headers=headers)
+        decision = {"target": "heron-70b", "order": ["heron-70b", "wren-8b"], "targets": targets}
+        return JSONResponse(decision, headers=headers)
 
     async def _answer(self, request: Request) -> Response:
         body, headers = await self._read(request)
@@ -89,7 +89,7 @@ class PageApp:
             try:
                 await asyncio.Event().wait()
             finally:
-                self.left = True
+                self.client_left = True
         yield _event({"choices": [], "usage": {"prompt_tokens": 3}})
         yield b"data: [DONE]\r\n\r\n"
 

@@ -34,8 +34,8 @@ def draw(folder: Path) -> None:
             page.wait_for_selector("#detail:not([hidden])")
             page.locator("#lam").fill("0.8")
             page.wait_for_selector("#whatif .moves")
-            drawn = Image.open(io.BytesIO(page.screenshot()))
-            small = drawn.convert("RGB").quantize(
+            screenshot = Image.open(io.BytesIO(page.screenshot()))
+            small = screenshot.convert("RGB").quantize(
                 256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
             )
             small.save(folder / f"gateway-{theme}.png", optimize=True)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from packages.gateway.tests.page.made_decisions import detail_of
-from packages.gateway.tests.page.made_targets import DOWN, INPUT, NAMES, OUTPUT, SKILL, health
+from packages.gateway.tests.page.example_decisions import detail_of
+from packages.gateway.tests.page.example_targets import DOWN, INPUT, NAMES, OUTPUT, SKILL, health
 from prefill_router.cost import CostScale
 from prefill_router.errors import StoreError
 from prefill_router.policy import Lambda
@@ -54,13 +54,13 @@ STEPS = (
 
 
 @dataclass(frozen=True)
-class Kept:
+class DecisionRecord:
     detail: DecisionDetail
     ended: int
 
 
 class FakeSource:
-    """Answers as a gateway would after some hours of traffic; `arrive` makes more of it."""
+    """Answers as a gateway does after some hours of traffic; `arrive` adds a request."""
 
     def __init__(self, *, seed: int = 7, requests: int = 412, ready: bool = False) -> None:
         self.random = random.Random(seed)
@@ -71,7 +71,7 @@ class FakeSource:
         self.incomparable = 0
         self.calls: list[str] = []
         self.tables: tuple[int, Any, Any] = (-1, None, None)
-        self.kept: list[Kept] = []
+        self.records: list[DecisionRecord] = []
         self.state = VersionState(steps=STEPS)
         self.started = time.time() - 19 * 3600 - 1380
         now = time.time()
@@ -79,12 +79,12 @@ class FakeSource:
             self.arrive(at=now - 6 * (requests - i) - self.random.random())
 
     def arrive(self, *, at: float | None = None) -> str:
-        """One request more; its id."""
-        given = int(self.rng.lognormal(6.2, 0.9))
+        """Add a request; its id."""
+        input_tokens = int(self.rng.lognormal(6.2, 0.9))
         hard = self.rng.normal(0.4, 1.1)
         p = 1 / (1 + np.exp(-(np.array(SKILL) * 1.3 - hard + self.rng.normal(0, 0.35, 9))))
-        wrote = np.array([220, 240, 260, 280, 300, 420, 480, 560, 1900])
-        cost = (given * np.array(INPUT) + wrote * np.array(OUTPUT)) / 1e6
+        output_tokens = np.array([220, 240, 260, 280, 300, 420, 480, 560, 1900])
+        cost = (input_tokens * np.array(INPUT) + output_tokens * np.array(OUTPUT)) / 1e6
         decision = decide(
             NAMES,
             p,
@@ -92,19 +92,19 @@ class FakeSource:
             SCALE,
             policy=Lambda(),
             lam=self.lam,
-            input_tokens=given,
+            input_tokens=input_tokens,
             truncated=False,
         )
-        number = len(self.kept)
+        number = len(self.records)
         detail = detail_of(
             number,
             decision.to_dict(),
-            given,
+            input_tokens,
             at or time.time(),
             lam=self.lam,
             chance=self.random,
         )
-        self.kept.append(Kept(detail, number + 1))
+        self.records.append(DecisionRecord(detail, number + 1))
         return detail["decision"]["id"]
 
     def _check(self, name: str) -> None:
@@ -113,13 +113,13 @@ class FakeSource:
             raise StoreError("the receipts can't be read; see whether the database runs")
 
     def _tables(self) -> tuple[Any, Any, list[int]]:
-        if self.tables[0] != len(self.kept):
-            self.tables = (len(self.kept), *self._read())
+        if self.tables[0] != len(self.records):
+            self.tables = (len(self.records), *self._read())
         return *self.tables[1:], list(range(len(self.tables[1])))
 
     def _read(self) -> tuple[Any, Any]:
-        known = [k.detail for k in self.kept if k.detail["path"]]
-        rows = [{each["target"]: each for each in detail["targets"]} for detail in known]
+        details = [record.detail for record in self.records if record.detail["path"]]
+        rows = [{each["target"]: each for each in detail["targets"]} for detail in details]
         p = np.array([[row[n]["probability"] for n in NAMES] for row in rows]).reshape(-1, 9)
         cost = np.array([[row[n]["estimated_cost"] for n in NAMES] for row in rows]).reshape(-1, 9)
         return p, cost
@@ -147,7 +147,7 @@ class FakeSource:
             "lam_set": self.lam,
             "lam_configured": self.configured,
             "lam_reason": f"lam {self.configured:g}: the router's fit chose none",
-            "requests_last_hour": min(len(self.kept), 600),
+            "requests_last_hour": min(len(self.records), 600),
             "fallback_share": 0.14,
             "shared": {"replicas": 3, "away_since": None},
             "uptime_seconds": time.time() - self.started,
@@ -157,8 +157,8 @@ class FakeSource:
     async def timeline(self) -> Timeline:
         self._check("timeline")
         minutes: dict[int, list[DecisionRow]] = {}
-        for kept in self.kept:
-            row = kept.detail["decision"]
+        for record in self.records:
+            row = record.detail["decision"]
             minutes.setdefault(int(row["at"] // 60), []).append(row)
         return {
             "until": 60.0 * (time.time() // 60 + 1),
@@ -178,24 +178,32 @@ class FakeSource:
         self, *, after: str | None, limit: int, outcome: str | None = None, part: str | None = None
     ) -> Decisions:
         self._check("decisions")
-        seen = int(after) if after is not None and after.isdigit() else 0
-        every = [kept.detail["decision"] for kept in self.kept if kept.ended > seen]
+        cursor = int(after) if after is not None and after.isdigit() else 0
+        every = [record.detail["decision"] for record in self.records if record.ended > cursor]
         new = [
             row for row in every if outcome in (None, row["outcome"]) and (part or "") in row["id"]
         ]
-        return {"cursor": str(len(self.kept)), "decisions": new[::-1][:limit]}
+        return {"cursor": str(len(self.records)), "decisions": new[::-1][:limit]}
 
     async def decision(self, id: str) -> DecisionDetail | None:  # noqa: A002
         self._check("decision")
-        return next((k.detail for k in self.kept if k.detail["decision"]["id"] == id), None)
+        return next(
+            (record.detail for record in self.records if record.detail["decision"]["id"] == id),
+            None,
+        )
 
     async def spend(self) -> Spend:
         self._check("spend")
         now = time.time()
-        day = self._window(now - now % 86_400, [kept.detail for kept in self.kept])
+        day = self._window(now - now % 86_400, [record.detail for record in self.records])
         return {
             "hour": self._window(
-                now - 3600, [k.detail for k in self.kept if k.detail["decision"]["at"] > now - 3600]
+                now - 3600,
+                [
+                    record.detail
+                    for record in self.records
+                    if record.detail["decision"]["at"] > now - 3600
+                ],
             ),
             "day": day,
             "budgets": [
@@ -223,10 +231,10 @@ class FakeSource:
         }
 
     def _window(self, since: float, details: list[DecisionDetail]) -> SpendWindow:
-        taken: dict[str, list[float]] = {}
+        costs_by_target: dict[str, list[float]] = {}
         for detail in details:
             row = detail["decision"]
-            taken.setdefault(str(row["target"]), []).append(row["cost"] or 0.0)
+            costs_by_target.setdefault(str(row["target"]), []).append(row["cost"] or 0.0)
         alone = {
             name: sum(
                 each["estimated_cost"] or 0.0
@@ -239,14 +247,14 @@ class FakeSource:
         spent = sorted(
             (
                 {"target": name, "requests": len(costs), "cost": sum(costs)}
-                for name, costs in taken.items()
+                for name, costs in costs_by_target.items()
             ),
             key=lambda each: -float(str(each["cost"])),
         )
         return {
             "since": since,
             "requests": len(details),
-            "cost": sum(sum(costs) for costs in taken.values()),
+            "cost": sum(sum(costs) for costs in costs_by_target.values()),
             "unknown": 0,
             "by_target": spent,  # type: ignore[typeddict-item]
             "by_key": [
@@ -255,15 +263,15 @@ class FakeSource:
             ],
             "baseline": NAMES[7] if details else None,
             "compared": len(details) - self.incomparable,
-            "compared_cost": sum(sum(costs) for costs in taken.values()),
+            "compared_cost": sum(sum(costs) for costs in costs_by_target.values()),
             "at_baseline": alone[NAMES[7]] if details else None,
         }
 
     async def savings(self) -> SavingsPanel:
         self._check("savings")
-        if not self.kept:
+        if not self.records:
             return {"problem": "no receipt in that time names a baseline", "savings": None}
-        window = self._window(self.started, [kept.detail for kept in self.kept])
+        window = self._window(self.started, [record.detail for record in self.records])
         spent, there = window["compared_cost"], window["at_baseline"] or 0.0
         saved = there - spent
 
@@ -308,7 +316,7 @@ class FakeSource:
     async def curve(self) -> CurveView:
         self._check("curve")
         p, cost, rows = self._tables()
-        first = self.kept[0].detail["decision"]["at"] if self.kept else None
+        first = self.records[0].detail["decision"]["at"] if self.records else None
         return {
             "since": first,
             "requests": len(rows),
@@ -363,10 +371,10 @@ class FakeSource:
         }
         return {
             "watched": True,
-            "requests": len(self.kept),
+            "requests": len(self.records),
             "needed": 200,
-            "mean": 0.1135 if self.kept else None,
-            "features": [{"feature": k, "psi": v} for k, v in psi.items() if self.kept],
+            "mean": 0.1135 if self.records else None,
+            "features": [{"feature": k, "psi": v} for k, v in psi.items() if self.records],
         }
 
     async def set_lam(self, lam: float) -> LamSet:

@@ -1,4 +1,4 @@
-"""A tab on the page: opened and closed, waited for, and clicked as a reader would."""
+"""A tab on the page: opening it, waiting for it, and clicks of a reader."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ PARTS = "#rows tbody tr", "#spend svg", "#whatif dl", "#targets-body table", "#d
 
 @contextmanager
 def tab(browser: Any, url: str, *, quiet: bool = True, **options: Any) -> Iterator[Any]:
-    """A page in a context of its own; where it should be quiet, it complained of nothing."""
+    """A page in a context of its own; a quiet page must log no error or warning."""
     context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
     context.set_default_timeout(PATIENCE_MS)
     context.add_init_script(SHIFTS)
@@ -28,25 +28,25 @@ def tab(browser: Any, url: str, *, quiet: bool = True, **options: Any) -> Iterat
         context.close()
 
 
-def whole(page: Any) -> Any:
-    """The page once every part has its numbers."""
+def wait_for_numbers(page: Any) -> Any:
+    """Wait until every part of the page has its numbers."""
     for part in PARTS:
         page.wait_for_selector(part)
     return page
 
 
 def texts(page: Any, selector: str) -> list[str]:
-    """What the elements show."""
+    """The visible text of the elements."""
     return page.locator(selector).all_inner_texts()
 
 
 def choose(page: Any, name: str) -> None:
     """Click a choice where its reader sees it: its input lies unseen below."""
-    chosen = page.get_by_role("radio", name=name)
-    page.locator("label").filter(has=chosen).click()
-    assert chosen.is_checked()
+    button = page.get_by_role("radio", name=name)
+    page.locator("label").filter(has=button).click()
+    assert button.is_checked()
 
 
 def look_again(page: Any) -> None:
-    """Have every part ask for its numbers now, as when its tab is looked at again."""
+    """Make every part load its numbers now, as when a reader returns to the tab."""
     page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")

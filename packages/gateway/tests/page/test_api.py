@@ -37,12 +37,12 @@ from prefill_router_gateway.settings import SavingsSettings
 
 
 def ask(source: PageSource, path: str, *, method: str = "GET", **more: Any) -> httpx2.Response:
-    async def once() -> httpx2.Response:
+    async def send_request() -> httpx2.Response:
         transport = httpx2.ASGITransport(app=Starlette(routes=page_routes(source)))
         async with httpx2.AsyncClient(transport=transport, base_url="http://page") as client:
             return await client.request(method, path, **more)
 
-    return asyncio.run(once())
+    return asyncio.run(send_request())
 
 
 @pytest.fixture(scope="module")
@@ -82,10 +82,10 @@ def test_the_page_says_beforehand_which_modules_it_loads(source: FakeSource) -> 
             assert f'"/page/{file.name}"' in page
 
 
-@pytest.mark.parametrize("known", ["{}", "W/{}", '"other", {}', "*"])
-def test_a_file_that_is_known_is_not_sent_again(source: FakeSource, known: str) -> None:
+@pytest.mark.parametrize("etag_pattern", ["{}", "W/{}", '"other", {}', "*"])
+def test_a_file_that_is_known_is_not_sent_again(source: FakeSource, etag_pattern: str) -> None:
     etag = ask(source, "/page/page.css").headers["etag"]
-    again = ask(source, "/page/page.css", headers={"if-none-match": known.format(etag)})
+    again = ask(source, "/page/page.css", headers={"if-none-match": etag_pattern.format(etag)})
     assert (again.status_code, again.content) == (304, b"")
     assert again.headers["etag"] == etag
     stale = ask(source, "/page/page.css", headers={"if-none-match": '"other"'})
@@ -159,10 +159,10 @@ def test_decisions_go_on_from_a_cursor() -> None:
 
 
 def test_one_decision(source: FakeSource) -> None:
-    known = source.kept[-1].detail
-    reply = ask(source, f"/page/api/decisions/{known['decision']['id']}")
+    detail = source.records[-1].detail
+    reply = ask(source, f"/page/api/decisions/{detail['decision']['id']}")
     conform(reply.json(), shapes.DecisionDetail, "detail")
-    assert reply.json() == json.loads(json.dumps(known))
+    assert reply.json() == json.loads(json.dumps(detail))
     missing = ask(source, "/page/api/decisions/pr_0")
     assert missing.status_code == 404
     assert missing.json()["error"]["code"] == "no_such_decision"
@@ -223,13 +223,13 @@ def test_other_bodies_are_not_read(status: int, more: Mapping[str, Any]) -> None
 def test_a_body_that_breaks_off_sets_nothing() -> None:
     source = FakeSource(requests=0)
     route = next(route for route in page_routes(source) if route.path == "/page/api/lam")
-    sent: list[Any] = []
+    messages: list[Any] = []
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.disconnect"}
 
     async def send(message: Any) -> None:
-        sent.append(message)
+        messages.append(message)
 
     scope = {
         "type": "http",
@@ -239,7 +239,7 @@ def test_a_body_that_breaks_off_sets_nothing() -> None:
         "query_string": b"",
     }
     asyncio.run(route.app(scope, receive, send))
-    assert sent[0]["status"] == 400
+    assert messages[0]["status"] == 400
     assert source.calls == []
 
 
@@ -292,11 +292,11 @@ def test_a_body_in_pieces_is_put_together() -> None:
 
 def test_every_word_of_the_gateway_is_known_to_the_page() -> None:
     source = next(f for f in read_page_files() if f.name == "words.js").body.decode()
-    said = {
+    words = {
         name: set(re.findall(r"^  (\w+):", body, re.MULTILINE))
         for name, body in re.findall(r"export const (\w+) = \{(.*?)^\};", source, re.M | re.S)
     }
-    assert said == {
+    assert words == {
         "REASONS": set(records.REASONS),
         "BECAUSE": set(records.REASONS),
         "FALLBACKS": set(records.FALLBACK_REASONS),
@@ -314,30 +314,33 @@ def test_views_of_receipts_have_their_shapes(tmp_path: Path) -> None:
     unpriced = example_receipt(3, cost=None, choice={"estimated_cost": {}}, outcome={"usage": None})
     receipts = [example_receipt(1), example_receipt(2, prompt="hidden", key="ann"), unpriced]
     agent = {"agent": "codex", "kind": "subagent", "type": "review", "failing_steps": 3}
-    asked = views.detail(example_receipt(4, details={"agent": agent}))
-    conform(asked, shapes.DecisionDetail, "detail")
-    assert (asked["decision"]["agent"], asked["decision"]["kind"]) == ("codex", "subagent")
-    assert (asked["type"], asked["failing_steps"]) == ("review", 3)
+    agent_detail = views.detail(example_receipt(4, details={"agent": agent}))
+    conform(agent_detail, shapes.DecisionDetail, "detail")
+    assert (agent_detail["decision"]["agent"], agent_detail["decision"]["kind"]) == (
+        "codex",
+        "subagent",
+    )
+    assert (agent_detail["type"], agent_detail["failing_steps"]) == ("review", 3)
     assert views.row(receipts[0])["agent"] is None
     write_receipts(file, receipts)
     for receipt in receipts:
-        found = views.detail(receipt)
-        conform(found, shapes.DecisionDetail, "detail")
-        assert "hidden" not in json.dumps(found)
+        view = views.detail(receipt)
+        conform(view, shapes.DecisionDetail, "detail")
+        assert "hidden" not in json.dumps(view)
     saved = savings_since(str(file), SavingsSettings())
     for compared in (saved, None):
-        found = views.spend(summary(str(file), 0.0), compared, 0.0)
-        conform(found, shapes.SpendWindow, "spend")
+        view = views.spend(summary(str(file), 0.0), compared, 0.0)
+        conform(view, shapes.SpendWindow, "spend")
     conform(views.savings(saved), shapes.SavingsView, "savings")
     pool = Pool(tuple(Target(name=name, base_url="http://127.0.0.1:9/v1") for name in TARGETS))
     breakers = Breakers(failures=5, seconds=10)
     conform(views.health(pool, "small", breakers, receipts), shapes.TargetHealth, "health")
-    failed = [
+    attempts = [
         TargetAttempt(target="small", end="connect", status=None, seconds=0.1, failure=why)
         for why in ("its host is unknown", "nothing listens there")
     ]
-    receipts.append(example_receipt(5, outcome={"attempts": tuple(failed)}))
-    assert views.health(pool, "small", breakers, receipts)["last_failure"] == failed[1].failure
+    receipts.append(example_receipt(5, outcome={"attempts": tuple(attempts)}))
+    assert views.health(pool, "small", breakers, receipts)["last_failure"] == attempts[1].failure
     assert views.health(pool, "large", breakers, receipts)["last_failure"] is None
     conform(
         views.pick(shapes.MinuteView, {"at": 420.0}, MinuteCounts(7)), shapes.MinuteView, "minute"

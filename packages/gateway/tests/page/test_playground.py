@@ -8,7 +8,7 @@ import pytest
 from packages.gateway.tests.browser import PATIENCE_MS, serve_app, wait_until
 from packages.gateway.tests.page.app import ANSWER, PageApp
 from packages.gateway.tests.page.source import FakeSource
-from packages.gateway.tests.page.tab import choose, tab, whole
+from packages.gateway.tests.page.tab import choose, tab, wait_for_numbers
 
 pytestmark = pytest.mark.slow
 
@@ -22,9 +22,9 @@ def app() -> PageApp:
 
 @pytest.fixture(scope="module")
 def page(browser: Any, app: PageApp) -> Iterator[Any]:
-    """One page for all prompts."""
-    with serve_app(app) as url, tab(browser, url, quiet=False) as opened:
-        yield opened
+    """A page for all prompts."""
+    with serve_app(app) as url, tab(browser, url, quiet=False) as page:
+        yield page
 
 
 def ask(page: Any, prompt: str) -> None:
@@ -40,7 +40,7 @@ def test_a_route_is_tried_without_asking(page: Any, app: PageApp) -> None:
     page.get_by_role("button", name="Send").click()
     page.get_by_text("It would go to heron-70b.").wait_for()
     page.get_by_label("lam", exact=True).fill("")
-    body, headers = app.asked[-1]
+    body, headers = app.prompts[-1]
     assert body == {"model": "auto", "messages": [{"role": "user", "content": "What is 2 + 2?"}]}
     assert headers["x-prefill-router-lam"] == "0.25"
     table = page.get_by_role("table", name="Every target that could answer, best first")
@@ -53,7 +53,7 @@ def test_an_answer_stays_text(page: Any, app: PageApp) -> None:
     assert page.get_by_role("region", name="Answer").text_content() == ANSWER
     assert page.locator("#try-answer :is(script, img, b)").count() == 0
     assert page.title() == "prefill-router"
-    body, headers = app.asked[-1]
+    body, headers = app.prompts[-1]
     assert body["stream"] is True
     assert "x-prefill-router-lam" not in headers
     assert "heron-70b" in page.locator("#try-answer dl").inner_text()
@@ -80,10 +80,10 @@ def test_an_answer_is_stopped(page: Any, app: PageApp) -> None:
     page.get_by_role("button", name="Stop").click()
     page.locator("#try-said", has_text="Stopped.").wait_for()
     for _ in range(PATIENCE_MS // 25):
-        if app.left:
+        if app.client_left:
             break
         page.wait_for_timeout(25)
-    assert app.left
+    assert app.client_left
     assert page.locator("#try-stop").is_hidden()
     assert page.evaluate("document.activeElement.id") == "try-send"
 
@@ -99,12 +99,12 @@ def test_the_page_asks_for_a_key_once(browser: Any) -> None:
         dialog.get_by_text("this key is no admin's").wait_for()
         page.get_by_label("Key", exact=True).fill(KEY)
         page.keyboard.press("Enter")
-        whole(page)
+        wait_for_numbers(page)
         assert dialog.is_hidden()
         assert KEY not in page.content()
         assert page.evaluate("JSON.stringify(localStorage)").count(KEY) == 0
         page.reload()
-        whole(page)
+        wait_for_numbers(page)
         assert dialog.is_hidden()
 
 
@@ -117,6 +117,6 @@ def test_without_a_key_the_page_waits(browser: Any) -> None:
         page.get_by_role("button", name="Enter a key").click()
         page.get_by_label("Key", exact=True).fill(KEY)
         page.keyboard.press("Enter")
-        whole(page)
+        wait_for_numbers(page)
         assert page.locator("#lost").is_hidden()
         assert page.locator("#pause").get_attribute("aria-pressed") == "false"

@@ -144,17 +144,17 @@ BODIES: list[tuple[Endpoint, dict[str, Any]]] = [
 ]
 
 
-def packed(value: object) -> bytes:
+def pack(value: object) -> bytes:
     """As the SDKs write it: without spaces, in UTF-8."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def read(endpoint: Endpoint, value: Any) -> Envelope:
-    return read_envelope(endpoint, packed(value))
+def read_body(endpoint: Endpoint, value: Any) -> Envelope:
+    return read_envelope(endpoint, pack(value))
 
 
 def chat(*turns: dict[str, Any], **fields: Any) -> Envelope:
-    return read("chat", {"model": "auto", "messages": list(turns), **fields})
+    return read_body("chat", {"model": "auto", "messages": list(turns), **fields})
 
 
 def user(content: Any) -> dict[str, Any]:

@@ -20,7 +20,7 @@ ASK = "Why does test_checkout fail only on Mondays? Find the cause and fix it."
 CLAUDE = {"user-agent": "claude-cli/2.1.332", "x-claude-code-session-id": "s1"}
 
 
-def opened(value: dict[str, Any]) -> tuple[Envelope, RequestReading]:
+def read_sample(value: dict[str, Any]) -> tuple[Envelope, RequestReading]:
     headers = [(k.lower().encode(), v.encode()) for k, v in value["headers"].items()]
     envelope = read_envelope(ENDPOINTS[value["path"]], json.dumps(value["body"]).encode())
     return envelope, envelope.read(headers, load_harnesses())
@@ -30,7 +30,7 @@ def opened(value: dict[str, Any]) -> tuple[Envelope, RequestReading]:
 def test_a_sample_is_read_as_it_says(file: Path) -> None:
     value = json.loads(file.read_bytes())
     expected = value["expect"]
-    _, reading = opened(value)
+    _, reading = read_sample(value)
     for name in ("ask", "kind"):
         assert getattr(reading, name) == expected.get(name, getattr(reading, name))
     if "ask" in expected:
@@ -43,10 +43,10 @@ def test_samples_of_one_conversation_have_one_name_and_others_another() -> None:
     for file in SAMPLES:
         value = json.loads(file.read_bytes())
         if "conversation" in value["expect"]:
-            found = names.setdefault(value["expect"]["conversation"], set())
-            found.add(opened(value)[1].conversation)
-    assert all(len(found) == 1 for found in names.values())
-    assert len({name for found in names.values() for name in found}) == len(names)
+            names_of_conversation = names.setdefault(value["expect"]["conversation"], set())
+            names_of_conversation.add(read_sample(value)[1].conversation)
+    assert all(len(group) == 1 for group in names.values())
+    assert len({name for group in names.values() for name in group}) == len(names)
 
 
 def messages(*turns: Any, system: Any = None, headers: Any = CLAUDE) -> dict[str, Any]:
@@ -55,8 +55,8 @@ def messages(*turns: Any, system: Any = None, headers: Any = CLAUDE) -> dict[str
 
 
 def test_results_and_texts_of_one_message_are_told_apart() -> None:
-    asked = {"role": "user", "content": ASK}
-    called = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "Bash"}]}
+    turn = {"role": "user", "content": ASK}
+    call = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "Bash"}]}
     results = {
         "role": "user",
         "content": [
@@ -64,10 +64,10 @@ def test_results_and_texts_of_one_message_are_told_apart() -> None:
             {"type": "text", "text": "<system-reminder>\nGo on.\n</system-reminder>"},
         ],
     }
-    _, reading = opened(messages(asked, called, results))
+    _, reading = read_sample(messages(turn, call, results))
     assert (reading.ask, reading.failing_steps) == (ASK, 1)
     results["content"][1]["text"] = "Stop, and try another way."
-    assert opened(messages(asked, called, results))[1].failing_steps == 0
+    assert read_sample(messages(turn, call, results))[1].failing_steps == 0
 
 
 def chats(*turns: Any) -> dict[str, Any]:
@@ -79,49 +79,49 @@ def chats(*turns: Any) -> dict[str, Any]:
 
 
 def test_tool_calls_are_compared_in_every_protocol() -> None:
-    given = json.dumps({"command": "pytest"})
-    function = {"name": "Bash", "arguments": given}
-    called = {"role": "assistant", "tool_calls": [{"id": "t", "function": function}]}
+    arguments = json.dumps({"command": "pytest"})
+    function = {"name": "Bash", "arguments": arguments}
+    call = {"role": "assistant", "tool_calls": [{"id": "t", "function": function}]}
     result = {"role": "tool", "tool_call_id": "t", "content": "1 failed"}
     use = {"type": "tool_use", "id": "t", "name": "Bash", "input": {"command": "pytest"}}
-    done = {"type": "tool_result", "tool_use_id": "t", "content": "1 failed"}
-    step = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [done]}]
+    tool_result = {"type": "tool_result", "tool_use_id": "t", "content": "1 failed"}
+    step = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [tool_result]}]
     items = [
-        {"type": "function_call", "call_id": "c", "name": "shell", "arguments": given},
+        {"type": "function_call", "call_id": "c", "name": "shell", "arguments": arguments},
         {"type": "function_call_output", "call_id": "c", "output": "1 failed"},
     ]
     response = {"model": "auto", "input": [{"role": "user", "content": ASK}, *items * 3]}
     for value in (
-        chats(*[called, result] * 3),
+        chats(*[call, result] * 3),
         messages({"role": "user", "content": ASK}, *step * 3),
         {"path": "/v1/responses", "headers": {}, "body": response},
     ):
-        _, reading = opened(value)
+        _, reading = read_sample(value)
         assert (reading.repeated_calls, reading.stalled_steps) == (2, 2), value["path"]
 
 
 def test_a_long_loop_is_read_back_to_the_ask_in_every_protocol() -> None:
     function = {"name": "Bash", "arguments": "{}"}
-    called = {"role": "assistant", "tool_calls": [{"id": "t", "function": function}]}
+    call = {"role": "assistant", "tool_calls": [{"id": "t", "function": function}]}
     result = {"role": "tool", "tool_call_id": "t", "content": "fine"}
     use = {"type": "tool_use", "id": "t", "name": "Bash", "input": {}}
-    done = {"type": "tool_result", "tool_use_id": "t", "content": "fine"}
-    step = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [done]}]
+    tool_result = {"type": "tool_result", "tool_use_id": "t", "content": "fine"}
+    step = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [tool_result]}]
     items = [
         {"type": "function_call", "call_id": "c", "name": "shell", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "c", "output": "fine"},
     ]
-    asked, late = ({"role": "user", "content": text} for text in (ASK, f"{ASK} And refunds?"))
-    beside = {"role": "user", "content": [done, {"type": "text", "text": late["content"]}]}
-    response = {"model": "auto", "input": [asked, *items * 120]}
+    turn, late = ({"role": "user", "content": text} for text in (ASK, f"{ASK} And refunds?"))
+    beside = {"role": "user", "content": [tool_result, {"type": "text", "text": late["content"]}]}
+    response = {"model": "auto", "input": [turn, *items * 120]}
     for value, ask in (
-        (chats(*[called, result] * 120), ASK),
-        (chats(*[called, result] * 60, late, *[called, result] * 60), late["content"]),
-        (messages(asked, *step * 120), ASK),
-        (messages(asked, *step * 60, step[0], beside, *step * 60), late["content"]),
+        (chats(*[call, result] * 120), ASK),
+        (chats(*[call, result] * 60, late, *[call, result] * 60), late["content"]),
+        (messages(turn, *step * 120), ASK),
+        (messages(turn, *step * 60, step[0], beside, *step * 60), late["content"]),
         ({"path": "/v1/responses", "headers": {}, "body": response}, ASK),
     ):
-        _, reading = opened(value)
+        _, reading = read_sample(value)
         assert (reading.ask, reading.failing_steps, reading.repeated_calls) == (ask, 0, 49)
 
 
@@ -139,14 +139,14 @@ def test_calls_without_a_name_are_the_same_only_where_they_do_the_same(
     def count(*what: Any) -> tuple[int, int]:
         items = [
             item
-            for n, one in enumerate(what)
+            for n, value in enumerate(what)
             for item in (
-                {"type": kind, "id": f"i{n}", "call_id": f"c{n}", "status": "s", field: one},
+                {"type": kind, "id": f"i{n}", "call_id": f"c{n}", "status": "s", field: value},
                 {"type": f"{kind}_output", "call_id": f"c{n}", "output": "Done!"},
             )
         ]
         body = {"model": "auto", "input": [{"role": "user", "content": ASK}, *items]}
-        reading = opened({"path": "/v1/responses", "headers": {}, "body": body})[1]
+        reading = read_sample({"path": "/v1/responses", "headers": {}, "body": body})[1]
         return reading.repeated_calls, reading.stalled_steps
 
     assert count(*[does] * 4) == (3, 3)
@@ -156,15 +156,15 @@ def test_calls_without_a_name_are_the_same_only_where_they_do_the_same(
 def test_screenshots_are_never_the_same_result() -> None:
     image = {"type": "image", "source": {"type": "base64", "data": "AA=="}}
     use = {"type": "tool_use", "id": "t", "name": "computer", "input": {"action": "screenshot"}}
-    done = {"type": "tool_result", "tool_use_id": "t", "content": [image]}
-    step = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [done]}]
-    reading = opened(messages({"role": "user", "content": ASK}, *step * 4))[1]
+    tool_result = {"type": "tool_result", "tool_use_id": "t", "content": [image]}
+    step = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [tool_result]}]
+    reading = read_sample(messages({"role": "user", "content": ASK}, *step * 4))[1]
     assert (reading.repeated_calls, reading.stalled_steps) == (3, 0)
     action = {"type": "computer_call", "call_id": "c", "action": {"type": "screenshot"}}
     shot = {"type": "computer_screenshot", "image_url": "data:,"}
     items = [action, {"type": "computer_call_output", "call_id": "c", "output": shot}]
     body = {"model": "auto", "input": [{"role": "user", "content": ASK}, *items * 4]}
-    assert opened({"path": "/v1/responses", "headers": {}, "body": body})[1].stalled_steps == 0
+    assert read_sample({"path": "/v1/responses", "headers": {}, "body": body})[1].stalled_steps == 0
 
 
 def test_the_same_question_is_scored_alike_in_every_agent_and_alone() -> None:
@@ -172,7 +172,7 @@ def test_the_same_question_is_scored_alike_in_every_agent_and_alone() -> None:
     for file in SAMPLES:
         value = json.loads(file.read_bytes())
         if value["expect"].get("ask") == ASK:
-            envelope, reading = opened(value)
+            envelope, reading = read_sample(value)
             texts.add(scored_prompt(envelope, "ask", reading))
             texts.add(scored_prompt(envelope, "ask"))  # of the body alone, as it is learned from
     assert texts <= {ASK}
@@ -180,7 +180,7 @@ def test_the_same_question_is_scored_alike_in_every_agent_and_alone() -> None:
 
 def test_a_line_that_changes_with_each_request_is_not_translated() -> None:
     line = "x-anthropic-billing-header: cc_version=2; cch=ab12;"
-    asked = {"role": "user", "content": ASK}
+    turn = {"role": "user", "content": ASK}
     rule: dict[str, Any] = {"limit": "max_tokens", "volatile": load_harnesses().volatile}
     blocks = [{"type": "text", "text": line}, {"type": "text", "text": "Be brief."}]
     for system in (
@@ -188,9 +188,9 @@ def test_a_line_that_changes_with_each_request_is_not_translated() -> None:
         f"{line}\nBe brief.",
         [{"type": "text", "text": f"{line}\n\nBe brief."}],
     ):
-        chat = message_to_chat(messages(asked, system=system)["body"], **rule)
+        chat = message_to_chat(messages(turn, system=system)["body"], **rule)
         assert chat["messages"][0] == {"role": "system", "content": "Be brief."}
-    chat = message_to_chat(messages(asked, system=blocks[:1])["body"], **rule)
+    chat = message_to_chat(messages(turn, system=blocks[:1])["body"], **rule)
     assert [turn["role"] for turn in chat["messages"]] == ["user"]
 
 
@@ -198,11 +198,11 @@ def test_a_recorded_request_is_read_from_the_command_line(tmp_path: Path) -> Non
     file = tmp_path / "request.json"
     text = f"<system-reminder>\nBe brief.\n</system-reminder>\n{ASK}"
     file.write_text(json.dumps(messages({"role": "user", "content": text})))
-    shown = succeeded("read", file)
-    assert f"ask: {ASK}\nkind: main\nagent: claude-code\nconversation: s1\n" in shown
-    assert "the header user-agent is 'claude-cli/2.1.332'" in shown
-    found = json.loads(succeeded("read", file, "--json"))
-    assert (found["ask"], found["kind"], found["scored"]) == (ASK, "main", ASK)
+    output = succeeded("read", file)
+    assert f"ask: {ASK}\nkind: main\nagent: claude-code\nconversation: s1\n" in output
+    assert "the header user-agent is 'claude-cli/2.1.332'" in output
+    report = json.loads(succeeded("read", file, "--json"))
+    assert (report["ask"], report["kind"], report["scored"]) == (ASK, "main", ASK)
     settings = tmp_path / "gateway.yaml"
     settings.write_text(
         "agents:\n  marks:\n    ours:\n      clients: [our-agent/]\n      blocks: [memo]\n"

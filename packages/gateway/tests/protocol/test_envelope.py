@@ -11,8 +11,8 @@ from packages.gateway.tests.protocol.bodies import (
     MESSAGES,
     RESPONSE,
     chat,
-    packed,
-    read,
+    pack,
+    read_body,
 )
 from prefill_router.data import Message
 from prefill_router.targets import Endpoint
@@ -22,7 +22,7 @@ from prefill_router_gateway.protocol import read_envelope
 
 @pytest.mark.parametrize(("endpoint", "value"), BODIES)
 def test_a_body_is_read_as_json_reads_it(endpoint: Endpoint, value: dict[str, Any]) -> None:
-    for body in (packed(value), json.dumps(value, indent=2).encode()):
+    for body in (pack(value), json.dumps(value, indent=2).encode()):
         envelope = read_envelope(endpoint, body)
         assert envelope.value == value
         assert list(envelope.value) == list(value)
@@ -30,7 +30,15 @@ def test_a_body_is_read_as_json_reads_it(endpoint: Endpoint, value: dict[str, An
 
 
 def test_limits_of_the_answer() -> None:
-    assert [read(*body).max_tokens for body in BODIES] == [None, None, 300, 16, None, 100, 1024]
+    assert [read_body(*body).max_tokens for body in BODIES] == [
+        None,
+        None,
+        300,
+        16,
+        None,
+        100,
+        1024,
+    ]
     assert chat(max_tokens=5, max_completion_tokens=3).max_tokens == 3
     assert chat(max_tokens=5, max_completion_tokens=None).max_tokens == 5
     assert chat(max_tokens=-1).max_tokens is None
@@ -40,18 +48,18 @@ def test_limits_of_the_answer() -> None:
 
 def test_streams_and_their_usage() -> None:
     assert not chat(stream=None).stream
-    for options, asked in (({}, False), ({"include_usage": None}, False), (None, False)):
+    for options, usage_asked in (({}, False), ({"include_usage": None}, False), (None, False)):
         envelope = chat(stream=True, stream_options=options)
         assert (envelope.stream, envelope.usage_asked, envelope.can_ask_usage) == (
             True,
-            asked,
+            usage_asked,
             True,
         )
     envelope = chat(stream=True, stream_options={"include_usage": True})
     assert (envelope.usage_asked, envelope.can_ask_usage) == (True, False)
     assert not chat(stream=False).can_ask_usage
     for endpoint, value in (("responses", RESPONSE), ("messages", MESSAGES)):
-        assert not read(endpoint, {**value, "stream": True}).can_ask_usage
+        assert not read_body(endpoint, {**value, "stream": True}).can_ask_usage
 
 
 MALFORMED: list[tuple[Endpoint, bytes, str, str | None]] = [
@@ -120,11 +128,11 @@ MALFORMED: list[tuple[Endpoint, bytes, str, str | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("endpoint", "body", "told", "param"), MALFORMED)
-def test_malformed_bodies(endpoint: Endpoint, body: bytes, told: str, param: str | None) -> None:
+@pytest.mark.parametrize(("endpoint", "body", "problem", "param"), MALFORMED)
+def test_malformed_bodies(endpoint: Endpoint, body: bytes, problem: str, param: str | None) -> None:
     with pytest.raises(RefusalError) as raised:
         read_envelope(endpoint, body)
-    assert told in str(raised.value)
+    assert problem in str(raised.value)
     assert (raised.value.status, raised.value.param) == (400, param)
 
 

@@ -13,9 +13,9 @@ CACHED = {"cache_control": {"type": "ephemeral"}}
 SCHEMA = {"type": "object", "properties": {"place": {"type": "string"}}}
 TOOL = {"name": "weather", "description": "The weather.", "input_schema": SCHEMA}
 PNG = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
-SEEN = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+IMAGE_PART = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
 CALL = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"place": "Zürich"}}
-CALLED = {
+TOOL_CALL = {
     "id": "toolu_1",
     "type": "function",
     "function": {"name": "weather", "arguments": json.dumps({"place": "Zürich"})},
@@ -34,16 +34,16 @@ def result(content: Any, **more: Any) -> dict[str, Any]:
     return {"type": "tool_result", "tool_use_id": "toolu_1", "content": content, **more}
 
 
-def asked(*turns: Any, **more: Any) -> dict[str, Any]:
+def message_body(*turns: Any, **more: Any) -> dict[str, Any]:
     return {"model": "auto", "max_tokens": 9, "messages": list(turns) or [turn("hi")], **more}
 
 
 def chat(*turns: Any, **more: Any) -> dict[str, Any]:
-    return message_to_chat(asked(*turns, **more), limit="max_completion_tokens")
+    return message_to_chat(message_body(*turns, **more), limit="max_completion_tokens")
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("fields", "expected"),
     [
         ({}, {}),
         ({"system": "Be brief."}, {"system": "Be brief."}),
@@ -67,20 +67,20 @@ def chat(*turns: Any, **more: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_fields(given: dict[str, Any], said: dict[str, Any]) -> None:
-    system = said.pop("system", None)
+def test_fields(fields: dict[str, Any], expected: dict[str, Any]) -> None:
+    system = expected.pop("system", None)
     turns = [*([turn(system, "system")] if system else []), turn("hi")]
-    assert chat(**given) == {
+    assert chat(**fields) == {
         "model": "auto",
         "max_completion_tokens": 9,
         "messages": turns,
-        **said,
+        **expected,
     }
-    assert untranslatable("messages", asked(**given)) == ""
+    assert untranslatable("messages", message_body(**fields)) == ""
 
 
 @pytest.mark.parametrize(
-    ("choice", "said"),
+    ("choice", "expected"),
     [
         (None, {}),
         ({"type": "auto"}, {"tool_choice": "auto"}),
@@ -95,22 +95,22 @@ def test_fields(given: dict[str, Any], said: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_tools(choice: Any, said: dict[str, Any]) -> None:
+def test_tools(choice: Any, expected: dict[str, Any]) -> None:
     tools = [{**TOOL, **CACHED, "type": "custom", "strict": True, "eager_input_streaming": True}]
-    made = chat(tools=tools, tool_choice=choice)
+    body = chat(tools=tools, tool_choice=choice)
     function = {"name": "weather", "parameters": SCHEMA, "description": "The weather."}
-    assert made.pop("tools") == [{"type": "function", "function": {**function, "strict": True}}]
-    assert made == {**chat(), **said}
+    assert body.pop("tools") == [{"type": "function", "function": {**function, "strict": True}}]
+    assert body == {**chat(), **expected}
 
 
 def test_a_tool_without_properties_gets_none() -> None:
-    made = chat(tools=[{"name": "now", "input_schema": {"type": "object"}}])
-    (tool,) = made["tools"]
+    body = chat(tools=[{"name": "now", "input_schema": {"type": "object"}}])
+    (tool,) = body["tools"]
     assert tool["function"]["parameters"] == {"type": "object", "properties": {}}
 
 
 @pytest.mark.parametrize(
-    ("turns", "said"),
+    ("turns", "expected"),
     [
         ([turn([text("a", **CACHED), text("b")])], [turn("a\n\nb")]),
         ([turn("")], [turn("")]),
@@ -120,7 +120,7 @@ def test_a_tool_without_properties_gets_none() -> None:
         ),
         (
             [turn([text("See"), {"type": "image", "source": PNG, **CACHED}])],
-            [turn([text("See"), SEEN])],
+            [turn([text("See"), IMAGE_PART])],
         ),
         (
             [turn([{"type": "image", "source": {"type": "url", "url": "https://a.b/c.png"}}])],
@@ -138,14 +138,14 @@ def test_a_tool_without_properties_gets_none() -> None:
             ],
             [
                 turn("a"),
-                {**turn("Let me see.", "assistant"), "tool_calls": [CALLED]},
+                {**turn("Let me see.", "assistant"), "tool_calls": [TOOL_CALL]},
                 {"role": "tool", "tool_call_id": "toolu_1", "content": "sunny"},
             ],
         ),
         (
             [turn([CALL], "assistant"), turn([text("Go on."), result([text("a"), text("b")])])],
             [
-                {**turn(None, "assistant"), "tool_calls": [CALLED]},
+                {**turn(None, "assistant"), "tool_calls": [TOOL_CALL]},
                 {"role": "tool", "tool_call_id": "toolu_1", "content": "a\n\nb"},
                 turn("Go on."),
             ],
@@ -161,13 +161,13 @@ def test_a_tool_without_properties_gets_none() -> None:
             [turn([result([text("a"), {"type": "image", "source": PNG}]), text("And?")])],
             [
                 {"role": "tool", "tool_call_id": "toolu_1", "content": "a"},
-                turn([text("Images of the tool result toolu_1:"), SEEN, text("And?")]),
+                turn([text("Images of the tool result toolu_1:"), IMAGE_PART, text("And?")]),
             ],
         ),
     ],
 )
-def test_turns(turns: list[Any], said: list[Any]) -> None:
-    assert chat(*turns)["messages"] == said
+def test_turns(turns: list[Any], expected: list[Any]) -> None:
+    assert chat(*turns)["messages"] == expected
 
 
 def test_thoughts_of_another_model_are_left_out() -> None:
@@ -177,7 +177,7 @@ def test_thoughts_of_another_model_are_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "hints"),
+    ("fields", "hints"),
     [
         ({}, ()),
         ({"thinking": {"type": "disabled"}, "output_config": {}}, ()),
@@ -188,8 +188,8 @@ def test_thoughts_of_another_model_are_left_out() -> None:
         ),
     ],
 )
-def test_hints_that_are_left_out_have_names(given: dict[str, Any], hints: tuple[str, ...]) -> None:
-    assert message_hints(asked(**given)) == hints
+def test_hints_that_are_left_out_have_names(fields: dict[str, Any], hints: tuple[str, ...]) -> None:
+    assert message_hints(message_body(**fields)) == hints
 
 
 DOCUMENT = {"type": "document", "source": {"type": "text", "data": "secret words"}}
@@ -199,39 +199,39 @@ THOUGHT = {"type": "thinking", "thinking": "secret words", "signature": "x"}
 @pytest.mark.parametrize(
     ("value", "name"),
     [
-        *((asked(**{n: 5}), n) for n in ("top_k", "container", "speed")),
-        (asked(mcp_servers=[{"url": "https://secret"}]), "mcp_servers"),
-        (asked(a_field_of_tomorrow={}), "a_field_of_tomorrow"),
-        (asked(output_config={"verbosity": "high"}), "output_config.verbosity"),
-        (asked(turn([DOCUMENT])), "messages[0].content[0]: document"),
-        (asked(turn([result([DOCUMENT])])), "messages[0].content[0].content[0]: document"),
-        (asked(turn([text("a", citations=[{}])])), "messages[0].content[0].citations"),
-        (asked(turn([text("a")], "assistant")), "messages[0]: a prefilled answer"),
-        (asked(turn("a", "tool")), "messages[0].role: tool"),
-        (asked({**turn("a"), "name": "x"}), "messages[0].name"),
+        *((message_body(**{n: 5}), n) for n in ("top_k", "container", "speed")),
+        (message_body(mcp_servers=[{"url": "https://secret"}]), "mcp_servers"),
+        (message_body(a_field_of_tomorrow={}), "a_field_of_tomorrow"),
+        (message_body(output_config={"verbosity": "high"}), "output_config.verbosity"),
+        (message_body(turn([DOCUMENT])), "messages[0].content[0]: document"),
+        (message_body(turn([result([DOCUMENT])])), "messages[0].content[0].content[0]: document"),
+        (message_body(turn([text("a", citations=[{}])])), "messages[0].content[0].citations"),
+        (message_body(turn([text("a")], "assistant")), "messages[0]: a prefilled answer"),
+        (message_body(turn("a", "tool")), "messages[0].role: tool"),
+        (message_body({**turn("a"), "name": "x"}), "messages[0].name"),
         (
-            asked(turn([{"type": "image", "source": {"type": "file", "file_id": "f"}}])),
+            message_body(turn([{"type": "image", "source": {"type": "file", "file_id": "f"}}])),
             "messages[0].content[0].source: file",
         ),
         (
-            asked(tools=[TOOL, {"type": "web_search_20250305", "name": "web_search"}]),
+            message_body(tools=[TOOL, {"type": "web_search_20250305", "name": "web_search"}]),
             "tools[1]: web_search_20250305",
         ),
-        (asked(tools=[{**TOOL, "defer_loading": True}]), "tools[0].defer_loading"),
-        (asked(tools=[{"name": "a"}]), "tools[0].input_schema"),
-        (asked(tools=[TOOL], tool_choice={"type": "x"}), "tool_choice.type: x"),
-        (asked(tools=[TOOL], tool_choice={"type": ["auto"]}), "tool_choice.type"),
-        (asked(tools="all"), "tools"),
-        (asked(turn([5])), "messages[0].content[0]"),
+        (message_body(tools=[{**TOOL, "defer_loading": True}]), "tools[0].defer_loading"),
+        (message_body(tools=[{"name": "a"}]), "tools[0].input_schema"),
+        (message_body(tools=[TOOL], tool_choice={"type": "x"}), "tool_choice.type: x"),
+        (message_body(tools=[TOOL], tool_choice={"type": ["auto"]}), "tool_choice.type"),
+        (message_body(tools="all"), "tools"),
+        (message_body(turn([5])), "messages[0].content[0]"),
         (
-            asked(turn([{**CALL, "input": "{}"}], "assistant"), turn("a")),
+            message_body(turn([{**CALL, "input": "{}"}], "assistant"), turn("a")),
             "messages[0].content[0].input",
         ),
         (
-            asked(turn([{**CALL, "caller": {"type": "code"}}], "assistant"), turn("a")),
+            message_body(turn([{**CALL, "caller": {"type": "code"}}], "assistant"), turn("a")),
             "messages[0].content[0].caller",
         ),
-        (asked(system=5), "system"),
+        (message_body(system=5), "system"),
     ],
 )
 def test_what_a_chat_cannot_say_is_named(value: dict[str, Any], name: str) -> None:
@@ -241,9 +241,11 @@ def test_what_a_chat_cannot_say_is_named(value: dict[str, Any], name: str) -> No
 
 
 def test_bodies_are_those_of_a_chat() -> None:
-    splicer = chat_splicer("messages", json.dumps(asked(stream=True)).encode(), limit="max_tokens")
-    made = json.loads(splicer.body_for("m", ask_usage=True, further={"x": b"1"}))
-    assert made == {
+    splicer = chat_splicer(
+        "messages", json.dumps(message_body(stream=True)).encode(), limit="max_tokens"
+    )
+    body = json.loads(splicer.body_for("m", ask_usage=True, further={"x": b"1"}))
+    assert body == {
         "model": "m",
         "x": 1,
         "stream": True,

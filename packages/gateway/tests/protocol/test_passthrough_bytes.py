@@ -74,7 +74,7 @@ def test_some_headers_are_never_passed_on(name: str) -> None:
 
 
 def test_clients_get_the_target_s_headers() -> None:
-    kept = [
+    expected = [
         (b"content-type", b"text/event-stream"),
         (b"x-request-id", b"req_1"),
         (b"retry-after", b"3"),
@@ -93,10 +93,10 @@ def test_clients_get_the_target_s_headers() -> None:
         (b"clear-site-data", b'"*"'),
         (b"x-prefill-router-target", b"forged"),
     ]
-    named = [(b"X-Request-Id", b"req_1") if h[0] == b"x-request-id" else h for h in kept]
+    named = [(b"X-Request-Id", b"req_1") if h[0] == b"x-request-id" else h for h in expected]
     length = (b"content-length", b"12")
-    assert to_client([*dropped, *named, length], reframed=True) == kept
-    assert to_client([*dropped, *named, length], reframed=False) == [*kept, length]
+    assert to_client([*dropped, *named, length], reframed=True) == expected
+    assert to_client([*dropped, *named, length], reframed=False) == [*expected, length]
 
 
 def test_what_a_reply_s_connection_names_stays_here() -> None:

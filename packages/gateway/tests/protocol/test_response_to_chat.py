@@ -15,7 +15,7 @@ from prefill_router_gateway.protocol.response_to_chat import (
 SCHEMA = {"type": "object", "properties": {"place": {"type": "string"}}}
 WEATHER = {"type": "function", "name": "weather", "parameters": SCHEMA, "strict": False}
 CALL = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "weather"}
-CALLED = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+TOOL_CALL = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
 PICTURE = {"type": "input_image", "image_url": "data:x"}
 OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "sunny"}
 
@@ -28,14 +28,14 @@ def text(words: str, kind: str = "input_text") -> dict[str, Any]:
     return {"type": kind, "text": words}
 
 
-def asked(given: Any = "hi", **more: Any) -> dict[str, Any]:
-    return {"model": "auto", "input": given, **more}
+def response_body(items: Any = "hi", **more: Any) -> dict[str, Any]:
+    return {"model": "auto", "input": items, **more}
 
 
-def chat(given: Any = "hi", **more: Any) -> dict[str, Any]:
-    found = response_to_chat(asked(given, **more), limit="max_tokens")
-    del found["model"]
-    return found
+def chat(items: Any = "hi", **more: Any) -> dict[str, Any]:
+    body = response_to_chat(response_body(items, **more), limit="max_tokens")
+    del body["model"]
+    return body
 
 
 def test_messages_of_every_role() -> None:
@@ -76,7 +76,7 @@ def test_the_calls_of_an_answer_are_one_message_and_each_result_another() -> Non
         {
             "role": "assistant",
             "content": "I'll look.",
-            "tool_calls": [CALLED, {"id": "c2", "type": "function", "function": there}],
+            "tool_calls": [TOOL_CALL, {"id": "c2", "type": "function", "function": there}],
         },
         {"role": "tool", "tool_call_id": "c1", "content": "sunny"},
         {"role": "tool", "tool_call_id": "c2", "content": "rain"},
@@ -94,15 +94,15 @@ def test_tools_and_how_they_are_chosen() -> None:
     space = {"type": "namespace", "name": "sky", "description": "The sky.", "tools": [WEATHER]}
     search = {"type": "web_search", "external_web_access": False}
     choice = {"type": "function", "name": "weather", "namespace": "sky"}
-    found = chat(tools=[bare, space, search], tool_choice=choice, parallel_tool_calls=True)
+    body = chat(tools=[bare, space, search], tool_choice=choice, parallel_tool_calls=True)
     empty = {"type": "object", "properties": {}}
     there = {"name": "ns3--sky--weather", "strict": False, "parameters": SCHEMA}
-    assert found["tools"] == [
+    assert body["tools"] == [
         {"type": "function", "function": {"name": "now", "parameters": empty}},
         {"type": "function", "function": there},
     ]
-    assert found["tool_choice"] == {"type": "function", "function": {"name": "ns3--sky--weather"}}
-    assert found["parallel_tool_calls"]
+    assert body["tool_choice"] == {"type": "function", "function": {"name": "ns3--sky--weather"}}
+    assert body["parallel_tool_calls"]
     assert chat(tools=[WEATHER], tool_choice="required")["tool_choice"] == "required"
     assert "tool_choice" not in chat(tools=[search], tool_choice="auto")
 
@@ -114,7 +114,7 @@ def test_a_name_says_its_namespace(namespace: str | None, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("fields", "chat_fields"),
     [
         ({"max_output_tokens": 9}, {"max_tokens": 9}),
         ({"temperature": 0.5, "top_p": 0.1, "stream": True}, None),
@@ -134,14 +134,14 @@ def test_a_name_says_its_namespace(namespace: str | None, name: str) -> None:
         ({"client_metadata": {"x": "y"}, "service_tier": "auto", "user": "u"}, {}),
     ],
 )
-def test_fields(given: dict[str, Any], said: dict[str, Any] | None) -> None:
-    expected = given if said is None else said
-    assert chat(**given) == {**expected, "messages": [{"role": "user", "content": "hi"}]}
-    assert untranslatable("responses", asked(**given)) == ""
+def test_fields(fields: dict[str, Any], chat_fields: dict[str, Any] | None) -> None:
+    expected = fields if chat_fields is None else chat_fields
+    assert chat(**fields) == {**expected, "messages": [{"role": "user", "content": "hi"}]}
+    assert untranslatable("responses", response_body(**fields)) == ""
 
 
 @pytest.mark.parametrize(
-    ("given", "hints"),
+    ("fields", "hints"),
     [
         ({}, ()),
         ({"reasoning": {"summary": "auto"}, "store": False, "tools": [WEATHER]}, ()),
@@ -150,38 +150,38 @@ def test_fields(given: dict[str, Any], said: dict[str, Any] | None) -> None:
     ],
 )
 def test_hints_that_are_left_out_are_named(
-    given: dict[str, Any], hints: tuple[str, ...] | None
+    fields: dict[str, Any], hints: tuple[str, ...] | None
 ) -> None:
     expected = ("reasoning", "text.verbosity") if hints is None else hints
-    assert left_out_hints("responses", asked(**given)) == expected
+    assert left_out_hints("responses", response_body(**fields)) == expected
 
 
 @pytest.mark.parametrize(
     ("value", "name"),
     [
-        (asked(previous_response_id="resp_1"), "previous_response_id"),
-        (asked(conversation="c"), "conversation"),
-        (asked(prompt={"id": "p"}), "prompt"),
-        (asked(background=True), "background: True"),
-        (asked(truncation="auto"), "truncation: auto"),
-        (asked(tomorrow=1), "tomorrow"),
-        (asked(tools=[{"type": "file_search"}]), "tools[0]: file_search"),
-        (asked(tools=[{"type": "custom", "name": "patch"}]), "tools[0]: custom"),
-        (asked(tools=[{**WEATHER, "extra": 1}]), "tools[0].extra"),
-        (asked(tools=[WEATHER], tool_choice={"type": "mcp"}), "tool_choice: mcp"),
-        (asked([{"type": "item_reference", "id": "x"}]), "input[0]: item_reference"),
-        (asked([{"type": "compaction", "encrypted_content": "x"}]), "input[0]: compaction"),
-        (asked([message("critic", text("x"))]), "input[0].role: critic"),
-        (asked([message("user", {"type": "input_file", "file_id": "f"})]),
+        (response_body(previous_response_id="resp_1"), "previous_response_id"),
+        (response_body(conversation="c"), "conversation"),
+        (response_body(prompt={"id": "p"}), "prompt"),
+        (response_body(background=True), "background: True"),
+        (response_body(truncation="auto"), "truncation: auto"),
+        (response_body(tomorrow=1), "tomorrow"),
+        (response_body(tools=[{"type": "file_search"}]), "tools[0]: file_search"),
+        (response_body(tools=[{"type": "custom", "name": "patch"}]), "tools[0]: custom"),
+        (response_body(tools=[{**WEATHER, "extra": 1}]), "tools[0].extra"),
+        (response_body(tools=[WEATHER], tool_choice={"type": "mcp"}), "tool_choice: mcp"),
+        (response_body([{"type": "item_reference", "id": "x"}]), "input[0]: item_reference"),
+        (response_body([{"type": "compaction", "encrypted_content": "x"}]), "input[0]: compaction"),
+        (response_body([message("critic", text("x"))]), "input[0].role: critic"),
+        (response_body([message("user", {"type": "input_file", "file_id": "f"})]),
          "input[0].content[0]: input_file"),
-        (asked([message("user", {"type": "input_image", "file_id": "f"})]),
+        (response_body([message("user", {"type": "input_image", "file_id": "f"})]),
          "input[0].content[0].file_id"),
-        (asked([{"role": ["user"], "content": "x"}]), "input[0].role: ['user']"),
+        (response_body([{"role": ["user"], "content": "x"}]), "input[0].role: ['user']"),
         ({"model": "auto", "instructions": "hi"}, "input"),
-        (asked(tools=5), "tools"),
-        (asked([{**CALL, "arguments": 3}]), "input[0].arguments"),
-        (asked([{**OUTPUT, "output": None}]), "input[0].output"),
-        (asked(text={"format": {"type": "grammar"}}), "text.format: grammar"),
+        (response_body(tools=5), "tools"),
+        (response_body([{**CALL, "arguments": 3}]), "input[0].arguments"),
+        (response_body([{**OUTPUT, "output": None}]), "input[0].output"),
+        (response_body(text={"format": {"type": "grammar"}}), "text.format: grammar"),
     ],
 )  # fmt: skip
 def test_what_a_chat_cannot_say_is_named(value: dict[str, Any], name: str) -> None:
@@ -189,11 +189,13 @@ def test_what_a_chat_cannot_say_is_named(value: dict[str, Any], name: str) -> No
 
 
 def test_hints_of_what_is_malformed_are_none() -> None:
-    assert left_out_hints("responses", asked(tools=5, reasoning="much", text=[])) == ()
+    assert left_out_hints("responses", response_body(tools=5, reasoning="much", text=[])) == ()
 
 
 def test_bodies_are_those_of_a_chat() -> None:
-    splicer = chat_splicer("responses", json.dumps(asked(stream=True)).encode(), limit="max_tokens")
+    splicer = chat_splicer(
+        "responses", json.dumps(response_body(stream=True)).encode(), limit="max_tokens"
+    )
     assert json.loads(splicer.body_for("m", ask_usage=True)) == {
         "model": "m",
         "stream": True,

@@ -20,7 +20,7 @@ def parse(name: str, *, targets: tuple[str, ...] = TARGETS) -> RequestedModel:
 
 
 @pytest.mark.parametrize(
-    ("name", "asked"),
+    ("name", "expected"),
     [
         ("auto", RequestedModel()),
         ("prefill-router", RequestedModel()),
@@ -36,8 +36,8 @@ def parse(name: str, *, targets: tuple[str, ...] = TARGETS) -> RequestedModel:
         ("router-sw-ranking-1", RequestedModel(lam=0.0)),
     ],
 )
-def test_names(name: str, asked: RequestedModel) -> None:
-    assert parse(name) == asked
+def test_names(name: str, expected: RequestedModel) -> None:
+    assert parse(name) == expected
 
 
 def test_a_target_of_the_same_name_comes_first() -> None:
@@ -49,10 +49,10 @@ def test_a_target_of_the_same_name_comes_first() -> None:
     "lam", ["", "x", "-0.1", "1.01", "nan", "inf", "1e400", "0_1", "\u0660.\u0665", "0x1"]
 )
 def test_a_lam_is_a_number_from_0_to_1(lam: str) -> None:
-    for name, told in (("prefill-router:", "lam"), ("router-mf-", "threshold")):
-        if lam.startswith("-") and told == "threshold":
+    for name, part in (("prefill-router:", "lam"), ("router-mf-", "threshold")):
+        if lam.startswith("-") and part == "threshold":
             continue  # its dash belongs to the router's name
-        with pytest.raises(RefusalError, match=f"the {told} in the model's name") as raised:
+        with pytest.raises(RefusalError, match=f"the {part} in the model's name") as raised:
             parse(name + lam)
         assert (raised.value.status, raised.value.param) == (400, "model")
 
@@ -74,19 +74,19 @@ def test_unknown_names() -> None:
 @given(st.text())
 def test_any_name_is_known_or_refused(name: str) -> None:
     try:
-        asked = parse(name)
+        requested = parse(name)
     except RefusalError as refusal:
         assert refusal.status in (400, 404)  # noqa: PT017
     else:
-        assert asked.target is None or asked.target == name
+        assert requested.target is None or requested.target == name
 
 
 PLAIN = [(b"host", b"x"), (b"authorization", b"Bearer k"), (b"x-stainless-os", b"Linux")]
 
 
-def wishes(*headers: tuple[str, str]) -> RoutingPreferences:
-    given = [(f"x-prefill-router-{name}".encode(), value.encode()) for name, value in headers]
-    return read_preferences([*PLAIN, *given], TARGETS)
+def preferences_of(*headers: tuple[str, str]) -> RoutingPreferences:
+    own_headers = [(f"x-prefill-router-{name}".encode(), value.encode()) for name, value in headers]
+    return read_preferences([*PLAIN, *own_headers], TARGETS)
 
 
 def test_no_wishes() -> None:
@@ -95,7 +95,7 @@ def test_no_wishes() -> None:
 
 
 def test_all_wishes() -> None:
-    found = wishes(
+    preferences = preferences_of(
         ("lam", "0.25"),
         ("max-cost", "1e-3"),
         ("allow", "small, large ,"),
@@ -104,7 +104,7 @@ def test_all_wishes() -> None:
         ("scored", "conversation"),
         ("learn", "no"),
     )
-    assert found == RoutingPreferences(
+    assert preferences == RoutingPreferences(
         lam=0.25,
         max_cost=0.001,
         allow=frozenset({"small", "large"}),
@@ -120,7 +120,7 @@ def test_names_of_sessions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "problem"),
     [
         ("lam", "1.5", "must be a number from 0 to 1"),
         ("lam", "", "must be a number from 0 to 1"),
@@ -135,16 +135,16 @@ def test_names_of_sessions() -> None:
         ("lambda", "0.5", "there is no header x-prefill-router-lambda; the headers are"),
     ],
 )
-def test_malformed_wishes(name: str, value: str, told: str) -> None:
-    with pytest.raises(RefusalError, match=told) as raised:
-        wishes((name, value))
+def test_malformed_wishes(name: str, value: str, problem: str) -> None:
+    with pytest.raises(RefusalError, match=problem) as raised:
+        preferences_of((name, value))
     assert f"x-prefill-router-{name}" in str(raised.value)
     assert raised.value.status == 400
 
 
 def test_wishes_that_come_twice() -> None:
     with pytest.raises(RefusalError, match=r"x-prefill-router-lam is repeated"):
-        wishes(("lam", "0.5"), ("lam", "0.5"))
+        preferences_of(("lam", "0.5"), ("lam", "0.5"))
 
 
 @pytest.mark.parametrize("value", [b"x" * 257, b"a\x01b", b"\xff"])

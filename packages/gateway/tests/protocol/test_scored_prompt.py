@@ -8,7 +8,7 @@ from packages.gateway.tests.protocol.bodies import (
     IMAGE,
     MESSAGES,
     chat,
-    read,
+    read_body,
     user,
 )
 from prefill_router.data import Message
@@ -19,9 +19,9 @@ from prefill_router_gateway.records import SCORED, Scored
 @pytest.mark.parametrize("scored", SCORED)
 def test_a_lone_text_is_scored_as_text(scored: Scored) -> None:
     assert scored_prompt(chat(user("hi")), scored) == "hi"
-    assert scored_prompt(read("completions", COMPLETION), scored) == "Once upon"
-    assert scored_prompt(read("embeddings", {**EMBEDDING, "input": ["a"]}), scored) == "a"
-    assert scored_prompt(read("embeddings", EMBEDDING), scored) is None
+    assert scored_prompt(read_body("completions", COMPLETION), scored) == "Once upon"
+    assert scored_prompt(read_body("embeddings", {**EMBEDDING, "input": ["a"]}), scored) == "a"
+    assert scored_prompt(read_body("embeddings", EMBEDDING), scored) is None
     assert scored_prompt(chat(user([IMAGE])), scored) is None
     assert scored_prompt(chat(user(" \n")), scored) is None
     assert scored_prompt(chat(), scored) is None
@@ -30,7 +30,7 @@ def test_a_lone_text_is_scored_as_text(scored: Scored) -> None:
 def test_what_is_scored_of_a_conversation() -> None:
     system, first = Message("system", "Be brief."), Message("user", "Is it raining in Bern?")
     last = Message("user", "Quickly, please.")
-    envelope = read("messages", MESSAGES)
+    envelope = read_body("messages", MESSAGES)
     assert scored_prompt(envelope, "last_user") == last.content
     assert scored_prompt(envelope, "last_user_with_system") == (system, last)
     whole = scored_prompt(envelope, "conversation_with_system")

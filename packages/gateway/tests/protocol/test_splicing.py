@@ -1,4 +1,4 @@
-"""Bodies go on as the bytes they came as, and whatever comes is read or refused."""
+"""Bodies keep their bytes on the way to a target; any body is read or refused."""
 
 import json
 import random
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from packages.gateway.tests.protocol.bodies import BODIES, packed
+from packages.gateway.tests.protocol.bodies import BODIES, pack
 from prefill_router.targets import ENDPOINTS, Endpoint
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.protocol import Envelope, read_envelope, scored_prompt
@@ -15,23 +15,23 @@ from prefill_router_gateway.records import SCORED
 
 pytestmark = pytest.mark.slow
 
-READ = ("model", "stream", "stream_options", "input", "prompt", "previous_response_id")
+NAMED_FIELDS = ("model", "stream", "stream_options", "input", "prompt", "previous_response_id")
 SPACE = st.text(" \t\r\n", max_size=2)
-WHOLE = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 JSON = st.recursive(
     st.none()
     | st.booleans()
     | st.integers()
     | st.floats(allow_nan=False, allow_infinity=False)
-    | WHOLE,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WHOLE, inner, max_size=3),
+    | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
     max_leaves=8,
 )
-FIELDS = st.dictionaries(WHOLE.filter(lambda name: name not in READ), JSON, max_size=5)
+FIELDS = st.dictionaries(TEXT.filter(lambda name: name not in NAMED_FIELDS), JSON, max_size=5)
 
 
 @st.composite
-def written(draw: st.DrawFn, value: Any) -> bytes:
+def json_bytes(draw: st.DrawFn, value: Any) -> bytes:
     ascii_only = draw(st.booleans())
     text = json.dumps(value, ensure_ascii=ascii_only, indent=draw(st.sampled_from([None, 1])))
     return f"{draw(SPACE)}{text}{draw(SPACE)}".encode()
@@ -42,8 +42,8 @@ def bodies(draw: st.DrawFn) -> tuple[bytes, bytes, bytes]:
     """What stands before the model's name, the name, and what stands after it."""
     fields = list(draw(FIELDS).items())
     place = draw(st.integers(0, len(fields)))
-    parts = [draw(written(k)) + b":" + draw(written(v)) for k, v in fields]
-    name = json.dumps(draw(WHOLE.filter(str.strip)), ensure_ascii=draw(st.booleans())).encode()
+    parts = [draw(json_bytes(k)) + b":" + draw(json_bytes(v)) for k, v in fields]
+    name = json.dumps(draw(TEXT.filter(str.strip)), ensure_ascii=draw(st.booleans())).encode()
     key = draw(st.sampled_from([b'"model"', b'"mod\\u0065l"'])) + draw(SPACE).encode()
     before = b",".join([b"", *parts[:place]])[1:] + (b"," if place else b"")
     after = b",".join([b"", *parts[place:]]) if place < len(fields) else b""
@@ -52,7 +52,7 @@ def bodies(draw: st.DrawFn) -> tuple[bytes, bytes, bytes]:
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(body=bodies(), model=WHOLE, ask=st.booleans())
+@given(body=bodies(), model=TEXT, ask=st.booleans())
 def test_only_the_name_of_the_model_changes(
     body: tuple[bytes, bytes, bytes], model: str, ask: bool
 ) -> None:
@@ -66,36 +66,36 @@ def test_only_the_name_of_the_model_changes(
 
 @st.composite
 def options(draw: st.DrawFn) -> Any:
-    kept = draw(st.dictionaries(WHOLE.filter(lambda n: n != "include_usage"), JSON, max_size=2))
-    asked = draw(st.sampled_from([{}, {"include_usage": False}, {"include_usage": None}]))
-    return draw(st.sampled_from([None, {**kept, **asked}, {**asked, **kept}]))
+    others = draw(st.dictionaries(TEXT.filter(lambda n: n != "include_usage"), JSON, max_size=2))
+    usage = draw(st.sampled_from([{}, {"include_usage": False}, {"include_usage": None}]))
+    return draw(st.sampled_from([None, {**others, **usage}, {**usage, **others}]))
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(body=bodies(), more=options(), last=st.booleans(), model=WHOLE, data=st.data())
+@given(body=bodies(), more=options(), last=st.booleans(), model=TEXT, data=st.data())
 def test_streams_come_to_ask_for_their_usage(
     body: tuple[bytes, bytes, bytes], more: Any, last: bool, model: str, data: st.DataObject
 ) -> None:
     before, name, after = body
-    put = b'"stream":true,"stream_options":' + data.draw(written(more)) + b',"prompt":"x"'
+    put = b'"stream":true,"stream_options":' + data.draw(json_bytes(more)) + b',"prompt":"x"'
     if last:
         closing = after.rindex(b"}")
-        whole = before + name + after[:closing] + b"," + put + after[closing:]
+        body_bytes = before + name + after[:closing] + b"," + put + after[closing:]
     else:
         opening = before.index(b"{") + 1
-        whole = before[:opening] + put + b"," + before[opening:] + name + after
-    envelope = read_envelope("completions", whole)
+        body_bytes = before[:opening] + put + b"," + before[opening:] + name + after
+    envelope = read_envelope("completions", body_bytes)
     assert envelope.can_ask_usage
-    asked = json.loads(envelope.body_for(model, ask_usage=True))
+    value = json.loads(envelope.body_for(model, ask_usage=True))
     expected = {**(more or {}), "include_usage": True}
-    assert asked == {**envelope.value, "model": model, "stream_options": expected}
-    assert list(asked) == list(envelope.value)
+    assert value == {**envelope.value, "model": model, "stream_options": expected}
+    assert list(value) == list(envelope.value)
     plain = json.loads(envelope.body_for(model, ask_usage=False))
     assert plain == {**envelope.value, "model": model}
 
 
 @pytest.mark.parametrize(
-    ("sent", "expected"),
+    ("body", "expected"),
     [
         (
             b'{"model": "a", "messages": [], "stream": true }',
@@ -121,8 +121,8 @@ def test_streams_come_to_ask_for_their_usage(
         (b'{"model":"a","messages":[],"n":1.0}', b'{"model":"b","messages":[],"n":1.0}'),
     ],
 )
-def test_how_usage_is_asked_for(sent: bytes, expected: bytes) -> None:
-    assert read_envelope("chat", sent).body_for("b", ask_usage=True) == expected
+def test_how_usage_is_asked_for(body: bytes, expected: bytes) -> None:
+    assert read_envelope("chat", body).body_for("b", ask_usage=True) == expected
 
 
 def test_several_targets_get_the_same_body() -> None:
@@ -133,12 +133,12 @@ def test_several_targets_get_the_same_body() -> None:
 
 
 def use_all(envelope: Envelope) -> None:
-    """Everything that can be asked of a request."""
+    """Use every property of a request."""
     spliced = envelope.body_for("chosen", ask_usage=False)
     assert json.loads(spliced) == {**envelope.value, "model": "chosen"}
     if envelope.can_ask_usage:
-        asked = json.loads(envelope.body_for("chosen", ask_usage=True))
-        assert asked["stream_options"]["include_usage"] is True
+        value = json.loads(envelope.body_for("chosen", ask_usage=True))
+        assert value["stream_options"]["include_usage"] is True
     for scored in SCORED:
         prompt = scored_prompt(envelope, scored)
         assert prompt is None or prompt
@@ -151,7 +151,7 @@ def use_all(envelope: Envelope) -> None:
     assert isinstance(envelope.previous_response_id, str | None)
 
 
-def read_or_refused(endpoint: Endpoint, body: bytes) -> bool:
+def try_to_read(endpoint: Endpoint, body: bytes) -> bool:
     try:
         envelope = read_envelope(endpoint, body)
     except RefusalError as refusal:
@@ -161,8 +161,8 @@ def read_or_refused(endpoint: Endpoint, body: bytes) -> bool:
     return True
 
 
-def bent(body: bytes, rng: random.Random) -> bytes:
-    """A body with some of its bytes changed, lost, doubled or added."""
+def damage(body: bytes, rng: random.Random) -> bytes:
+    """Change, remove, double or add some bytes of a body."""
     mutable = bytearray(body)
     for _ in range(rng.randint(1, 3)):
         start = rng.randrange(len(mutable))
@@ -192,24 +192,24 @@ ODD_BYTES = (
 ODD_VALUES = (None, True, -1, 0.5, 10**30, "", "text", "tool_result", [], {}, [[]], [None], [{}])
 
 
-def swapped(value: Any, rng: random.Random) -> Any:
-    """The same with one of its values, at any depth, put in place by an odd one."""
+def swap_value(value: Any, rng: random.Random) -> Any:
+    """The value with one of its parts, at any depth, replaced by an odd value."""
     if isinstance(value, dict | list) and value and rng.random() < 0.85:
         keys = list(value) if isinstance(value, dict) else list(range(len(value)))
         key = rng.choice(keys)
         copy: Any = dict(value) if isinstance(value, dict) else list(value)
-        copy[key] = swapped(value[key], rng)
+        copy[key] = swap_value(value[key], rng)
         return copy
     return rng.choice(ODD_VALUES)
 
 
 def test_bent_bodies_are_read_or_refused() -> None:
     rng = random.Random(5)
-    wholes = [(endpoint, packed(value)) for endpoint, value in BODIES]
+    examples = [(endpoint, pack(value)) for endpoint, value in BODIES]
     read = 0
     for _ in range(2000):
-        endpoint, body = rng.choice(wholes)
-        read += read_or_refused(endpoint, bent(body, rng))
+        endpoint, body = rng.choice(examples)
+        read += try_to_read(endpoint, damage(body, rng))
     assert 100 < read < 1900  # else nothing is tried
 
 
@@ -218,19 +218,19 @@ def test_bodies_of_odd_values_are_read_or_refused() -> None:
     read = 0
     for _ in range(2000):
         _, value = rng.choice(BODIES)
-        value = swapped(swapped(value, rng), rng)
-        read += read_or_refused(rng.choice(ENDPOINTS), packed(value))
+        value = swap_value(swap_value(value, rng), rng)
+        read += try_to_read(rng.choice(ENDPOINTS), pack(value))
     assert 100 < read < 1900
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(endpoint=st.sampled_from(ENDPOINTS), body=st.binary(max_size=60) | JSON.map(packed))
+@given(endpoint=st.sampled_from(ENDPOINTS), body=st.binary(max_size=60) | JSON.map(pack))
 def test_anything_is_read_or_refused(endpoint: Endpoint, body: bytes) -> None:
-    read_or_refused(endpoint, body)
+    try_to_read(endpoint, body)
 
 
 def test_further_fields_come_behind_the_model_unless_the_client_sent_them() -> None:
     body = b'{"model": "auto", "seed": 1, "messages": [{"role": "user", "content": "x"}]}'
     further = {"reasoning_effort": b'"high"', "seed": b"7"}
-    made = read_envelope("chat", body).body_for("m", ask_usage=False, further=further)
-    assert made == body.replace(b'"auto"', b'"m","reasoning_effort":"high"')
+    spliced = read_envelope("chat", body).body_for("m", ask_usage=False, further=further)
+    assert spliced == body.replace(b'"auto"', b'"m","reasoning_effort":"high"')

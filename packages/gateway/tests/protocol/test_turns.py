@@ -15,8 +15,8 @@ from packages.gateway.tests.protocol.bodies import (
     RESPONSE,
     TOOL,
     chat,
-    packed,
-    read,
+    pack,
+    read_body,
     user,
 )
 from prefill_router.data import Message
@@ -30,18 +30,20 @@ from prefill_router_gateway.protocol import (
 
 
 def test_turns_of_a_chat() -> None:
-    assert read("chat", CHAT).turns == (
+    assert read_body("chat", CHAT).turns == (
         Message("system", "Be brief."),
         Message("user", "What is 17 * 23?"),
     )
-    assert read("chat", CHAT_TOOLS).turns == (
+    assert read_body("chat", CHAT_TOOLS).turns == (
         Message("system", "Use tools."),
         Message("user", "Is it raining in Bern or Basel?"),
         Message("assistant", 'weather {"city":"Bern"}\nweather {"city":"Basel"}'),
         Message("tool", "rain"),
         Message("tool", "sun"),
     )
-    assert read("chat", CHAT_PARTS).turns == (Message("user", "What is on this?\nAnd on that?"),)
+    assert read_body("chat", CHAT_PARTS).turns == (
+        Message("user", "What is on this?\nAnd on that?"),
+    )
 
 
 def test_odd_turns_of_a_chat() -> None:
@@ -64,19 +66,21 @@ def test_odd_turns_of_a_chat() -> None:
 
 
 def test_turns_of_responses() -> None:
-    assert read("responses", RESPONSE).turns == (
+    assert read_body("responses", RESPONSE).turns == (
         Message("system", "Be brief."),
         Message("user", "Is it raining?"),
         Message("assistant", "I'll look."),
         Message("assistant", 'weather {"city":"Bern"}'),
         Message("tool", "rain"),
     )
-    assert read("responses", {"model": "auto", "input": "hi"}).turns == (Message("user", "hi"),)
-    assert read("responses", {"model": "auto", "prompt": {"id": "pmpt_1"}}).turns == ()
+    assert read_body("responses", {"model": "auto", "input": "hi"}).turns == (
+        Message("user", "hi"),
+    )
+    assert read_body("responses", {"model": "auto", "prompt": {"id": "pmpt_1"}}).turns == ()
 
 
 def test_turns_of_messages() -> None:
-    assert read("messages", MESSAGES).turns == (
+    assert read_body("messages", MESSAGES).turns == (
         Message("system", "Be brief."),
         Message("user", "Is it raining in Bern?"),
         Message("assistant", 'I\'ll look.\nweather {"c": "Bern"}'),
@@ -92,7 +96,7 @@ def test_documents_of_messages_have_their_text() -> None:
         {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="},
     ]
     parts = [{"type": "document", "source": source} for source in sources]
-    envelope = read("messages", {"model": "auto", "messages": [user(parts)]})
+    envelope = read_body("messages", {"model": "auto", "messages": [user(parts)]})
     assert envelope.turns == (Message("user", "A deed.\nA will."),)
     assert envelope.needs == {"files"}
 
@@ -107,18 +111,18 @@ def test_contents_within_contents_have_an_end() -> None:
 
 
 def test_text_bytes_count_all_text_and_the_tools() -> None:
-    assert read("chat", CHAT).text_bytes == len("Be brief.What is 17 * 23?")
+    assert read_body("chat", CHAT).text_bytes == len("Be brief.What is 17 * 23?")
     assert chat(user("ä€😀")).text_bytes == 9
     alone, image = chat(user("hi")), chat(user([{"type": "text", "text": "hi"}, IMAGE]))
     assert image.text_bytes == alone.text_bytes == 2
-    assert chat(user("hi"), tools=[TOOL]).text_bytes == 2 + len(packed([TOOL]))
+    assert chat(user("hi"), tools=[TOOL]).text_bytes == 2 + len(pack([TOOL]))
     odd = {**TOOL, "description": "für €"}
-    assert chat(user("ä"), tools=[odd]).text_bytes == 2 + len(packed([odd]))
+    assert chat(user("ä"), tools=[odd]).text_bytes == 2 + len(pack([odd]))
 
 
 def test_token_ids_count_as_text_that_cannot_be_read() -> None:
     for prompt, size in (([1, 2, 3], 12), ([[1, 2], [3]], 12), (["ab", "c"], 3), (None, 0)):
-        envelope = read("completions", {"model": "auto", "prompt": prompt})
+        envelope = read_body("completions", {"model": "auto", "prompt": prompt})
         assert envelope.text_bytes == size
         assert scored_prompt(envelope, "last_user") is None
 
@@ -143,7 +147,7 @@ def test_needs_of_a_chat(fields: dict[str, Any], needs: set[Ability]) -> None:
 
 
 def test_needs_of_every_endpoint() -> None:
-    needs = [read(endpoint, value).needs for endpoint, value in BODIES]
+    needs = [read_body(endpoint, value).needs for endpoint, value in BODIES]
     assert needs == [
         set(),
         {"tools"},
@@ -155,28 +159,28 @@ def test_needs_of_every_endpoint() -> None:
     ]
     pictures = [{"type": "input_image", "image_url": "data:,"}]
     seen = {"type": "function_call_output", "call_id": "c", "output": pictures}
-    assert read("responses", {"model": "auto", "input": [seen]}).needs == {"tools", "images"}
+    assert read_body("responses", {"model": "auto", "input": [seen]}).needs == {"tools", "images"}
     screen = {"type": "computer_call_output", "output": {"type": "computer_screenshot"}}
-    assert read("responses", {"model": "auto", "input": [screen]}).needs == {"tools", "images"}
+    assert read_body("responses", {"model": "auto", "input": [screen]}).needs == {"tools", "images"}
     schema = {"output_config": {"format": {"type": "json_schema"}}}
     turns = {"model": "auto", "messages": [user("hi")]}
-    assert read("messages", {**turns, **schema}).needs == {"json_schema"}
+    assert read_body("messages", {**turns, **schema}).needs == {"json_schema"}
 
 
 def test_a_loop_of_tools_is_known_by_its_end() -> None:
-    assert read("chat", CHAT_TOOLS).tool_call_ids == ("call_1", "call_2")
-    assert read("responses", RESPONSE).tool_call_ids == ("call_1",)
-    assert read("messages", MESSAGES).tool_call_ids == ("toolu_1",)
+    assert read_body("chat", CHAT_TOOLS).tool_call_ids == ("call_1", "call_2")
+    assert read_body("responses", RESPONSE).tool_call_ids == ("call_1",)
+    assert read_body("messages", MESSAGES).tool_call_ids == ("toolu_1",)
     for endpoint, value in BODIES:
         looping = value in (CHAT_TOOLS, RESPONSE, MESSAGES)
-        assert read(endpoint, value).in_tool_loop is looping
+        assert read_body(endpoint, value).in_tool_loop is looping
     over = {**CHAT_TOOLS, "messages": [*CHAT_TOOLS["messages"], user("Thanks.")]}
-    assert not read("chat", over).in_tool_loop
-    assert read("chat", over).tool_call_ids == ()
+    assert not read_body("chat", over).in_tool_loop
+    assert read_body("chat", over).tool_call_ids == ()
     unnamed = chat(user("hi"), {"role": "function", "name": "f", "content": "7"})
     assert (unnamed.in_tool_loop, unnamed.tool_call_ids) == (True, ())
     assert not chat().in_tool_loop
-    assert not read("messages", {"model": "auto", "messages": []}).in_tool_loop
+    assert not read_body("messages", {"model": "auto", "messages": []}).in_tool_loop
 
 
 def test_conversations_are_named_by_what_stays() -> None:
@@ -215,12 +219,12 @@ def test_conversations_are_named_by_what_stays() -> None:
 )
 def test_hints_of_sessions(endpoint: Endpoint, fields: dict[str, Any], hint: str | None) -> None:
     body = {"model": "auto", "messages": [user("hi")], "input": "hi", **fields}
-    assert read(endpoint, body).session_hint == hint
+    assert read_body(endpoint, body).session_hint == hint
 
 
 def test_stored_responses() -> None:
-    assert read("responses", RESPONSE).previous_response_id == "resp_1"
-    assert read("responses", {"model": "auto", "input": "hi"}).previous_response_id is None
+    assert read_body("responses", RESPONSE).previous_response_id == "resp_1"
+    assert read_body("responses", {"model": "auto", "input": "hi"}).previous_response_id is None
     assert chat(previous_response_id="resp_1").previous_response_id is None
 
 
@@ -287,18 +291,18 @@ def mark_of(endpoint: Endpoint, **value: Any) -> str | None:
 
 
 def test_the_newest_mark_says_for_how_long_a_request_is_cached() -> None:
-    asked = {"role": "user", "content": "Hi"}
+    turn = {"role": "user", "content": "Hi"}
     marked = {"role": "user", "content": [{"type": "text", "text": "Hi", **MARK}, {"type": "text"}]}
     result = {"type": "tool_result", "content": [{"type": "text", "text": "x", **MARK}]}
     system = [{"type": "text", "text": "Be brief.", **LONG}]
-    assert mark_of("messages", messages=[asked]) is None
-    assert mark_of("messages", messages=[asked], system=system) == "hour"
-    assert mark_of("messages", messages=[asked], tools=[{"name": "x", **LONG}]) == "hour"
-    assert mark_of("messages", messages=[marked, asked], system=system) == "minutes"
+    assert mark_of("messages", messages=[turn]) is None
+    assert mark_of("messages", messages=[turn], system=system) == "hour"
+    assert mark_of("messages", messages=[turn], tools=[{"name": "x", **LONG}]) == "hour"
+    assert mark_of("messages", messages=[marked, turn], system=system) == "minutes"
     within = [{"role": "user", "content": [result]}]
     assert mark_of("messages", messages=within, system=system) == "minutes"
     assert mark_of("messages", messages=[marked], **LONG) == "hour"
-    assert mark_of("chat", messages=[{"role": "system", "content": system}, asked]) == "hour"
+    assert mark_of("chat", messages=[{"role": "system", "content": system}, turn]) == "hour"
 
 
 def test_what_only_looks_like_a_mark_is_none() -> None:

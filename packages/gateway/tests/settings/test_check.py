@@ -1,4 +1,4 @@
-"""`serve --check`: everything that is wrong with all parts, each thing on a line of its own."""
+"""`serve --check`: all errors of all parts, each on a line of its own."""
 
 import json
 import shutil
@@ -26,8 +26,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> GatewayFiles:
     return write_gateway_files(tmp_path_factory.mktemp("check"), "http://127.0.0.1:1/v1")
 
 
-def broken(folder: Path) -> list[str]:
-    """The options of a gateway of which nothing can be used."""
+def write_broken_files(folder: Path) -> list[str]:
+    """Write files of which none can be used; the command's options."""
     for name, text in (
         ("pool.yaml", POOL),
         ("keys.yaml", "keys: [{name: ann}, {name: bob}]\n"),
@@ -35,15 +35,15 @@ def broken(folder: Path) -> list[str]:
     ):
         (folder / name).write_text(text)
     files = {"--pool": "pool.yaml", "--keys": "keys.yaml", "--config": "gateway.yaml"}
-    named = [str(one) for option, name in files.items() for one in (option, folder / name)]
-    return ["serve", str(folder / "router"), *named]
+    words = [str(word) for option, name in files.items() for word in (option, folder / name)]
+    return ["serve", str(folder / "router"), *words]
 
 
 @pytest.mark.parametrize("options", [[], ["--check"]])
 def test_all_that_is_wrong_is_told_line_by_line(tmp_path: Path, options: list[str]) -> None:
-    done = run(*broken(tmp_path), *options)
-    lines = done.err.splitlines()
-    assert (done.code, done.out) == (1, "")
+    result = run(*write_broken_files(tmp_path), *options)
+    lines = result.err.splitlines()
+    assert (result.code, result.out) == (1, "")
     assert all(line.startswith("error: ") for line in lines)
     for words in (
         "gateway.yaml:1: routing.lam",
@@ -63,18 +63,18 @@ def test_a_damaged_router_is_told_with_where_to_read_on(
     shutil.copytree(files.router, tmp_path / "router")
     with (tmp_path / "router" / "router.json").open("a") as file:
         file.write(" ")
-    done = run("serve", tmp_path / "router", "--pool", files.pool, "--check")
-    assert done.code == 1
-    assert "isn't what was written" in done.err
-    assert refer("the-router-is-damaged") in done.err
+    result = run("serve", tmp_path / "router", "--pool", files.pool, "--check")
+    assert result.code == 1
+    assert "isn't what was written" in result.err
+    assert refer("the-router-is-damaged") in result.err
 
 
 def test_programs_are_told_the_same(tmp_path: Path) -> None:
-    done = run(*broken(tmp_path), "--check", "--json")
-    told = json.loads(done.out)
-    assert (done.code, done.err, told["ok"]) == (1, "", False)
-    assert len(told["errors"]) == 7
-    assert run(*broken(tmp_path), "--json").code == 2
+    result = run(*write_broken_files(tmp_path), "--check", "--json")
+    report = json.loads(result.out)
+    assert (result.code, result.err, report["ok"]) == (1, "", False)
+    assert len(report["errors"]) == 7
+    assert run(*write_broken_files(tmp_path), "--json").code == 2
 
 
 def test_what_is_well_is_told_with_warnings(
@@ -84,17 +84,17 @@ def test_what_is_well_is_told_with_warnings(
     monkeypatch.setenv("PREFILL_ROUTER_CACHE", str(files.folder))
     monkeypatch.setenv("PREFILL_ROUTER_EMBEDDINGS_KEY", "a-key")
     line = ["serve", files.router, "--pool", files.pool, "--config", files.config, "--check"]
-    told = json.loads(run(*line, "--json").out)
-    assert told["ok"]
-    assert told["targets"] == ["target-0", "target-1", "target-2"]
-    (warning,) = told["warnings"]
+    report = json.loads(run(*line, "--json").out)
+    assert report["ok"]
+    assert report["targets"] == ["target-0", "target-1", "target-2"]
+    (warning,) = report["warnings"]
     assert warning == (
         "the environment variable PREFILL_ROUTER_BUDGET isn't a setting; did you mean "
         "PREFILL_ROUTER_BUDGETS?"
     )
-    done = run(*line)
-    assert done.out.startswith("all is well: ")
-    assert done.err.strip() == f"warning: {warning}"
+    result = run(*line)
+    assert result.out.startswith("all is well: ")
+    assert result.err.strip() == f"warning: {warning}"
 
 
 def test_what_contradicts_something_else_is_told_with_what_was_meant(
@@ -105,8 +105,8 @@ def test_what_contradicts_something_else_is_told_with_what_was_meant(
         "routing: {fallback: chepest}\ntraffic: {share: 0.5, otherwise: target-9}\n"
         "budgets: [{dollars: 1, per: day, key: ann}]\nlisten: {host: 0.0.0.0}\n"
     )
-    done = run("serve", files.router, "--pool", files.pool, "--config", config, "--check")
-    lines = done.err.splitlines()
+    result = run("serve", files.router, "--pool", files.pool, "--config", config, "--check")
+    lines = result.err.splitlines()
     assert len(lines) == 4
     assert any(line.endswith("; did you mean cheapest?") for line in lines)
 
@@ -119,10 +119,10 @@ def test_what_was_hardly_meant_is_a_warning(files: GatewayFiles, tmp_path: Path)
     pool, config = tmp_path / "pool.yaml", tmp_path / "gateway.yaml"
     write_pool(Pool((named, second, other), there.prices_date, there.providers), pool)
     config.write_text("routing: {names: {cheap: 0.1, helper: 0.2}}\n")
-    done = run("serve", files.router, "--pool", pool, "--config", config, "--check")
-    assert done.err.splitlines() == [
-        f"warning: {told}"
-        for told in (
+    result = run("serve", files.router, "--pool", pool, "--config", config, "--check")
+    assert result.err.splitlines() == [
+        f"warning: {warning}"
+        for warning in (
             "target-0, target-2: no endpoint in the pool, so never called; did you mean target_0?",
             "routing.names has helper, which is also a target: the target takes precedence",
             "helper: no prices, so spending there isn't counted",
@@ -132,8 +132,8 @@ def test_what_was_hardly_meant_is_a_warning(files: GatewayFiles, tmp_path: Path)
 
 def test_without_a_router_a_default_is_all_that_is_needed(files: GatewayFiles) -> None:
     line = ["serve", "--pool", files.pool, "--config", files.config, "--check"]
-    done = run(*line, "--default", "target-1")
-    assert (done.code, done.out) == (
+    result = run(*line, "--default", "target-1")
+    assert (result.code, result.out) == (
         0,
         "all is well: no router yet, in front of target-0, target-1, target-2\n",
     )

@@ -29,7 +29,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def wrong(file: Path | None = None, *, options: Any = None, **variables: str) -> list[str]:
+def read_errors(file: Path | None = None, *, options: Any = None, **variables: str) -> list[str]:
     environment = {f"PREFILL_ROUTER_{name}": text for name, text in variables.items()}
     with pytest.raises(ConfigError) as caught:
         read_settings(file, options=options, environment=environment)
@@ -37,20 +37,24 @@ def wrong(file: Path | None = None, *, options: Any = None, **variables: str) ->
 
 
 def test_a_setting_of_the_file_is_told_with_its_line(file: Path) -> None:
-    told = {one.partition(": ")[0].rpartition(":")[2]: one for one in wrong(file)}
-    assert sorted(told) == ["3", "4", "7", "8", "9"]
-    assert told["3"] == (f"{file}:3: routing.lam: Input should be less than or equal to 1, not 3")
-    assert told["4"].startswith(
+    error_by_line = {
+        error.partition(": ")[0].rpartition(":")[2]: error for error in read_errors(file)
+    }
+    assert sorted(error_by_line) == ["3", "4", "7", "8", "9"]
+    assert error_by_line["3"] == (
+        f"{file}:3: routing.lam: Input should be less than or equal to 1, not 3"
+    )
+    assert error_by_line["4"].startswith(
         f"{file}:4: routing.fallbak: no such setting; the settings are lam, "
     )
-    assert told["4"].endswith("; did you mean fallback?")
-    assert "budgets.1.dollars" in told["7"]
-    assert told["8"].endswith("Input should be 'hour' or 'day', not 'week'")
-    assert told["9"].endswith("; did you mean sessions?")
+    assert error_by_line["4"].endswith("; did you mean fallback?")
+    assert "budgets.1.dollars" in error_by_line["7"]
+    assert error_by_line["8"].endswith("Input should be 'hour' or 'day', not 'week'")
+    assert error_by_line["9"].endswith("; did you mean sessions?")
 
 
 def test_a_variable_is_told_by_its_name(file: Path) -> None:
-    told = wrong(
+    errors = read_errors(
         file,
         ROUTING__LAM="x",
         ROUTING__NOVELTI="1",
@@ -59,8 +63,8 @@ def test_a_variable_is_told_by_its_name(file: Path) -> None:
         LISTEN='{"port": 70000}',
         SESSIONS__SECONDS="0",
     )
-    assert "PREFILL_ROUTER_SESSIONS__SECONDS: Input should be greater than 0, not '0'" in told
-    assert [one.partition(": ")[0] for one in told if one.startswith("PREFILL")] == [
+    assert "PREFILL_ROUTER_SESSIONS__SECONDS: Input should be greater than 0, not '0'" in errors
+    assert [error.partition(": ")[0] for error in errors if error.startswith("PREFILL")] == [
         "PREFILL_ROUTER_LISTEN",
         "PREFILL_ROUTER_ROUTING__LAM",
         "PREFILL_ROUTER_ROUTING__NOVELTI",
@@ -74,25 +78,25 @@ def test_a_variable_is_told_by_its_name(file: Path) -> None:
         "BUDGETS: budgets.0.per: Field required",
         "; did you mean routing?",
     ):
-        assert any(words in one for one in told), words
+        assert any(words in one for one in errors), words
 
 
 def test_what_several_set_together_names_them_all(tmp_path: Path) -> None:
     file = tmp_path / "gateway.yaml"
     file.write_text("limits: {}\n\ntraffic: {}\n")
-    (told,) = wrong(file, TRAFFIC__SHARE="0.5")
-    assert told.startswith(f"PREFILL_ROUTER_TRAFFIC__SHARE and {file}:3: traffic: a share below 1")
-    (told,) = wrong(options={"listen": {"port": -1}}, LISTEN__PORT="80")
-    assert told.startswith("the options: listen.port: ")
+    (error,) = read_errors(file, TRAFFIC__SHARE="0.5")
+    assert error.startswith(f"PREFILL_ROUTER_TRAFFIC__SHARE and {file}:3: traffic: a share below 1")
+    (error,) = read_errors(options={"listen": {"port": -1}}, LISTEN__PORT="80")
+    assert error.startswith("the options: listen.port: ")
 
 
 def test_what_isnt_json_hides_nothing_else(file: Path) -> None:
-    told = wrong(file, BUDGETS="5 dollars", ROUTING__NAMES="{")
-    assert told[:2] == [
+    errors = read_errors(file, BUDGETS="5 dollars", ROUTING__NAMES="{")
+    assert errors[:2] == [
         "PREFILL_ROUTER_BUDGETS: isn't JSON; it has several values: [...] or {...}",
         "PREFILL_ROUTER_ROUTING__NAMES: isn't JSON; it has several values: [...] or {...}",
     ]
-    assert len(told) == 7
+    assert len(errors) == 7
 
 
 def test_variables_are_joined_the_longer_names_over_the_shorter() -> None:
@@ -136,9 +140,9 @@ def test_variables_that_set_nothing_are_found() -> None:
 def test_an_address_with_a_password_isnt_quoted(tmp_path: Path) -> None:
     file = tmp_path / "gateway.yaml"
     file.write_text("receipts: {url: 'mysql://me:secret@x'}\ntraces: 'me:secret@x'\n")
-    told = wrong(file)
-    assert [one.partition(":")[2].partition(":")[0] for one in told] == ["1", "2"]
-    assert "secret" not in "".join(told)
+    errors = read_errors(file)
+    assert [one.partition(":")[2].partition(":")[0] for one in errors] == ["1", "2"]
+    assert "secret" not in "".join(errors)
 
 
 @pytest.mark.parametrize(

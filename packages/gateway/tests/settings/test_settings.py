@@ -33,9 +33,9 @@ def test_options_come_before_the_environment_and_that_before_the_file(
     monkeypatch.setenv("PREFILL_ROUTER_ROUTING__FALLBACK", "cheapest")
     read = read_settings(file).routing
     assert (read.lam, read.fallback, read.novelty) == (0.2, "cheapest", 0.9)
-    places = GatewayPaths(router=tmp_path, config=file, overrides={"routing": {"lam": 0.3}})
-    assert places.settings().routing.lam == 0.3
-    assert places.settings().routing.fallback == "cheapest"
+    paths = GatewayPaths(router=tmp_path, config=file, overrides={"routing": {"lam": 0.3}})
+    assert paths.settings().routing.lam == 0.3
+    assert paths.settings().routing.fallback == "cheapest"
 
 
 def test_every_error_is_told_at_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,7 @@ def test_every_error_is_told_at_once(file: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "problem"),
     [
         ("- 1\n", "not settings"),
         ("routing: {lam: 0.1}\nrouting: {lam: 0.2}\n", "repeated"),
@@ -74,25 +74,25 @@ def test_every_error_is_told_at_once(file: Path, monkeypatch: pytest.MonkeyPatch
         ("learning: {keep_days: 0}\n", "learning.keep_days"),
     ],
 )
-def test_a_malformed_file_is_refused(file: Path, text: str, told: str) -> None:
+def test_a_malformed_file_is_refused(file: Path, text: str, problem: str) -> None:
     file.write_text(text)
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=problem):
         read_settings(file)
 
 
 def test_a_malformed_variable_or_option_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    places = GatewayPaths(router=tmp_path, overrides={"routing": {"lam": 7}})
+    paths = GatewayPaths(router=tmp_path, overrides={"routing": {"lam": 7}})
     with pytest.raises(ConfigError, match=r"the options: routing\.lam: "):
-        places.settings()
+        paths.settings()
     monkeypatch.setenv("PREFILL_ROUTER_BUDGETS", "[{")
     with pytest.raises(ConfigError, match="PREFILL_ROUTER_BUDGETS: isn't JSON"):
         read_settings()
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "problem"),
     [
         (
             "routing: {lamb: 0.2}\n",
@@ -105,10 +105,10 @@ def test_a_malformed_variable_or_option_is_refused(
     ],
 )
 def test_a_name_within_a_part_that_isnt_known_is_told_with_those_that_are(
-    file: Path, text: str, told: str
+    file: Path, text: str, problem: str
 ) -> None:
     file.write_text(text)
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=problem):
         read_settings(file)
 
 
@@ -124,9 +124,9 @@ def test_a_section_is_added_by_registering_it(
     monkeypatch.setitem(SECTIONS, "colour", ColourSettings)
     path = tmp_path / "gateway.yaml"
     path.write_text("colour: {name: green}\nrouting: {lam: 0.7}\n")
-    found = read_settings(path, environment={"PREFILL_ROUTER_COLOUR__DEPTH": "16"})
-    assert found.section(ColourSettings) == ColourSettings(name="green", depth=16)
-    assert found.routing.lam == 0.7
+    settings = read_settings(path, environment={"PREFILL_ROUTER_COLOUR__DEPTH": "16"})
+    assert settings.section(ColourSettings) == ColourSettings(name="green", depth=16)
+    assert settings.routing.lam == 0.7
     path.write_text("colour: {nam: green}\n")
     with pytest.raises(
         ConfigError, match="no such setting; the settings are name, depth; did you mean"

@@ -3,33 +3,39 @@
 import random
 from typing import Any
 
-from packages.gateway.tests.page.made_targets import DOWN, INPUT, NAMES, OUTPUT
+from packages.gateway.tests.page.example_targets import DOWN, INPUT, NAMES, OUTPUT
 from prefill_router_gateway.page.shapes import DecisionDetail, DecisionRow
 
 
 def detail_of(
-    number: int, told: dict[str, Any], given: int, at: float, *, lam: float, chance: random.Random
+    number: int,
+    decision: dict[str, Any],
+    input_tokens: int,
+    at: float,
+    *,
+    lam: float,
+    chance: random.Random,
 ) -> DecisionDetail:
-    """The detail of a decision, `told` as by `Decision.to_dict`; some fail, fall back, break off.
+    """The detail of a decision; some requests fail, fall back or break off.
 
     Args:
-        number: How many came before.
-        told: The decision.
-        given: The prompt's tokens.
+        number: How many decisions came before.
+        decision: The decision, as `Decision.to_dict` gives it.
+        input_tokens: The prompt's tokens.
         at: The time, in seconds since 1970.
         lam: The lam.
-        chance: Draws how long answers are and take.
+        chance: Draws the length and the duration of answers.
     """
     kind = number % 14
-    order = [name for name in told["order"] if name != DOWN]
-    asked = order[0]
+    order = [name for name in decision["order"] if name != DOWN]
+    first_target = order[0]
     failed = kind == 5
-    target = order[1] if failed else asked
+    target = order[1] if failed else first_target
     named, plain = kind == 9, kind in (3, 12)
     by_agent = kind in (2, 6, 7)
-    wrote = int(chance.gauss(340, 90)) + 40
+    output_tokens = int(chance.gauss(340, 90)) + 40
     place = NAMES.index(target)
-    cost = (given * INPUT[place] + wrote * OUTPUT[place]) / 1e6
+    cost = (input_tokens * INPUT[place] + output_tokens * OUTPUT[place]) / 1e6
     row: DecisionRow = {
         "id": f"pr_{int(1000 * at):012x}{number:020x}",
         "at": at,
@@ -44,8 +50,8 @@ def detail_of(
         else "policy",
         "fallback": "deadline" if plain else None,
         "lam": None if named else lam,
-        "probability": None if named or plain else told["targets"][target]["correctness"],
-        "estimated_cost": told["targets"][target]["estimated_cost"],
+        "probability": None if named or plain else decision["targets"][target]["correctness"],
+        "estimated_cost": decision["targets"][target]["estimated_cost"],
         "cost": cost,
         "cost_is_estimated": kind == 11,
         "decision_seconds": 0.0008 if named else chance.uniform(0.011, 0.028),
@@ -61,14 +67,14 @@ def detail_of(
     }
     attempts: list[Any] = [
         {
-            "target": asked,
+            "target": first_target,
             "end": "overloaded",
             "status": 503,
             "seconds": 0.21,
             "failure": "its endpoint is overloaded; try again later (HTTP 503)",
         },
         {
-            "target": asked,
+            "target": first_target,
             "end": "first_token_timeout",
             "status": None,
             "seconds": 4.0,
@@ -82,16 +88,18 @@ def detail_of(
         "seconds": 2.4,
         "failure": None,
     }
-    shown = not (named or plain)
+    has_forecast = not (named or plain)
     return {
         "decision": row,
         "targets": [
             *(
                 {
                     "target": name,
-                    "probability": told["targets"][name]["correctness"] if shown else None,
-                    "estimated_cost": told["targets"][name]["estimated_cost"],
-                    "score": told["targets"][name]["score"] if shown else None,
+                    "probability": decision["targets"][name]["correctness"]
+                    if has_forecast
+                    else None,
+                    "estimated_cost": decision["targets"][name]["estimated_cost"],
+                    "score": decision["targets"][name]["score"] if has_forecast else None,
                     "place": i + 1,
                     "excluded": None,
                 }
@@ -99,27 +107,27 @@ def detail_of(
             ),
             {
                 "target": DOWN,
-                "probability": told["targets"][DOWN]["correctness"] if shown else None,
-                "estimated_cost": told["targets"][DOWN]["estimated_cost"],
+                "probability": decision["targets"][DOWN]["correctness"] if has_forecast else None,
+                "estimated_cost": decision["targets"][DOWN]["estimated_cost"],
                 "score": None,
                 "place": None,
                 "excluded": "its breaker is open",
             },
         ],
         "attempts": [*attempts, answer] if failed else [answer],
-        "path": told["path"] if shown else [],
-        "below": _turn(told["changes_below"]) if shown else None,
-        "above": _turn(told["changes_above"]) if shown else None,
+        "path": decision["path"] if has_forecast else [],
+        "below": _switch_point(decision["changes_below"]) if has_forecast else None,
+        "above": _switch_point(decision["changes_above"]) if has_forecast else None,
         "tokens": {
-            "input": given,
-            "cached": given // 2 if kind == 6 else 0,
-            "output": wrote,
+            "input": input_tokens,
+            "cached": input_tokens // 2 if kind == 6 else 0,
+            "output": output_tokens,
             "reasoning": None,
             "estimated": kind == 11,
         },
         "timings": {
             "decision": row["decision_seconds"],
-            "forecast": 0.01 if shown else None,
+            "forecast": 0.01 if has_forecast else None,
             "first_byte": 0.42,
             "total": row["total_seconds"],
         },
@@ -127,17 +135,17 @@ def detail_of(
         "version": None,
         "version_step": None,
         "policy": "lambda",
-        "policy_target": order[0] if shown else None,
+        "policy_target": order[0] if has_forecast else None,
         "lam_asked": row["lam"],
-        "novelty": 0.44 if shown else None,
+        "novelty": 0.44 if has_forecast else None,
         "scored": "last_user",
-        "input_tokens": given,
+        "input_tokens": input_tokens,
         "in_session": kind in (6, 7),
         "type": "Explore" if kind == 7 else None,
         "failing_steps": 2 if kind == 7 else 0,
         "key": "web",
         "instead": None
-        if not shown
+        if not has_forecast
         else {
             "baseline": NAMES[7],
             "cost": 3.1 * cost,
@@ -147,5 +155,5 @@ def detail_of(
     }
 
 
-def _turn(change: dict[str, Any] | None) -> Any:
+def _switch_point(change: dict[str, Any] | None) -> Any:
     return None if change is None else {"lam": change["lam"], "target": change["to"]}
