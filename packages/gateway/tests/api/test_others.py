@@ -139,7 +139,7 @@ def test_langchain_asks_for_structured_output(world: World, chain: ChatOpenAI) -
     assert world[MIDDLE].request.json["response_format"]["type"] == "json_schema"
     world[MIDDLE].then(json_reply(tool_completion()))
     by_call = chain.with_structured_output(Weather, method="function_calling")
-    with pytest.raises(ValueError, match="Weather"):  # who calls another tool is told so
+    with pytest.raises(ValueError, match="Weather"):  # it called another tool
         by_call.invoke("Weather?")
     assert world.requested_targets() == [MIDDLE, MIDDLE]
 

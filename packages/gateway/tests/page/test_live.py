@@ -194,6 +194,7 @@ def test_numbers_that_can_not_be_read_are_told_of(page: Any, source: FakeSource)
         source.broken = False
     page.get_by_role("button", name="Try now").click()
     page.locator("#lost").wait_for(state="hidden")
+    assert page.locator("#state").inner_text() == "degraded"  # as its numbers say
 
 
 def test_no_request_yet_then_one_and_a_pause_asks_for_none(browser: Any) -> None:
@@ -274,7 +275,7 @@ def test_who_asked_is_in_the_list_and_in_the_detail(page: Any, source: FakeSourc
     shown = page.locator("#detail").inner_text()
     assert "claude-code: a subagent's task, type Explore" in shown
     assert "2 results in a row had failed" in shown
-    plain = next(i for i, told in rows.items() if told["decision"]["agent"] is None)
+    plain = next(i for i, detail in rows.items() if detail["decision"]["agent"] is None)
     page.locator(f"#rows tr[data-id={plain}]").click()
     page.locator("#detail .mono", has_text=plain).wait_for()
     assert "Asked by" not in page.locator("#detail").inner_text()

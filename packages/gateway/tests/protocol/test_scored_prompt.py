@@ -43,8 +43,8 @@ def test_only_a_system_prompt() -> None:
     envelope = chat({"role": "system", "content": "Tell a joke."})
     assert scored_prompt(envelope, "last_user_with_system") is None
     assert scored_prompt(envelope, "conversation") is None
-    told = (Message("system", "Tell a joke."),)
-    assert scored_prompt(envelope, "conversation_with_system") == told
+    messages = (Message("system", "Tell a joke."),)
+    assert scored_prompt(envelope, "conversation_with_system") == messages
 
 
 def test_the_last_turn_of_the_user_with_text_is_scored() -> None:
