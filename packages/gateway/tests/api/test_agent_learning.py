@@ -88,7 +88,7 @@ def send(gateway: LocalGateway, session: str, turns: list[Any], **headers: str) 
 
 
 def run_turn(gateway: LocalGateway, world: World, session: str, text: str) -> list[Reply]:
-    """A turn of two requests: one that is answered by a call of a tool, and its result."""
+    """Send a turn of two requests: the answer to the first calls a tool, the second has its result."""
     queue_scripts(world, json_reply(tool_completion()))
     first = send(gateway, session, [user(text)])
     call = {"type": "tool_use", "id": "t", "name": "Bash", "input": {}}
@@ -153,8 +153,8 @@ def test_a_request_that_names_its_target_belongs_to_its_turn_and_moves_nothing(
     first, step = run_turn(gateway, world, "c7", f"{ASK} Seventh.")
     other = next(name for name in PRICES if name != first.own_header("target"))
     body = {"model": other, "max_tokens": 9, "messages": [user("Look around.")], "tools": [TOOL]}
-    own = {**CLAUDE, "x-claude-code-session-id": "c7", "x-claude-code-agent-id": "a1"}
-    assert ask(gateway.url, "/v1/messages", body, own).own_header("reason") == "named"
+    headers = {**CLAUDE, "x-claude-code-session-id": "c7", "x-claude-code-agent-id": "a1"}
+    assert ask(gateway.url, "/v1/messages", body, headers).own_header("reason") == "named"
     *_, routed, helper = gateway.receipts
     assert helper.choice.session not in (None, routed.choice.session)
     assert helper.details["agent"]["parent"] == routed.choice.session

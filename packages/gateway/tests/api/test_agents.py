@@ -97,13 +97,13 @@ def test_what_agents_send_is_scored_by_its_ask_and_kept_by_its_conversation(
 
 def test_a_receipt_says_who_asked_and_what_for(gateway: LocalGateway) -> None:
     body = {"model": "auto", "max_tokens": 9, "messages": [user(f"{REMINDER}\n{ASK}")]}
-    own = {
+    headers = {
         "x-claude-code-agent-id": "a7",
         "x-claude-code-prompt-id": "p1",
         "x-claude-code-agent-type": "Explore",
     }
     main = send(gateway, "/v1/messages", body, CLAUDE)
-    sub = send(gateway, "/v1/messages", body, {**CLAUDE, **own})
+    sub = send(gateway, "/v1/messages", body, {**CLAUDE, **headers})
     assert main.prompt == sub.prompt == ASK
     assert main.choice.session not in (None, sub.choice.session)
     assert sub.details["agent"] == {
@@ -166,13 +166,13 @@ def test_a_request_says_for_how_long_it_is_cached(ttl: dict[str, str], mark: str
 
 
 def test_a_task_whose_tools_fail_goes_to_a_stronger_target_once(gateway: LocalGateway) -> None:
-    own = {**CLAUDE, "x-claude-code-session-id": "s9"}
+    headers = {**CLAUDE, "x-claude-code-session-id": "s9"}
     tool = {"name": "Bash", "input_schema": {"type": "object"}}
     turns: list[dict[str, Any]] = [user(ASK)]
 
     def go_on(lam: str) -> Receipt:
         body = {"model": "auto", "max_tokens": 9, "messages": turns, "tools": [tool]}
-        receipt = send(gateway, "/v1/messages", body, {**own, HEADER + "lam": lam})
+        receipt = send(gateway, "/v1/messages", body, {**headers, HEADER + "lam": lam})
         call = {"type": "tool_use", "id": f"t{len(turns)}", "name": "Bash", "input": {"n": 1}}
         failed = {"type": "tool_result", "tool_use_id": call["id"], "content": "Exit code 1"}
         turns.extend([{"role": "assistant", "content": [call]}, user([failed])])
@@ -196,11 +196,11 @@ def test_a_task_whose_tools_fail_goes_to_a_stronger_target_once(gateway: LocalGa
 def test_a_target_that_cannot_read_anothers_state_passes_the_request_on(
     world: World, gateway: LocalGateway
 ) -> None:
-    thought = {"type": "thinking", "thinking": "", "signature": "c2ln"}
+    thinking = {"type": "thinking", "thinking": "", "signature": "c2ln"}
     answer = {"type": "text", "text": "It is the tax rule."}
     turns = [
         user(ASK),
-        {"role": "assistant", "content": [thought, answer]},
+        {"role": "assistant", "content": [thinking, answer]},
         user("And on Sundays?"),
     ]
     body = {"model": "auto", "max_tokens": 9, "messages": turns}
@@ -220,11 +220,11 @@ def test_each_kind_of_requests_is_routed_by_its_own_settings(gateway: LocalGatew
     title = "You are coming up with a succinct title for a coding session."
     body = {"model": "auto", "max_tokens": 9, "messages": [user(ASK)]}
     main = send(gateway, "/v1/messages", body, CLAUDE)
-    aside = send(gateway, "/v1/messages", {**body, "system": title}, CLAUDE)
+    title_request = send(gateway, "/v1/messages", {**body, "system": title}, CLAUDE)
     sub = send(gateway, "/v1/messages", body, {**CLAUDE, "x-claude-code-agent-id": "a9"})
-    assert (main.choice.lam, aside.choice.lam, sub.choice.lam) == (1.0, 0.0, 1.0)
+    assert (main.choice.lam, title_request.choice.lam, sub.choice.lam) == (1.0, 0.0, 1.0)
     assert main.choice.target not in (CHEAP, MIDDLE)
-    assert aside.choice.target == CHEAP
+    assert title_request.choice.target == CHEAP
     assert sub.choice.order == (MIDDLE,)
     typed = {"x-claude-code-agent-id": "a9", "x-claude-code-agent-type": "Plan"}
     planner = send(gateway, "/v1/messages", body, {**CLAUDE, **typed})

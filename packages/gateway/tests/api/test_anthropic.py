@@ -72,10 +72,10 @@ def test_a_request_of_claude_code(world: World, gateway: LocalGateway) -> None:
     world[CHEAP].then(chunked_reply([*CHAT_EVENTS, COUNTS, DONE]))
     reply = gateway.ask("/v1/messages?beta=true", CLAUDE_CODE, lam="0")
     assert reply.status == 200
-    got = world[CHEAP].request
-    assert got.path == "/v1/chat/completions"
-    assert not [name for name in got.headers if name.startswith("anthropic")]
-    assert got.json == {
+    request = world[CHEAP].request
+    assert request.path == "/v1/chat/completions"
+    assert not [name for name in request.headers if name.startswith("anthropic")]
+    assert request.json == {
         "model": CHEAP,
         "max_completion_tokens": 32000,
         "temperature": 1,

@@ -1,4 +1,4 @@
-"""What one process of a gateway asks of another is answered, whatever happens there."""
+"""A call from one process of a gateway to another always gets an answer."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ from prefill_router_gateway.api.worker import Channel, Handlers
 
 
 async def connect_channels(handlers: Handlers) -> tuple[Channel, Channel]:
-    """A channel that calls these handlers, and its other end."""
+    """Connect two channels; the second calls these handlers."""
     ends = [await asyncio.open_connection(sock=end) for end in socket.socketpair()]
     return Channel(*ends[0], {}), Channel(*ends[1], handlers)
 

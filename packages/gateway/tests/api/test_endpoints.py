@@ -57,7 +57,7 @@ def _fresh(world: World) -> None:
 
 
 def script_all_targets(world: World, *script: Any) -> None:
-    """Every target of the router says this next."""
+    """Give the next request of every target of the router this script."""
     for name in (CHEAP, MIDDLE, EXPENSIVE):
         world[name].then(script)
 
@@ -399,7 +399,7 @@ def test_the_decision_alone(world: World, gateway: LocalGateway) -> None:
 
 
 def test_events_wait_for_nothing(world: World, client: openai.OpenAI) -> None:
-    """A target that answers in bits of lines: what is whole goes on at once."""
+    """A target sends parts of lines: a complete event goes to the client at once."""
     go_on = threading.Event()
     pieces = [
         CHAT_EVENTS[1],

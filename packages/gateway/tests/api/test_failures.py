@@ -156,10 +156,10 @@ def test_a_target_that_cannot_be_reached(world: World, gateway: LocalGateway) ->
     world.write_pool({**PRICES, CHEAP: {**PRICES[CHEAP], "base_url": nobody.url}})
     apply_settings(world, gateway)
     assert gateway.ask(body=chat()).own_header("target") == MIDDLE
-    named = gateway.ask(body=chat(CHEAP))
-    assert named.status == 502
-    assert f"{CHEAP}: connect" in named.error["message"]
-    assert nobody.url not in named.body.decode()
+    named_reply = gateway.ask(body=chat(CHEAP))
+    assert named_reply.status == 502
+    assert f"{CHEAP}: connect" in named_reply.error["message"]
+    assert nobody.url not in named_reply.body.decode()
 
 
 def test_who_fails_too_often_is_left_alone_for_a_while(world: World, gateway: LocalGateway) -> None:
@@ -311,7 +311,7 @@ def test_as_a_budget_runs_down_so_does_lam(
             lams.append(float(reply.own_header("lam") or "nan"))
             assert len(lams) < 1000
         receipts = gateway.receipts
-        left = gateway.ask("/metrics").body.decode()
+        metrics = gateway.ask("/metrics").body.decode()
     assert (reply.status, reply.error["code"]) == (429, "budget_spent")
     assert int(reply.headers["retry-after"]) > 1
     assert lams[0] == 1
@@ -321,7 +321,7 @@ def test_as_a_budget_runs_down_so_does_lam(
     assert receipts[0].choice.target != receipts[-1].choice.target
     assert sum(receipt.cost or 0 for receipt in receipts) >= 1e-3
     assert "lam is lowered to" in caplog.text
-    assert "budget" in left
+    assert "budget" in metrics
 
 
 def test_a_budget_that_does_not_stop_leaves_the_cheapest(

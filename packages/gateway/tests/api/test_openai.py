@@ -108,16 +108,16 @@ def test_replies_say_what_was_decided(
     world: World, gateway: LocalGateway, client: openai.OpenAI
 ) -> None:
     raw = client.chat.completions.with_raw_response.create(model="prefill-router:0", messages=PLAIN)
-    own = {name.removeprefix(HEADER): value for name, value in raw.headers.items()}
-    assert own["target"] == CHEAP
-    assert own["reason"] == "policy"
-    assert own["lam"] == "0"
-    assert own["retries"] == "0"
-    assert float(own["decision-ms"]) > 0
-    assert 0 <= float(own["probability"]) <= 1
-    assert float(own["estimated-cost"]) > 0
+    fields = {name.removeprefix(HEADER): value for name, value in raw.headers.items()}
+    assert fields["target"] == CHEAP
+    assert fields["reason"] == "policy"
+    assert fields["lam"] == "0"
+    assert fields["retries"] == "0"
+    assert float(fields["decision-ms"]) > 0
+    assert 0 <= float(fields["probability"]) <= 1
+    assert float(fields["estimated-cost"]) > 0
     receipt = gateway.receipts[-1]
-    assert receipt.choice.id == own["decision-id"]
+    assert receipt.choice.id == fields["decision-id"]
     assert receipt.requested == "prefill-router:0"
     assert receipt.outcome.target == CHEAP
     assert world.requested_targets() == [CHEAP]
@@ -157,11 +157,11 @@ def test_counts_that_were_asked_for_come(
     )
     events = list(stream)
     text = "".join(e.choices[0].delta.content or "" for e in events if e.choices)
-    thought = [
+    reasoning = [
         (e.choices[0].delta.model_extra or {}).get("reasoning_content") for e in events if e.choices
     ]
     assert text == "vierzig 🎉"
-    assert "Zwei mal … " in thought
+    assert "Zwei mal … " in reasoning
     assert events[-1].usage is not None
     assert events[-1].usage.total_tokens == 13
     assert world[CHEAP].request.body == recorder.body.replace(b'"auto"', b'"target-0"')

@@ -54,14 +54,10 @@ needs_curl = pytest.mark.skipif(CURL is None, reason="curl isn't installed")
 
 
 class Answer(BaseModel):
-    """An answer."""
-
     value: int
 
 
 class Weather(BaseModel):
-    """The weather at a place."""
-
     place: str
 
 

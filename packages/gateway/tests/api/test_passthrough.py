@@ -1,4 +1,4 @@
-"""Calls that are passed on plainly: about stored responses, and counts of tokens; with keys."""
+"""Calls that pass through unchanged: about stored responses, and counts of tokens; with keys."""
 
 import threading
 from collections.abc import Iterator
@@ -77,7 +77,7 @@ def claude(gateway: LocalGateway) -> Iterator[anthropic.Anthropic]:
 
 
 def store_response(world: World, client: openai.OpenAI, name: str, **more: Any) -> None:
-    """A response that CHEAP keeps for this client."""
+    """Have CHEAP store a response of this client."""
     world[CHEAP].then(json_reply(response(name, **more)))
     client.responses.create(model=CHEAP, input="What is six times seven?")
     world.forget()
@@ -137,15 +137,15 @@ def test_its_input_is_listed_and_it_is_cancelled_and_deleted(
     assert input_item.id == "msg_1"
     assert ann.responses.cancel("resp_3").status == "cancelled"
     ann.responses.delete("resp_3")
-    listed, cancelled, deleted = world[CHEAP].requests
-    assert (listed.method, listed.path.partition("?")[0]) == (
+    list_call, cancel_call, delete_call = world[CHEAP].requests
+    assert (list_call.method, list_call.path.partition("?")[0]) == (
         "GET",
         "/v1/responses/resp_3/input_items",
     )
-    assert sorted(listed.path.partition("?")[2].split("&")) == ["limit=1", "order=asc"]
-    assert (cancelled.method, cancelled.path) == ("POST", "/v1/responses/resp_3/cancel")
-    assert cancelled.body == recorder.bodies[2]
-    assert (deleted.method, deleted.path) == ("DELETE", "/v1/responses/resp_3")
+    assert sorted(list_call.path.partition("?")[2].split("&")) == ["limit=1", "order=asc"]
+    assert (cancel_call.method, cancel_call.path) == ("POST", "/v1/responses/resp_3/cancel")
+    assert cancel_call.body == recorder.bodies[2]
+    assert (delete_call.method, delete_call.path) == ("DELETE", "/v1/responses/resp_3")
     world[CHEAP].then(json_reply({"error": {"message": "gone for good"}}, status=404))
     with pytest.raises(openai.NotFoundError, match="gone for good"):
         ann.responses.retrieve("resp_3")
@@ -155,15 +155,15 @@ def test_a_response_is_cancelled_without_a_body_too(
     world: World, ann: openai.OpenAI, gateway: LocalGateway
 ) -> None:
     store_response(world, ann, "resp_12")
-    url, own = f"{gateway.url}/v1/responses/resp_12/cancel", {"authorization": "Bearer pr-ann"}
+    url, headers = f"{gateway.url}/v1/responses/resp_12/cancel", {"authorization": "Bearer pr-ann"}
     world[CHEAP].then(json_reply(response("resp_12", status="cancelled")))
-    assert httpx2.post(url, headers=own).json()["status"] == "cancelled"  # as openai's for Node
+    assert httpx2.post(url, headers=headers).json()["status"] == "cancelled"  # as openai's for Node
     assert (world[CHEAP].request.method, world[CHEAP].request.body) == ("POST", b"")
     for body in (b"{}", iter([b"{}"])):  # with its length, and in chunks
-        assert httpx2.post(url, headers=own, content=body).status_code == 415
-    assert httpx2.post(url, headers=own | {"content-type": "text/plain"}).status_code == 415
+        assert httpx2.post(url, headers=headers, content=body).status_code == 415
+    assert httpx2.post(url, headers=headers | {"content-type": "text/plain"}).status_code == 415
     site = {"sec-fetch-site": "cross-site"}
-    assert httpx2.post(url, headers=own | site).status_code == 403
+    assert httpx2.post(url, headers=headers | site).status_code == 403
     assert len(world[CHEAP].requests) == 1
 
 

@@ -56,7 +56,7 @@ def bearer(who: str) -> dict[str, str]:
 
 
 def route(gateway: LocalGateway, who: str = "bob", text: str = "hi", **headers: str) -> str:
-    """The id of a decision alone."""
+    """Ask for a decision alone; its id."""
     reply = gateway.ask("/v1/route", chat(text=text), **bearer(who), **headers)
     return str(reply.json["id"])
 
@@ -134,12 +134,12 @@ def test_the_first_report_holds(gateway: LocalGateway, world: World) -> None:
 
 
 def test_a_key_reports_on_its_own_decisions_and_an_admin_on_all(gateway: LocalGateway) -> None:
-    bobs, anns = route(gateway, "bob"), route(gateway, "ann")
+    bobs_decision, anns = route(gateway, "bob"), route(gateway, "ann")
     never, others = report(gateway, NEVER), report(gateway, anns)
     assert (never.status, never.error["code"]) == (404, "unknown_decision")
     assert (others.status, others.body) == (404, never.body)
-    assert gateway.ask("/v1/outcome", {"id": bobs}).status == 401
-    assert report(gateway, bobs, "ann").status == 200
+    assert gateway.ask("/v1/outcome", {"id": bobs_decision}).status == 401
+    assert report(gateway, bobs_decision, "ann").status == 200
 
 
 @pytest.mark.parametrize(
@@ -192,13 +192,13 @@ def test_a_conversation_keeps_the_target_that_answered(gateway: LocalGateway, wo
 def test_while_receipts_are_away_reports_are_refused(gateway: LocalGateway, world: World) -> None:
     decision = route(gateway)
     database = world.files.database
-    away = database.rename(database.with_name("away.sqlite"))
+    moved_file = database.rename(database.with_name("away.sqlite"))
     database.mkdir()
     reply = report(gateway, decision)
     assert (reply.status, reply.error["code"]) == (503, "unavailable")
     assert reply.headers["retry-after"] == "5"
     database.rmdir()
-    away.rename(database)
+    moved_file.rename(database)
     assert report(gateway, decision).status == 200
 
 

@@ -1,4 +1,4 @@
-"""A gateway that ends and is started again: what its receipts tell of goes on."""
+"""A gateway that is started again goes on from its receipts."""
 
 import time
 from pathlib import Path

@@ -273,10 +273,10 @@ def test_a_key_pays_for_what_it_names(gateway: LocalGateway, world: World) -> No
     assert first.json == EMBEDDING
     receipt = gateway.receipts[-1]
     assert (receipt.key, receipt.cost) == ("cleo", 0.06)
-    spent = gateway.ask("/v1/embeddings", body, **bearer)
-    assert spent.status == 429
-    assert spent.error["code"] == "budget_spent"
-    assert int(spent.headers["retry-after"]) >= 1
+    refusal = gateway.ask("/v1/embeddings", body, **bearer)
+    assert refusal.status == 429
+    assert refusal.error["code"] == "budget_spent"
+    assert int(refusal.headers["retry-after"]) >= 1
     assert world.requested_targets() == [EMBEDDER]
 
 
@@ -291,31 +291,41 @@ def test_a_key_may_ask_so_often(gateway: LocalGateway, world: World) -> None:
 def test_a_key_scores_its_own_decisions_and_an_admin_all(
     gateway: LocalGateway, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def score(who: str, decision: str | None) -> Reply:
-        body = {"id": decision, "score": 1, "source": who}
+    def score(who: str, decision_id: str | None) -> Reply:
+        body = {"id": decision_id, "score": 1, "source": who}
         return gateway.ask("/v1/feedback", body, authorization=f"Bearer pr-{who}")
 
-    bobs = ask(gateway, chat(HELPER), "bob").own_header("decision-id")
-    anns = ask(gateway, chat(HELPER), "ann").own_header("decision-id")
-    never = score("bob", "pr_" + "0" * 32)
+    bobs_decision = ask(gateway, chat(HELPER), "bob").own_header("decision-id")
+    anns_decision = ask(gateway, chat(HELPER), "ann").own_header("decision-id")
+    unknown_reply = score("bob", "pr_" + "0" * 32)
     for remembered in (True, False):
         if not remembered:  # then it is looked up
             monkeypatch.setattr(gateway.gateway, "recent", RecentRequests())
-        assert [score(who, bobs).status for who in ("bob", "ann", "cleo")] == [200, 200, 404]
-        assert score("ann", anns).status == 200
-        others = score("bob", anns)
-        assert (others.status, others.body) == (never.status, never.body) == (404, never.body)
+        assert [score(who, bobs_decision).status for who in ("bob", "ann", "cleo")] == [
+            200,
+            200,
+            404,
+        ]
+        assert score("ann", anns_decision).status == 200
+        others = score("bob", anns_decision)
+        assert (
+            (others.status, others.body)
+            == (unknown_reply.status, unknown_reply.body)
+            == (404, unknown_reply.body)
+        )
     database = world.files.database
-    away = database.rename(database.with_name("away.sqlite"))
-    assert [score("bob", decision).status for decision in (bobs, anns, "pr_none")] == [
+    moved_file = database.rename(database.with_name("away.sqlite"))
+    assert [
+        score("bob", decision).status for decision in (bobs_decision, anns_decision, "pr_none")
+    ] == [
         503,
         503,
         503,
     ]
-    away.rename(database)
-    scores = latest_feedback(world.files.url, [str(bobs), str(anns)])
-    assert sorted(one.source for one in scores[str(bobs)]) == ["ann", "bob"]
-    assert [one.source for one in scores[str(anns)]] == ["ann"]
+    moved_file.rename(database)
+    scores = latest_feedback(world.files.url, [str(bobs_decision), str(anns_decision)])
+    assert sorted(one.source for one in scores[str(bobs_decision)]) == ["ann", "bob"]
+    assert [one.source for one in scores[str(anns_decision)]] == ["ann"]
 
 
 def test_receipts_tell_of_targets_that_were_named(gateway: LocalGateway) -> None:

@@ -79,7 +79,7 @@ def ask(
 
 
 def stored_sample(gateway: LocalGateway, reply: Reply) -> SampledRequest | None:
-    """What was kept of a request; it is written after its receipt."""
+    """The sample of a request; it is written after the receipt."""
     writer, later = gateway.gateway.writer, Feedback(id="later", score=1, at=time.time())
     assert gateway.wait_for(writer.keep(later))
     while writer.stats().samples_waiting:

@@ -1,4 +1,4 @@
-"""A running gateway tells its savings at its endpoint, on its page and in its metrics."""
+"""A gateway shows its savings at its endpoint, on its page and in its metrics."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -78,10 +78,10 @@ def test_without_a_named_baseline_it_is_the_best_by_train_accuracy(gateway: Loca
 
 
 def test_what_took_long_is_kept_for_longer(gateway: LocalGateway) -> None:
-    savings, free = gateway.gateway.savings, SavingsSettings()
+    savings, settings = gateway.gateway.savings, SavingsSettings()
 
     async def read_savings() -> tuple[Savings, Savings]:
-        return await savings.since(free, "2h"), await savings.since(free, "2h")
+        return await savings.since(settings, "2h"), await savings.since(settings, "2h")
 
     first, second = gateway.wait_for(read_savings())
     assert first is second

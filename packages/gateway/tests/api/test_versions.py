@@ -70,12 +70,12 @@ def registry(world: World, gateway: LocalGateway) -> VersionRegistry:
     return registry
 
 
-def wait_for_versions(gateway: LocalGateway, wanted: ServedVersions) -> None:
+def wait_for_versions(gateway: LocalGateway, versions: ServedVersions) -> None:
     """Wait until these versions serve, and the steps that led there are applied."""
     live = gateway.gateway
 
     def is_reached() -> bool:
-        return live.live.loaded.served == wanted and not live.versions_problem
+        return live.live.loaded.served == versions and not live.versions_problem
 
     gateway.wait_until(is_reached)
 
@@ -148,8 +148,8 @@ def test_receipt_readiness_page_log_and_metrics_name_the_versions_and_their_evid
         pass
     sentences = explain(gateway.receipts[-1]).sentences()
     assert "decided by version 0002 (candidate, 50 % of conversations)" in sentences
-    widened = "the learner gave version 0002 50 % of the conversations"
-    step = f"{registry.state().steps[-1].at}: {widened}: it isn't surely cheaper yet"
+    step_text = "the learner gave version 0002 50 % of the conversations"
+    step = f"{registry.state().steps[-1].at}: {step_text}: it isn't surely cheaper yet"
     assert step in sentences
     serving = "version 0001; version 0002 (candidate, 50 % of conversations)"
     ready = gateway.ask("/ready").json
@@ -160,9 +160,11 @@ def test_receipt_readiness_page_log_and_metrics_name_the_versions_and_their_evid
     assert detail["version_step"] == step
     page = gateway.ask("/page/api/versions").json
     assert (page["serving"], page["versions"]) == (serving, 3)
-    assert page["steps"][0]["words"] == f"{widened}: it isn't surely cheaper yet"
+    assert page["steps"][0]["words"] == f"{step_text}: it isn't surely cheaper yet"
     assert page["steps"][0]["evidence"] == [{"name": "e values, cheaper", "value": "3.25"}]
-    gateway.wait_until(lambda: f"{widened}: it isn't surely cheaper yet (evidence: " in caplog.text)
+    gateway.wait_until(
+        lambda: f"{step_text}: it isn't surely cheaper yet (evidence: " in caplog.text
+    )
     assert 'version_share{version="0002"} 0.5' in gateway.ask("/metrics").body.decode()
 
 
@@ -200,8 +202,8 @@ def test_a_damaged_version_is_refused_and_the_old_one_serves_on(
 ) -> None:
     damaged = Path(str(registry.router("0003")))
     (file,) = (path for path in damaged.iterdir() if path.name == "router.json")
-    whole = file.read_bytes()
-    file.write_bytes(whole[:-20])
+    original_bytes = file.read_bytes()
+    file.write_bytes(original_bytes[:-20])
     try:
         registry.promote("0003")
         gateway.wait_until(lambda: bool(gateway.gateway.versions_problem))
@@ -214,7 +216,7 @@ def test_a_damaged_version_is_refused_and_the_old_one_serves_on(
         gateway.wait_until(lambda: bool(gateway.gateway.versions_problem))
         assert {ask_about(gateway, n) for n in range(10)} == {"0001"}
     finally:
-        file.write_bytes(whole)
+        file.write_bytes(original_bytes)
     wait_for_versions(gateway, ServedVersions("0001", "0003", 0.5))  # it is tried again
     assert caplog.text.count("isn't applied") == 2
 

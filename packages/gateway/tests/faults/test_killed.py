@@ -144,12 +144,12 @@ def test_what_was_spent_and_who_answered_are_known_after_a_restart(files: Gatewa
     with gateway_process(files) as gateway:
         asyncio.run(ask_conversation(gateway.port))
         gateway.kill()
-    spent = sum(row["cost"] for row in files.rows("at, id, cost"))
+    cost = sum(row["cost"] for row in files.rows("at, id, cost"))
     (first,) = [r for r in files.rows() if r["requested"] == "prefill-router:1"]
     with gateway_process(files) as gateway:
         left = asyncio.run(metric(gateway.port, "prefill_router_budget_left_dollars"))
         asyncio.run(ask_conversation(gateway.port, model="prefill-router:0", turns=3))
-    assert left == pytest.approx(1000 - spent, abs=1e-9)
+    assert left == pytest.approx(1000 - cost, abs=1e-9)
     last = files.rows()[-1]
     assert (last["session"], last["target"]) == (first["session"], first["target"])
     assert last["reason"] == "session"

@@ -63,13 +63,13 @@ def test_what_isnt_http_is_refused_behind_the_answers_that_are_due(
     target.is_kind = True
     with socket.create_connection(("127.0.0.1", gateway.port), timeout=60) as sock:
         sock.sendall(good("/v1/chat/completions") * 2 + b"\xff\xfe\r\n\r\n")
-        rest = b""
+        replies = b""
         while piece := sock.recv(65536):
-            rest += piece
-    assert 1 <= rest.count(b"HTTP/1.1 200") <= 2
-    assert rest.count(b"HTTP/1.1 400") == 1
-    assert rest.rindex(b"HTTP/1.1 200") < rest.index(b"HTTP/1.1 400")
-    assert b'"code": "not_http"' in rest
+            replies += piece
+    assert 1 <= replies.count(b"HTTP/1.1 200") <= 2
+    assert replies.count(b"HTTP/1.1 400") == 1
+    assert replies.rindex(b"HTTP/1.1 200") < replies.index(b"HTTP/1.1 400")
+    assert b'"code": "not_http"' in replies
 
 
 def test_a_broken_chunk_is_refused_at_once(world: tuple[GatewayProcess, Path, Spiteful]) -> None:

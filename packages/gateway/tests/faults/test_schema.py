@@ -42,11 +42,11 @@ def test_every_route_is_described(gateway: GatewayThread) -> None:
     with gateway.client() as client:
         document = client.get("/openapi.json").json()
     assert document["openapi"].startswith("3.1")
-    described = set(document["paths"])
-    assert {"/v1/chat/completions", "/v1/messages", "/page/api/lam", "/v1/route"} <= described
+    paths = set(document["paths"])
+    assert {"/v1/chat/completions", "/v1/messages", "/page/api/lam", "/v1/route"} <= paths
     routes = application(gateway.gateway).routes
     served = {route.path for route in routes if getattr(route, "path", "").startswith("/v1/")}
-    assert served <= described
+    assert served <= paths
     assert set(document["paths"]["/v1/responses/{id}"]) == {"get", "delete"}
     for path, of in document["paths"].items():
         for method, operation in of.items():

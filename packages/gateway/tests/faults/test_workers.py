@@ -56,7 +56,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayFiles]:
 
 @pytest.fixture(scope="module")
 def gateway(files: GatewayFiles) -> Iterator[GatewayProcess]:
-    """Each test but the last leaves it with two workers and an encoder that serve."""
+    """Two workers and an encoder, which each test but the last leaves serving."""
     with gateway_process(files, "--workers", "2") as running:
         yield running
 

@@ -120,7 +120,7 @@ class StandIn:
 
 
 class NewerStandIn(StandIn):
-    """The Router since 1.109: other names for two things, and what is registered is wrapped."""
+    """The Router since 1.109: two other names, and it wraps the methods of a strategy."""
 
     AWAITED = "_core_async_get_available_deployment"
     model_list = property()

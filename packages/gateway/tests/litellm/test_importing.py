@@ -196,11 +196,11 @@ MODEL_LIST = ModelList(
 
 
 def test_what_the_file_lacks_is_taken_from_the_list_of_models(tmp_path: Path) -> None:
-    own = {"input_cost_per_token": 0, "output_cost_per_token": 0, "supports_vision": False}
+    prices = {"input_cost_per_token": 0, "output_cost_per_token": 0, "supports_vision": False}
     base = {"base_model": "azure/gpt-9", "output_cost_per_token": 3e-6}
     rows = [
         model("bare", model="openai/gpt-9"),
-        model("family", model="gpt-9", info=own),
+        model("family", model="gpt-9", info=prices),
         model("renamed", model="azure/mine", api_base="http://box:1", info=base),
         model("other", model="groq/gpt-9"),
         model("pictures", model="openai/pictures-9"),
@@ -251,11 +251,11 @@ def test_deployments_that_share_all_limits_share_their_provider(example: Importe
 
 
 def test_limits_of_a_deployment_make_a_provider_of_its_own(example: ImportedConfig) -> None:
-    own = example.pool["own"]
-    assert own.model == "Qwen/Qwen3-8B"
-    assert own.request.max_tokens == 2048
-    assert own.request.temperature == 0.6
-    assert own.request.extra_body == {"chat_template_kwargs": {"enable_thinking": False}}
+    target = example.pool["own"]
+    assert target.model == "Qwen/Qwen3-8B"
+    assert target.request.max_tokens == 2048
+    assert target.request.temperature == 0.6
+    assert target.request.extra_body == {"chat_template_kwargs": {"enable_thinking": False}}
     assert example.pool.provider_of("own") == Provider(
         name="hosted_vllm",
         base_url="http://127.0.0.1:8000/v1",

@@ -132,16 +132,18 @@ def test_the_chosen_target_is_left_with_all_its_deployments(
         for lam, models in ((0.0, [f"openai/{CHEAP}"] * 2), (1.0, ["azure/large"])):
             lite = Lite(make_plugin(gateway.url, lam=lam), *MODELS, f"openai/{CHEAP}")
             assert await lite.attempt() == models
-            own = lite.decision
-            assert (own["target"], own["lam"]) == (MODELS[models[0]], lam)
-            assert own["targets"] == MODELS
+            decision = lite.decision
+            assert (decision["target"], decision["lam"]) == (MODELS[models[0]], lam)
+            assert decision["targets"] == MODELS
             right = Router.load(files.router).route("hi", lam=lam).correctness
-            assert own["probabilities"] == pytest.approx({m: right[t] for m, t in MODELS.items()})
-            costs = [own["costs"][model] for model in MODELS]
+            assert decision["probabilities"] == pytest.approx(
+                {m: right[t] for m, t in MODELS.items()}
+            )
+            costs = [decision["costs"][model] for model in MODELS]
             assert costs == sorted(costs)
             assert costs[0] > 0
             headers = await lite.plugin.headers({"metadata": lite.metadata}, response=None)
-            assert headers == {"x-prefill-router-decision-id": own["id"]}
+            assert headers == {"x-prefill-router-decision-id": decision["id"]}
 
     run_and_close(run)
 
@@ -213,12 +215,12 @@ def test_a_late_event_is_of_its_own_attempt(
     async def run() -> None:
         lite = Lite(make_plugin(gateway.url, lam=0.0))
         (first,) = await lite.attempt()
-        earlier = lite.decision["id"]
+        first_id = lite.decision["id"]
         lite.metadata["previous_models"] = ({},)
         (second,) = await lite.attempt()
         await lite.fail(first, status)  # only now is it logged
         await lite.event(second, "success", USAGE)
-        first_receipt, second_receipt = outcomes(files, earlier, lite.decision["id"])
+        first_receipt, second_receipt = outcomes(files, first_id, lite.decision["id"])
         assert (first_receipt.outcome.kind, first_receipt.outcome.status) == ("failed", 500)
         assert (second_receipt.outcome.kind, second_receipt.outcome.target) == (
             "answered",
@@ -234,10 +236,10 @@ def test_receipts_have_cost_latency_and_tokens(gateway: GatewayThread, files: Ga
         (model,) = await lite.attempt()
         for cost in (0.0, 0.5):  # 0 is a price that LiteLLM doesn't know; the first report holds
             await lite.event(model, "success", USAGE, response_cost=cost)
-        paid = Lite(lite.plugin)
-        (model,) = await paid.attempt()
-        await paid.event(model, "success", USAGE, response_cost=0.25)
-        first, second = outcomes(files, lite.decision["id"], paid.decision["id"])
+        second_request = Lite(lite.plugin)
+        (model,) = await second_request.attempt()
+        await second_request.event(model, "success", USAGE, response_cost=0.25)
+        first, second = outcomes(files, lite.decision["id"], second_request.decision["id"])
         assert first.cost not in (None, 0.5)
         assert second.cost == 0.25
         usage, outcome = first.outcome.usage, first.outcome

@@ -83,10 +83,10 @@ def test_the_gateway_chooses_at_the_lam_that_is_given(
 ) -> None:
     for lam in (0.0, 1.0):
         strategy = make_strategy(lite, gateway.url, lam=lam)
-        wanted = {CHEAP: "cheap-1", MIDDLE: "middle", EXPENSIVE: "expensive"}[
+        expected = {CHEAP: "cheap-1", MIDDLE: "middle", EXPENSIVE: "expensive"}[
             route_order(files, lam)[0]
         ]
-        assert lite.completion("auto") == wanted
+        assert lite.completion("auto") == expected
         strategy.close()
         lite = type(lite)(*lite.rows)
     assert route_order(files, 0.0)[0] == CHEAP
@@ -227,8 +227,8 @@ def test_a_router_in_this_process_chooses_as_it_would_alone(
     async def ask() -> list[str]:
         return [await lite.acompletion("auto", text) for text in texts]
 
-    wanted = [places[route_order(files, 1.0, text)[0]] for text in texts]
-    assert asyncio.run(ask()) == [lite.completion("auto", text) for text in texts] == wanted
+    expected = [places[route_order(files, 1.0, text)[0]] for text in texts]
+    assert asyncio.run(ask()) == [lite.completion("auto", text) for text in texts] == expected
     assert lite.completion("auto", " ") == "spare"  # nothing to read
     strategy.close()
 

@@ -16,7 +16,7 @@ from packages.gateway.tests.page.source import FakeSource
 
 
 def draw(folder: Path) -> None:
-    """The page of made-up traffic, as `gateway-light.png` and `gateway-dark.png`."""
+    """Draw the page of made-up traffic as `gateway-light.png` and `gateway-dark.png`."""
     app = PageApp(FakeSource())
     with (
         serve_app(app) as url,

@@ -244,7 +244,7 @@ class FakeSource:
             )
             for name in NAMES
         }
-        spent = sorted(
+        target_rows = sorted(
             (
                 {"target": name, "requests": len(costs), "cost": sum(costs)}
                 for name, costs in costs_by_target.items()
@@ -256,7 +256,7 @@ class FakeSource:
             "requests": len(details),
             "cost": sum(sum(costs) for costs in costs_by_target.values()),
             "unknown": 0,
-            "by_target": spent,  # type: ignore[typeddict-item]
+            "by_target": target_rows,  # type: ignore[typeddict-item]
             "by_key": [
                 {"key": "web", "requests": len(details) // 2, "cost": 0.61},
                 {"key": None, "requests": len(details) - len(details) // 2, "cost": 0.2},
@@ -272,8 +272,8 @@ class FakeSource:
         if not self.records:
             return {"problem": "no receipt in that time names a baseline", "savings": None}
         window = self._window(self.started, [record.detail for record in self.records])
-        spent, there = window["compared_cost"], window["at_baseline"] or 0.0
-        saved = there - spent
+        cost, there = window["compared_cost"], window["at_baseline"] or 0.0
+        difference = there - cost
 
         def about(value: float, half: float) -> RangeView:
             return {"value": value, "low": value - half, "high": value + half}
@@ -285,11 +285,11 @@ class FakeSource:
                 "baseline": NAMES[7],
                 "chosen_by": "receipts",
                 "requests": window["compared"],
-                "spent": spent,
+                "spent": cost,
                 "at_baseline": there,
-                "saved": about(saved, 0.07 * there),
-                "share": about(saved / there, 0.07),
-                "net": about(saved - 0.0214, 0.07 * there),
+                "saved": about(difference, 0.07 * there),
+                "share": about(difference / there, 0.07),
+                "net": about(difference - 0.0214, 0.07 * there),
                 "deducted": [
                     {"kind": "encoder", "dollars": None, "items": 380},
                     {"kind": "judges", "dollars": 0.0062, "items": 41},

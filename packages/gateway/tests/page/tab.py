@@ -41,7 +41,7 @@ def texts(page: Any, selector: str) -> list[str]:
 
 
 def choose(page: Any, name: str) -> None:
-    """Click a choice where its reader sees it: its input lies unseen below."""
+    """Click the label of a choice, since its input is hidden."""
     button = page.get_by_role("radio", name=name)
     page.locator("label").filter(has=button).click()
     assert button.is_checked()

@@ -258,13 +258,13 @@ def test_a_source_that_can_not_answer_is_told_of() -> None:
 
 
 def test_every_path_is_described(source: FakeSource) -> None:
-    served = {
+    routes = {
         (route.path, method.lower())
         for route in page_routes(source)
         if route.path.startswith("/page/api/")
         for method in (route.methods or set()) - {"HEAD"}
     }
-    assert served == {(path, method) for path, of in page_paths().items() for method in of}
+    assert routes == {(path, method) for path, of in page_paths().items() for method in of}
 
 
 def test_a_refusal_keeps_its_status_and_headers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,11 +327,11 @@ def test_views_of_receipts_have_their_shapes(tmp_path: Path) -> None:
         view = views.detail(receipt)
         conform(view, shapes.DecisionDetail, "detail")
         assert "hidden" not in json.dumps(view)
-    saved = savings_since(str(file), SavingsSettings())
-    for compared in (saved, None):
+    savings = savings_since(str(file), SavingsSettings())
+    for compared in (savings, None):
         view = views.spend(summary(str(file), 0.0), compared, 0.0)
         conform(view, shapes.SpendWindow, "spend")
-    conform(views.savings(saved), shapes.SavingsView, "savings")
+    conform(views.savings(savings), shapes.SavingsView, "savings")
     pool = Pool(tuple(Target(name=name, base_url="http://127.0.0.1:9/v1") for name in TARGETS))
     breakers = Breakers(failures=5, seconds=10)
     conform(views.health(pool, "small", breakers, receipts), shapes.TargetHealth, "health")

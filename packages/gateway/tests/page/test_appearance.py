@@ -88,19 +88,19 @@ def test_details_by_keyboard_alone(page: Any) -> None:
 
 
 def test_every_call_of_a_request_that_failed_over(page: Any) -> None:
-    retried = next(
+    detail = next(
         record.detail for record in SOURCE.records[-50:] if len(record.detail["attempts"]) > 1
     )
-    page.locator(f"#rows tr[data-id={retried['decision']['id']}]").click()
-    page.locator("#detail .mono", has_text=retried["decision"]["id"]).wait_for()
+    page.locator(f"#rows tr[data-id={detail['decision']['id']}]").click()
+    page.locator("#detail .mono", has_text=detail["decision"]["id"]).wait_for()
     calls = page.get_by_role("table", name="Every call, in order")
     assert [c.replace("\xa0", " ") for c in calls.locator("tbody tr").all_inner_texts()] == [
-        f"1. {retried['attempts'][0]['target']}\toverloaded\t503\t210 ms",
-        f"2. {retried['attempts'][1]['target']}\tno first token in time\t{NONE}\t4.00 s",
-        f"3. {retried['attempts'][2]['target']}\tanswered\t200\t2.40 s",
+        f"1. {detail['attempts'][0]['target']}\toverloaded\t503\t210 ms",
+        f"2. {detail['attempts'][1]['target']}\tno first token in time\t{NONE}\t4.00 s",
+        f"3. {detail['attempts'][2]['target']}\tanswered\t200\t2.40 s",
     ]
     failures = page.locator("#detail ol li").all_inner_texts()
-    assert failures == [attempt["failure"] for attempt in retried["attempts"][:2]]
+    assert failures == [attempt["failure"] for attempt in detail["attempts"][:2]]
 
 
 def test_what_was_only_looked_at_is_left(page: Any) -> None:
@@ -226,11 +226,11 @@ def test_nothing_runs_over_the_edge(page: Any, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 800})
     open_detail(page, disclosures=False)
     assert page.evaluate("document.documentElement.scrollWidth") == width
-    cut = page.evaluate(
+    cut_count = page.evaluate(
         "[...document.querySelectorAll('#rows, #detail table')].filter((t) =>"
         " t.offsetWidth > t.parentElement.clientWidth).length"
     )
-    assert cut == 0
+    assert cut_count == 0
     assert page.locator("#rows tbody tr").first.locator(".pill").is_visible()
 
 

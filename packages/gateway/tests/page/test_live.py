@@ -88,21 +88,21 @@ def test_no_row_moves_under_a_pointer_or_a_keyboard(page: Any, source: FakeSourc
     for _ in ("outcome", "id", "table", "row"):
         page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.closest('#rows tbody') !== null")
-    later = source.arrive()
+    new_id = source.arrive()
     look_again(page)
     page.get_by_text("1 new, held").wait_for()
-    assert page.locator(f"#rows tr[data-id={later}]").count() == 0
+    assert page.locator(f"#rows tr[data-id={new_id}]").count() == 0
     show_all_rows(page, source)
 
 
 def test_decisions_are_filtered_by_outcome_and_id(page: Any, source: FakeSource) -> None:
     show_all_rows(page, source)
     every = [record.detail["decision"] for record in source.records]
-    cut = {row["id"] for row in every if row["outcome"] == "cut"}
+    cut_ids = {row["id"] for row in every if row["outcome"] == "cut"}
     page.locator("#filter-outcome").select_option("cut")
-    wait_until(page, f"document.querySelectorAll('#rows tbody tr').length === {len(cut)}")
+    wait_until(page, f"document.querySelectorAll('#rows tbody tr').length === {len(cut_ids)}")
     assert set(texts(page, "#rows tbody .pill")) == {"cut off"}
-    decision_id = min(cut)
+    decision_id = min(cut_ids)
     page.locator("#filter-id").fill(decision_id)
     wait_until(page, "document.querySelectorAll('#rows tbody tr').length === 1")
     page.keyboard.press("Enter")
@@ -124,10 +124,10 @@ def test_open_disclosures_outlive_new_numbers(page: Any, source: FakeSource) -> 
     cell = page.locator("#targets-body tbody th").first.element_handle()
     source.arrive()
     source.incomparable = 7
-    compared = f"The comparison is over the {len(source.records) - 7} requests"
+    sentence = f"The comparison is over the {len(source.records) - 7} requests"
     look_again(page)
     wait_until(
-        page, "(text) => document.querySelector('#spend').innerText.includes(text)", arg=compared
+        page, "(text) => document.querySelector('#spend').innerText.includes(text)", arg=sentence
     )
     assert table.is_visible()
     assert cell.evaluate("(cell) => cell.isConnected")

@@ -145,7 +145,7 @@ BODIES: list[tuple[Endpoint, dict[str, Any]]] = [
 
 
 def pack(value: object) -> bytes:
-    """As the SDKs write it: without spaces, in UTF-8."""
+    """Write JSON as the SDKs do: without spaces, in UTF-8."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 

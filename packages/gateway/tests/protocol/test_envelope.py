@@ -163,12 +163,12 @@ def test_errors_quote_no_content() -> None:
 
 
 def test_no_garbage_is_looked_for_while_a_long_body_is_read() -> None:
-    looked: list[str] = []
+    phases: list[str] = []
     body = b'{"model":"auto","messages":[],"more":[' + b"[]," * 100_000 + b"[]]}"
-    gc.callbacks.append(lambda phase, _: looked.append(phase))
+    gc.callbacks.append(lambda phase, _: phases.append(phase))
     try:
         read_envelope("chat", body)
-        assert looked.count("start") <= 2  # once before, once behind
+        assert phases.count("start") <= 2  # once before, once after
         assert gc.isenabled()
         with pytest.raises(RefusalError):
             read_envelope("chat", body[:-1])

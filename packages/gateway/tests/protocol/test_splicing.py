@@ -39,7 +39,7 @@ def json_bytes(draw: st.DrawFn, value: Any) -> bytes:
 
 @st.composite
 def bodies(draw: st.DrawFn) -> tuple[bytes, bytes, bytes]:
-    """What stands before the model's name, the name, and what stands after it."""
+    """The bytes before the model's name, the name, and the bytes after it."""
     fields = list(draw(FIELDS).items())
     place = draw(st.integers(0, len(fields)))
     parts = [draw(json_bytes(k)) + b":" + draw(json_bytes(v)) for k, v in fields]
@@ -206,21 +206,21 @@ def swap_value(value: Any, rng: random.Random) -> Any:
 def test_bent_bodies_are_read_or_refused() -> None:
     rng = random.Random(5)
     examples = [(endpoint, pack(value)) for endpoint, value in BODIES]
-    read = 0
+    read_count = 0
     for _ in range(2000):
         endpoint, body = rng.choice(examples)
-        read += try_to_read(endpoint, damage(body, rng))
-    assert 100 < read < 1900  # else nothing is tried
+        read_count += try_to_read(endpoint, damage(body, rng))
+    assert 100 < read_count < 1900  # else nothing is tried
 
 
 def test_bodies_of_odd_values_are_read_or_refused() -> None:
     rng = random.Random(6)
-    read = 0
+    read_count = 0
     for _ in range(2000):
         _, value = rng.choice(BODIES)
         value = swap_value(swap_value(value, rng), rng)
-        read += try_to_read(rng.choice(ENDPOINTS), pack(value))
-    assert 100 < read < 1900
+        read_count += try_to_read(rng.choice(ENDPOINTS), pack(value))
+    assert 100 < read_count < 1900
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -292,16 +292,19 @@ def mark_of(endpoint: Endpoint, **value: Any) -> str | None:
 
 def test_the_newest_mark_says_for_how_long_a_request_is_cached() -> None:
     turn = {"role": "user", "content": "Hi"}
-    marked = {"role": "user", "content": [{"type": "text", "text": "Hi", **MARK}, {"type": "text"}]}
+    marked_turn = {
+        "role": "user",
+        "content": [{"type": "text", "text": "Hi", **MARK}, {"type": "text"}],
+    }
     result = {"type": "tool_result", "content": [{"type": "text", "text": "x", **MARK}]}
     system = [{"type": "text", "text": "Be brief.", **LONG}]
     assert mark_of("messages", messages=[turn]) is None
     assert mark_of("messages", messages=[turn], system=system) == "hour"
     assert mark_of("messages", messages=[turn], tools=[{"name": "x", **LONG}]) == "hour"
-    assert mark_of("messages", messages=[marked, turn], system=system) == "minutes"
+    assert mark_of("messages", messages=[marked_turn, turn], system=system) == "minutes"
     within = [{"role": "user", "content": [result]}]
     assert mark_of("messages", messages=within, system=system) == "minutes"
-    assert mark_of("messages", messages=[marked], **LONG) == "hour"
+    assert mark_of("messages", messages=[marked_turn], **LONG) == "hour"
     assert mark_of("chat", messages=[{"role": "system", "content": system}, turn]) == "hour"
 
 

@@ -114,10 +114,10 @@ def test_what_contradicts_something_else_is_told_with_what_was_meant(
 def test_what_was_hardly_meant_is_a_warning(files: GatewayFiles, tmp_path: Path) -> None:
     there = read_pool(files.pool)
     first, second, _ = there
-    named = replace(first, name="target_0")
+    renamed_target = replace(first, name="target_0")
     other = replace(first, name="helper", input_price=None, output_price=None)
     pool, config = tmp_path / "pool.yaml", tmp_path / "gateway.yaml"
-    write_pool(Pool((named, second, other), there.prices_date, there.providers), pool)
+    write_pool(Pool((renamed_target, second, other), there.prices_date, there.providers), pool)
     config.write_text("routing: {names: {cheap: 0.1, helper: 0.2}}\n")
     result = run("serve", files.router, "--pool", pool, "--config", config, "--check")
     assert result.err.splitlines() == [

@@ -100,7 +100,7 @@ def test_what_isnt_json_hides_nothing_else(file: Path) -> None:
 
 
 def test_variables_are_joined_the_longer_names_over_the_shorter() -> None:
-    got = read_settings(
+    settings = read_settings(
         options={"routing": {"novelty": 0.5}},
         environment={
             "PREFILL_ROUTER_ROUTING": '{"lam": 0.1, "names": {"a": 0.1}}',
@@ -114,11 +114,11 @@ def test_variables_are_joined_the_longer_names_over_the_shorter() -> None:
             "HOME": "/",
         },
     )
-    assert (got.routing.lam, got.routing.novelty) == (0.2, 0.5)
-    assert got.routing.names == {"a": 0.1, "cheap": 0.3}
-    assert got.budgets[0].dollars == 5
-    assert (got.forward_headers, got.keys) == (("x-team",), Path("keys.yaml"))
-    assert got.receipts.prompts
+    assert (settings.routing.lam, settings.routing.novelty) == (0.2, 0.5)
+    assert settings.routing.names == {"a": 0.1, "cheap": 0.3}
+    assert settings.budgets[0].dollars == 5
+    assert (settings.forward_headers, settings.keys) == (("x-team",), Path("keys.yaml"))
+    assert settings.receipts.prompts
 
 
 def test_variables_that_set_nothing_are_found() -> None:
