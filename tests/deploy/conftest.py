@@ -33,8 +33,8 @@ def promtool() -> str:
 @pytest.fixture(scope="session")
 def series(tmp_path_factory: pytest.TempPathFactory) -> Series:
     """All that /metrics can show: of a running gateway, and of requests that went every way."""
-    made = write_gateway_files(tmp_path_factory.mktemp("gateway"), "http://127.0.0.1:1/v1")
-    with gateway_thread(made.paths()) as running, running.client() as client:
+    files = write_gateway_files(tmp_path_factory.mktemp("gateway"), "http://127.0.0.1:1/v1")
+    with gateway_thread(files.paths()) as gateway, gateway.client() as client:
         texts = [client.get("/metrics").text]
     readings = GaugeReadings(
         budgets=[BudgetLeft(key="", per="day", dollars=10, left=2.5)],

@@ -88,7 +88,7 @@ def send(gateway: LocalGateway, session: str, turns: list[Any], **headers: str) 
 
 
 def run_turn(gateway: LocalGateway, world: World, session: str, text: str) -> list[Reply]:
-    """Send a turn of two requests: the answer to the first calls a tool, the second has its result."""
+    """Send a turn of two requests: the first answer calls a tool, the second has the result."""
     queue_scripts(world, json_reply(tool_completion()))
     first = send(gateway, session, [user(text)])
     call = {"type": "tool_use", "id": "t", "name": "Bash", "input": {}}
