@@ -22,7 +22,7 @@ from prefill_router_gateway.settings import BudgetSettings
 DAY = 86_400.0
 NOON = AT // DAY * DAY + DAY / 2
 TEN_DOLLARS = BudgetSettings(dollars=10, per="day")
-P = build_forecast(0.2, 0.5, 0.9)
+FORECAST = build_forecast(0.2, 0.5, 0.9)
 
 
 def budgets_after(spent: float, budget: BudgetSettings = TEN_DOLLARS) -> Budgets:
@@ -188,13 +188,13 @@ def test_receipts_bring_back_what_was_spent() -> None:
 def test_a_spent_budget_leaves_the_cheapest_whatever_the_policy() -> None:
     budgets = ({"dollars": 0.001, "per": "day"},)
     setup = set_up_decider(parts(*THREE_TARGETS.pool, policy=Argmax()), budgets=budgets)
-    choice = setup.decide(P)
+    choice = setup.decide(FORECAST)
     assert (choice.target, choice.lam) == ("large", 0.5)
     setup.decider.reserve(choice, key="ann")
-    assert setup.decide(P).order == ("small", "middle", "large")
+    assert setup.decide(FORECAST).order == ("small", "middle", "large")
     assert setup.decide("deadline").order == ("small", "middle", "large")
     setup.decider.record_outcome(choice, outcome("large"), cost=0.00075, at=AT)
-    next_choice = setup.decide(P)
+    next_choice = setup.decide(FORECAST)
     assert (next_choice.target, next_choice.lam_asked) == ("large", 0.5)
     assert next_choice.lam == pytest.approx(0.25)
     assert len(setup.messages) == 1
@@ -203,24 +203,24 @@ def test_a_spent_budget_leaves_the_cheapest_whatever_the_policy() -> None:
 
 def test_budgets_set_aside_what_nine_answers_of_ten_do_not_exceed() -> None:
     setup = set_up_decider(budgets=({"dollars": 1, "per": "day"},))
-    choice = setup.decide(replace(P, output=np.full(3, 50.0), output_high=np.full(3, 400.0)))
+    choice = setup.decide(replace(FORECAST, output=np.full(3, 50.0), output_high=np.full(3, 400.0)))
     setup.decider.reserve(choice, key=None)
     [state] = setup.budgets.states(AT)
     price = THREE_TARGETS.pool[choice.target].input_price or 0
     assert state.reserved == pytest.approx((100 + 4 * 400) * price / 1e6)
     assert choice.estimated_cost[choice.target] == pytest.approx((100 + 4 * 50) * price / 1e6)
-    plain = setup.decide(P)
+    plain = setup.decide(FORECAST)
     assert plain.high_cost == plain.estimated_cost[plain.target]
 
 
 def test_a_key_pays_for_what_it_asked() -> None:
     setup = set_up_decider(budgets=({"dollars": 1, "per": "day", "key": "ann", "stop": True},))
-    choice = setup.decide(P, key="ann")
+    choice = setup.decide(FORECAST, key="ann")
     setup.decider.reserve(choice, key="ann")
     setup.decider.record_outcome(choice, outcome("small"), cost=1.0, at=AT)
-    error = refusal(lambda: setup.decide(P, key="ann", named="small"))
+    error = refusal(lambda: setup.decide(FORECAST, key="ann", named="small"))
     assert (error.status, error.code) == (429, "budget_spent")
-    assert setup.decide(P, key="bob").lam == 0.5
+    assert setup.decide(FORECAST, key="bob").lam == 0.5
 
 
 def test_a_spent_budget_leaves_the_cheapest_outside_the_share_and_within_conversations() -> None:
@@ -229,10 +229,10 @@ def test_a_spent_budget_leaves_the_cheapest_outside_the_share_and_within_convers
     in_conversation = set_up_decider(budgets=budgets, sessions={"margin": 2.0})
     in_conversation.sessions.record_answer("5" * 32, target="large", tokens=10, at=AT)
     for setup, reason in ((outside_share, "share"), (in_conversation, "session")):
-        choice = setup.decide(P, session="5" * 32, lam_asked=0.0)
+        choice = setup.decide(FORECAST, session="5" * 32, lam_asked=0.0)
         assert (choice.target, choice.reason) == ("large", reason)
         setup.budgets.spend(None, 1.0, AT)
-        for forecast in (P, "deadline"):
+        for forecast in (FORECAST, "deadline"):
             assert setup.decide(forecast, session="5" * 32, lam_asked=1.0).target == "small"
 
 

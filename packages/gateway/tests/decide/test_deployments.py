@@ -22,15 +22,15 @@ from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.records import RequestOutcome, TargetAttempt
 
 SESSION = "5" * 32
-PLACES = (
+ENDPOINTS = (
     TargetEndpoint(name="east", base_url=URL),
     TargetEndpoint(name="west", base_url=f"{URL}/west"),
 )
-SPREAD = replace(target("large", price=5.0), base_url=None, endpoints=PLACES)
-POOL = (target("small", price=0.1), SPREAD)
+LARGE = replace(target("large", price=5.0), base_url=None, endpoints=ENDPOINTS)
+POOL = (target("small", price=0.1), LARGE)
 
 
-def set_up_spread() -> DeciderSetup:
+def set_up_endpoints() -> DeciderSetup:
     return set_up_decider(parts(*POOL))
 
 
@@ -49,7 +49,7 @@ def build_outcome(deployment: str | None, **fields: Any) -> RequestOutcome:
 
 
 def test_a_stored_response_is_continued_at_its_endpoint() -> None:
-    setup = set_up_spread()
+    setup = set_up_endpoints()
     record_answer(setup, "large@west", response_id="resp_1")
     choice = setup.decide(previous_response_id="resp_1")
     assert (choice.reason, choice.order, choice.deployment) == (
@@ -60,7 +60,7 @@ def test_a_stored_response_is_continued_at_its_endpoint() -> None:
 
 
 def test_a_tool_loop_stays_at_the_endpoint_that_called_the_tools() -> None:
-    setup = set_up_spread()
+    setup = set_up_endpoints()
     record_answer(setup, "large@west", tool_calls=("call_1",))
     loop = {"in_tool_loop": True, "tool_call_ids": ("call_1",), "session": SESSION}
     choice = setup.decide(build_forecast(0.9, 0.1), **loop)
@@ -72,7 +72,7 @@ def test_a_tool_loop_stays_at_the_endpoint_that_called_the_tools() -> None:
 
 
 def test_a_tool_loop_whose_calls_are_forgotten_stays_at_the_target_alone() -> None:
-    setup = set_up_spread()
+    setup = set_up_endpoints()
     record_answer(setup, "large@west")
     choice = setup.decide(in_tool_loop=True, tool_call_ids=("call_9",), session=SESSION)
     assert (choice.reason, choice.target, choice.deployment) == ("tool_loop", "large", None)
@@ -86,14 +86,14 @@ def test_a_conversation_keeps_its_target_whichever_endpoint_answered() -> None:
 
 
 def test_calls_about_a_stored_response_go_to_its_endpoint() -> None:
-    setup = set_up_spread()
+    setup = set_up_endpoints()
     record_answer(setup, "large@east", response_id="resp_1")
     owners = ResponseOwners(Pool(POOL), setup.sessions)
     assert owners.keeper("resp_1", build_question(endpoint="responses")) == "large@east"
 
 
 def test_a_response_whose_endpoint_left_the_pool_is_lost() -> None:
-    setup = set_up_spread()
+    setup = set_up_endpoints()
     record_answer(setup, "large@north", response_id="resp_1")
     with pytest.raises(RefusalError, match="'large@north', which can't answer"):
         setup.decide(previous_response_id="resp_1")
@@ -104,14 +104,14 @@ def test_a_response_whose_endpoint_left_the_pool_is_lost() -> None:
 
 def test_a_target_that_the_router_does_not_know_also_stays_at_its_endpoint() -> None:
     router = parts(target("small", price=0.1), target("middle"))
-    setup = set_up_decider(router, pool=Pool((*router.pool, SPREAD)))
+    setup = set_up_decider(router, pool=Pool((*router.pool, LARGE)))
     setup.sessions.keep("resp_1", target="large@west", key=None)
     choice = setup.decide(previous_response_id="resp_1")
     assert (choice.order, choice.deployment) == (("large",), "large@west")
 
 
 def test_receipts_bring_back_which_endpoint_it_was() -> None:
-    setup = set_up_spread()
+    setup = set_up_endpoints()
     setup.sessions.restore([(SESSION, "large", 10, AT, ["call_1"], "resp_1", None, "large@west")])
     assert setup.decide(previous_response_id="resp_1").deployment == "large@west"
     state = setup.sessions.state(SESSION, AT)

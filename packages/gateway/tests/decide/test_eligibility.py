@@ -26,7 +26,7 @@ from prefill_router_gateway.records import RoutingDecision
 
 pytestmark = pytest.mark.slow
 
-P = build_forecast(0.2, 0.5, 0.9)
+FORECAST = build_forecast(0.2, 0.5, 0.9)
 
 
 def refusal(act: Callable[[], Any]) -> RefusalError:
@@ -45,7 +45,7 @@ def test_who_lacks_an_ability_is_left_out() -> None:
 
 
 def test_nobody_with_the_ability_says_what_would_do() -> None:
-    error = refusal(lambda: set_up_decider().decide(P, needs=frozenset({"images"})))
+    error = refusal(lambda: set_up_decider().decide(FORECAST, needs=frozenset({"images"})))
     assert (error.status, error.code) == (400, "no_eligible_target")
     assert "middle (doesn't accept images)" in str(error)
     assert "say so in the pool file: accepts: [images]" in str(error)
@@ -119,25 +119,25 @@ def test_a_request_too_long_for_all_says_so() -> None:
 
 def test_headers_and_keys_narrow_the_choice() -> None:
     setup = set_up_decider(routing={"lam": 1.0})
-    assert setup.decide(P).order == ("large", "middle", "small")
-    assert setup.decide(P, exclude=frozenset({"large"})).order == ("middle", "small")
-    assert setup.decide(P, allow=frozenset({"small"})).order == ("small",)
-    assert setup.decide(P, key_targets=frozenset({"small", "middle"})).target == "middle"
+    assert setup.decide(FORECAST).order == ("large", "middle", "small")
+    assert setup.decide(FORECAST, exclude=frozenset({"large"})).order == ("middle", "small")
+    assert setup.decide(FORECAST, allow=frozenset({"small"})).order == ("small",)
+    assert setup.decide(FORECAST, key_targets=frozenset({"small", "middle"})).target == "middle"
     error = refusal(
-        lambda: setup.decide(P, allow=frozenset({"small"}), exclude=frozenset({"small"}))
+        lambda: setup.decide(FORECAST, allow=frozenset({"small"}), exclude=frozenset({"small"}))
     )
     assert "allow more targets, or exclude fewer" in str(error)
 
 
 def test_a_key_without_targets_is_told_no_names() -> None:
-    error = refusal(lambda: set_up_decider().decide(P, key_targets=frozenset({"elsewhere"})))
+    error = refusal(lambda: set_up_decider().decide(FORECAST, key_targets=frozenset({"elsewhere"})))
     assert (error.status, error.kind) == (403, "permission_error")
     assert "large" not in str(error)
 
 
 def test_a_maximum_cost_leaves_out_what_is_dearer() -> None:
     setup = set_up_decider(routing={"lam": 1.0})
-    choice = setup.decide(P, max_cost=0.001)
+    choice = setup.decide(FORECAST, max_cost=0.001)
     assert choice.order == ("middle", "small")
     assert choice.excluded == {"large": "about 0.0025 dollars, above 0.001"}
     assert choice.estimated_cost["middle"] <= 0.001 < choice.estimated_cost["large"]
@@ -146,7 +146,7 @@ def test_a_maximum_cost_leaves_out_what_is_dearer() -> None:
 def test_a_maximum_cost_holds_for_nine_answers_of_ten() -> None:
     """Not for the mean alone. Which targets may answer depends on the forecast."""
     setup = set_up_decider(routing={"lam": 1.0})
-    expected = replace(P, output=np.full(3, 50.0), output_high=np.array([50.0, 300.0, 60.0]))
+    expected = replace(FORECAST, output=np.full(3, 50.0), output_high=np.array([50.0, 300.0, 60.0]))
     choice = setup.decide(expected, max_cost=0.001)
     assert choice.order == ("small",)
     assert choice.estimated_cost["middle"] == pytest.approx((100 + 4 * 50) / 1e6)
@@ -156,7 +156,7 @@ def test_a_maximum_cost_holds_for_nine_answers_of_ten() -> None:
 
 
 def test_what_is_expected_of_an_answer_is_bounded_by_the_request() -> None:
-    expected = replace(P, output=np.full(3, 500.0), output_high=np.full(3, 900.0))
+    expected = replace(FORECAST, output=np.full(3, 500.0), output_high=np.full(3, 900.0))
     choice = set_up_decider().decide(expected, max_tokens=20)
     assert choice.estimated_cost["large"] == pytest.approx((5 * 100 + 20 * 20) / 1e6)
     assert choice.high_cost == choice.estimated_cost[choice.target]
@@ -165,10 +165,10 @@ def test_what_is_expected_of_an_answer_is_bounded_by_the_request() -> None:
 def test_an_open_breaker_leaves_out_but_never_everybody() -> None:
     setup = set_up_decider(routing={"lam": 1.0})
     setup.open_breakers |= {"large"}
-    choice = setup.decide(P)
+    choice = setup.decide(FORECAST)
     assert (choice.order, choice.excluded) == (("middle", "small"), {"large": "breaker open"})
     setup.open_breakers |= {"middle", "small"}
-    choice = setup.decide(P)
+    choice = setup.decide(FORECAST)
     assert (choice.order, choice.excluded) == (("large", "middle", "small"), {})
 
 

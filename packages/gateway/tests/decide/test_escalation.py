@@ -14,24 +14,26 @@ from packages.gateway.tests.decide.deciders import (
 )
 from prefill_router_gateway.records import AgentRequest, RoutingDecision
 
-S = "5" * 32
-P = build_forecast(0.2, 0.5, 0.9)
+SESSION = "5" * 32
+FORECAST = build_forecast(0.2, 0.5, 0.9)
 
 
 def set_up_middle(mode: str = "on", **settings: Any) -> DeciderSetup:
     """A conversation in the middle of a task, at the target `middle`."""
     setup = set_up_decider(agents={"escalation": mode}, **settings)
-    setup.sessions.record_answer(S, target="middle", tokens=800, at=AT - 10, tool_calls=("t1",))
+    setup.sessions.record_answer(
+        SESSION, target="middle", tokens=800, at=AT - 10, tool_calls=("t1",)
+    )
     return setup
 
 
 def decide_next(
-    setup: DeciderSetup, forecast: Any = P, *, failing: int = 3, **fields: Any
+    setup: DeciderSetup, forecast: Any = FORECAST, *, failing: int = 3, **fields: Any
 ) -> RoutingDecision:
     """The decision about the task's next request."""
     agent = {"agent": "codex", "is_ongoing": True, "failing_steps": failing}
     agent_request = AgentRequest(**{**agent, **fields.pop("of_agent", {})})
-    question = {"session": S, "agent": agent_request, "lam_asked": 1.0}
+    question = {"session": SESSION, "agent": agent_request, "lam_asked": 1.0}
     return setup.decide(forecast, **{**question, **fields})
 
 
@@ -54,7 +56,9 @@ def test_the_next_ask_may_be_escalated_again() -> None:
     setup = set_up_middle()
     choice = decide_next(setup)
     setup.decider.record_outcome(choice, outcome("large"), cost=None, at=AT)
-    next_ask = setup.decide(P, session=S, agent=AgentRequest(agent="codex"), lam_asked=0.0)
+    next_ask = setup.decide(
+        FORECAST, session=SESSION, agent=AgentRequest(agent="codex"), lam_asked=0.0
+    )
     assert next_ask.target != "large"
     setup.decider.record_outcome(next_ask, outcome(next_ask.target), cost=None, at=AT)
     assert decide_next(setup).reason == "escalation"
@@ -109,7 +113,10 @@ def test_without_a_stronger_target_or_a_forecast_the_target_is_kept() -> None:
 
 
 def test_a_request_in_a_tool_loop_is_forecast_only_where_it_may_be_escalated() -> None:
-    setup, loop = set_up_middle(), {"in_tool_loop": True, "tool_call_ids": ("t1",), "session": S}
+    setup, loop = (
+        set_up_middle(),
+        {"in_tool_loop": True, "tool_call_ids": ("t1",), "session": SESSION},
+    )
     for failing, needed in ((2, False), (3, True)):
         agent = AgentRequest(is_ongoing=True, failing_steps=failing)
         assert setup.decider.begin(build_question(agent=agent, **loop)).needs_forecast is needed
@@ -117,6 +124,6 @@ def test_a_request_in_a_tool_loop_is_forecast_only_where_it_may_be_escalated() -
 
 def test_the_policy_chooses_among_the_stronger_targets() -> None:
     setup = set_up_decider(agents={"escalation": "on"})
-    setup.sessions.record_answer(S, target="small", tokens=800, at=AT - 10)
+    setup.sessions.record_answer(SESSION, target="small", tokens=800, at=AT - 10)
     assert decide_next(setup, lam_asked=0.0).target == "middle"
     assert decide_next(setup, lam_asked=1.0).target == "large"

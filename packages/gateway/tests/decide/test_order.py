@@ -42,16 +42,16 @@ POLICIES: tuple[Policy, ...] = (
 )
 coarse = st.integers(0, 4).map(lambda n: n / 4)
 unit = st.one_of(st.floats(0, 1), coarse)
-four = st.tuples(unit, unit, unit, unit)
-prices = st.tuples(*[st.one_of(st.floats(0.01, 9), st.sampled_from([0.0, 1.0, 2.0]))] * 4)
-some = st.sets(st.integers(0, 3), min_size=1).map(sorted)
+four_scores = st.tuples(unit, unit, unit, unit)
+four_prices = st.tuples(*[st.one_of(st.floats(0.01, 9), st.sampled_from([0.0, 1.0, 2.0]))] * 4)
+target_places = st.sets(st.integers(0, 3), min_size=1).map(sorted)
 
 
 def router(price: tuple[float, ...], policy: Policy) -> Parts:
     return parts(*(target(n, price=x) for n, x in zip(NAMES, price, strict=True)), policy=policy)
 
 
-@given(four, prices, unit, st.sampled_from(POLICIES), st.integers(1, 5000))
+@given(four_scores, four_prices, unit, st.sampled_from(POLICIES), st.integers(1, 5000))
 @settings(deadline=None)
 def test_the_order_is_that_of_the_router_itself(
     p: tuple[float, ...], price: tuple[float, ...], lam: float, policy: Policy, tokens: int
@@ -77,7 +77,7 @@ def test_the_order_is_that_of_the_router_itself(
 
 
 @settings(deadline=None)
-@given(four, four, unit, st.sampled_from(POLICIES), some)
+@given(four_scores, four_scores, unit, st.sampled_from(POLICIES), target_places)
 def test_among_some_the_order_is_that_of_a_router_of_these(
     p: tuple[float, ...], cost: tuple[float, ...], lam: float, policy: Policy, among: list[int]
 ) -> None:
@@ -96,7 +96,7 @@ def test_among_some_the_order_is_that_of_a_router_of_these(
 
 
 @settings(deadline=None)
-@given(four, four, st.integers(-3, 3))
+@given(four_scores, four_scores, st.integers(-3, 3))
 def test_where_two_scores_cross_rounding_decides_as_in_the_router(
     p: tuple[float, ...], cost: tuple[float, ...], steps: int
 ) -> None:
@@ -254,7 +254,7 @@ def test_the_cache_saves_no_more_than_the_request_has() -> None:
 
 # Input and output of 2 and 8 dollars a million tokens; read from a cache 0.2, written to it 2.5 for
 # minutes and 4 for an hour.
-MARKED = {
+CACHE_PRICES = {
     "price": 2.0,
     "cached_input_price": 0.2,
     "cache_write_price": 2.5,
@@ -275,7 +275,7 @@ def test_writing_to_a_cache_is_paid_where_the_request_marks_it(
     mark: Any, cold: float, warm: float, seconds: float
 ) -> None:
     serves = ("chat", "messages")
-    pool = Pool((target("a", **MARKED, serves=serves), target("b", price=2.0, serves=serves)))
+    pool = Pool((target("a", **CACHE_PRICES, serves=serves), target("b", price=2.0, serves=serves)))
     costs = RequestCosts(estimator(pool), cache_seconds=300.0)
     question = build_question(endpoint="messages", cache_mark=mark)
     full = costs.estimate(question, 1000)
@@ -299,7 +299,7 @@ def test_writing_to_a_cache_is_paid_where_the_request_marks_it(
 def test_a_price_of_0_says_that_writing_for_as_long_costs_nothing_more(
     mark: Any, minutes: float | None, hour: float | None, price: float
 ) -> None:
-    prices = {**MARKED, "cache_write_price": minutes, "cache_write_hour_price": hour}
+    prices = {**CACHE_PRICES, "cache_write_price": minutes, "cache_write_hour_price": hour}
     costs = RequestCosts(
         estimator(Pool((target("a", **prices, serves=("messages",)),))), cache_seconds=300.0
     )
@@ -312,7 +312,7 @@ def test_a_price_of_0_says_that_writing_for_as_long_costs_nothing_more(
 
 
 def test_an_agents_ask_costs_the_mean_of_its_requests() -> None:
-    pool = Pool((target("a", **MARKED, serves=("messages",)), target("b", price=2.0)))
+    pool = Pool((target("a", **CACHE_PRICES, serves=("messages",)), target("b", price=2.0)))
     agent = AgentRequest(agent="codex", expected_requests=4)
     question = build_question(endpoint="messages", cache_mark="minutes", agent=agent)
     costs = RequestCosts(estimator(pool), cache_seconds=300.0)

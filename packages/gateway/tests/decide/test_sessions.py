@@ -25,9 +25,9 @@ from prefill_router_gateway.decide.affinity import is_routed
 from prefill_router_gateway.records import AgentRequest
 from prefill_router_gateway.settings import SessionSettings, TrafficSettings
 
-S = "5" * 32
+SESSION = "5" * 32
 USER = (Message("user", "What is a tapir?"),)
-P = build_forecast(0.2, 0.5, 0.9)
+FORECAST = build_forecast(0.2, 0.5, 0.9)
 
 
 def conversation_name(known_by: Any = "conversation", **changes: Any) -> str | None:
@@ -93,15 +93,15 @@ def test_receipts_bring_back_what_was_remembered() -> None:
     sessions = Sessions(SessionSettings())
     sessions.restore(
         [
-            (S, "a", 10, AT, ["x"], "r1", "ann", None),
-            (S, "b", 20, AT + 1, [], None, "ann", None),
+            (SESSION, "a", 10, AT, ["x"], "r1", "ann", None),
+            (SESSION, "b", 20, AT + 1, [], None, "ann", None),
             (None, "a", 1, AT, ["y"], "r2", "ann", None),
         ]
     )
-    seat = sessions.state(S, AT + 2)
+    seat = sessions.state(SESSION, AT + 2)
     assert seat is not None
     assert (seat.target, seat.tokens) == ("b", 20)
-    assert [sessions.caller([c], session=S, key="ann") for c in "xyz"] == ["a", "a", None]
+    assert [sessions.caller([c], session=SESSION, key="ann") for c in "xyz"] == ["a", "a", None]
     assert [sessions.keeper(r, key="ann") for r in ("r1", "r2", "r3")] == ["a", "a", None]
 
 
@@ -142,31 +142,35 @@ def test_a_response_of_another_key_is_refused(named: str | None) -> None:
 def remember_answer(
     setup: DeciderSetup, name: str, *, tokens: int = 0, ago: float = 10.0, **fields: Any
 ) -> DeciderSetup:
-    setup.sessions.record_answer(S, target=name, tokens=tokens, at=AT - ago, **fields)
+    setup.sessions.record_answer(SESSION, target=name, tokens=tokens, at=AT - ago, **fields)
     return setup
 
 
-TWO = (
+TWO_TARGETS = (
     target("a", price=2.0, cached_input_price=0.2),
     target("b", price=2.0, cached_input_price=0.2),
 )
 # 100 output tokens at 8 dollars, and up to 1,000 of input at 2: from 0.0008 to 0.0028 dollars.
-SAVED = 800 * (2.0 - 0.2) / 1e6 / 0.002  # of 800 cached tokens, on the scale
+CACHE_SAVING = 800 * (2.0 - 0.2) / 1e6 / 0.002  # of 800 cached tokens, on the scale
 
 
 @pytest.mark.parametrize("lam", [0.3, 0.5, 0.8])
 @pytest.mark.parametrize("margin", [0.0, 0.05])
-@pytest.mark.parametrize(("ago", "saved"), [(10.0, SAVED), (300.0, SAVED), (301.0, 0.0)])
+@pytest.mark.parametrize(
+    ("ago", "saved"), [(10.0, CACHE_SAVING), (300.0, CACHE_SAVING), (301.0, 0.0)]
+)
 def test_a_switch_must_gain_more_than_cache_and_margin(
     lam: float, margin: float, ago: float, saved: float
 ) -> None:
     # A switch pays where lam times what b is likelier gains more than what a's cache saves.
     needed = ((1 - lam) * saved + margin) / lam
     for extra, switches in ((-1e-6, False), (1e-6, True)):
-        setup = set_up_decider(parts(*TWO), sessions={"margin": margin}, routing={"lam": lam})
+        setup = set_up_decider(
+            parts(*TWO_TARGETS), sessions={"margin": margin}, routing={"lam": lam}
+        )
         remember_answer(setup, "a", tokens=800, ago=ago)
         forecast = build_forecast(0.1, 0.1 + needed + extra, tokens=1000)
-        choice = setup.decide(forecast, session=S)
+        choice = setup.decide(forecast, session=SESSION)
         assert (choice.target == "b") is switches
         assert choice.policy_target == ("b" if needed + extra > 0 else "a")
         assert choice.reason == ("policy" if choice.target == choice.policy_target else "session")
@@ -182,7 +186,7 @@ def test_a_switch_must_be_worth_writing_the_other_cache() -> None:
     haiku = target("haiku", price=0.3, output_price=1.5, **tenth)
     forecast = build_forecast(0.5, 0.5, tokens=50_000)
     size = {"text_bytes": 200_000, "scored_bytes": 200_000}
-    fields = {"session": S, "lam_asked": 0.5, **size}
+    fields = {"session": SESSION, "lam_asked": 0.5, **size}
     setup = remember_answer(set_up_decider(parts(claude, haiku)), "claude", tokens=49_000)
     choice = setup.decide(forecast, **fields, cache_mark="minutes")
     stays = (1_000 * 3.75 + 49_000 * 0.3 + 100 * 15) / 1e6  # 0.01995
@@ -200,12 +204,12 @@ def test_a_switch_must_be_worth_writing_the_other_cache() -> None:
 
 def test_a_switch_pays_over_the_requests_of_an_ask() -> None:
     other = target("b", price=1.0, cached_input_price=0.1)
-    setup = remember_answer(set_up_decider(parts(TWO[0], other)), "a", tokens=1000)
+    setup = remember_answer(set_up_decider(parts(TWO_TARGETS[0], other)), "a", tokens=1000)
     forecast = build_forecast(0.5, 0.5, tokens=1000)
     # In a's cache: 200 and 800 for each. In b's: 1,000 for the first, 100 for others, and 400.
     for requests, chosen in ((1, "a"), (3, "b")):
         agent = AgentRequest(agent="codex", expected_requests=requests)
-        choice = setup.decide(forecast, session=S, agent=agent)
+        choice = setup.decide(forecast, session=SESSION, agent=agent)
         first_tokens = (1000 + 100 * (requests - 1)) / requests
         expected = {"a": 1000 / 1e6, "b": (first_tokens + 400) / 1e6}
         assert choice.estimated_cost == pytest.approx(expected)
@@ -215,8 +219,8 @@ def test_a_switch_pays_over_the_requests_of_an_ask() -> None:
 def test_without_cached_prices_only_the_scores_count() -> None:
     plain = parts(target("a", price=2.0), target("b", price=2.0))
     setup = remember_answer(set_up_decider(plain), "a", tokens=800)
-    assert setup.decide(build_forecast(0.5, 0.5), session=S).target == "a"
-    assert setup.decide(build_forecast(0.5, 0.5000001), session=S).target == "b"
+    assert setup.decide(build_forecast(0.5, 0.5), session=SESSION).target == "a"
+    assert setup.decide(build_forecast(0.5, 0.5000001), session=SESSION).target == "b"
 
 
 @pytest.mark.slow
@@ -225,19 +229,19 @@ def test_without_cached_prices_only_the_scores_count() -> None:
 def test_equal_scores_keep_the_target(names: list[str], p: float, lam: float) -> None:
     alike = parts(*(target(name, price=2.0) for name in names))
     setup = remember_answer(set_up_decider(alike), "middle")
-    assert setup.decide(build_forecast(p, p, p), session=S, lam_asked=lam).target == "middle"
+    assert setup.decide(build_forecast(p, p, p), session=SESSION, lam_asked=lam).target == "middle"
 
 
 def test_within_a_persons_turn_an_agent_keeps_its_target() -> None:
     setup = remember_answer(set_up_decider(routing={"lam": 1.0}), "small")
-    goes_on = {"session": S, "agent": AgentRequest(agent="codex", is_ongoing=True)}
-    choice = setup.decide(P, **goes_on)
+    goes_on = {"session": SESSION, "agent": AgentRequest(agent="codex", is_ongoing=True)}
+    choice = setup.decide(FORECAST, **goes_on)
     assert (choice.order, choice.reason) == (("small", "large", "middle"), "turn")
     assert choice.policy_target == "large"
     asks_anew = AgentRequest(agent="codex")
-    assert setup.decide(P, session=S, agent=asks_anew).reason == "policy"
+    assert setup.decide(FORECAST, session=SESSION, agent=asks_anew).reason == "policy"
     setup.open_breakers.add("small")
-    assert setup.decide(P, **goes_on).target == "large"
+    assert setup.decide(FORECAST, **goes_on).target == "large"
 
 
 def test_a_summary_moves_only_to_a_target_that_is_cheaper_uncached() -> None:
@@ -246,40 +250,41 @@ def test_a_summary_moves_only_to_a_target_that_is_cheaper_uncached() -> None:
     for price, target_ in ((1.9, "a"), (0.3, "b")):
         other = target("b", price=price, cached_input_price=price / 10)
         setup = remember_answer(
-            set_up_decider(parts(TWO[0], other), routing={"lam": 1.0}), "a", tokens=1000
+            set_up_decider(parts(TWO_TARGETS[0], other), routing={"lam": 1.0}), "a", tokens=1000
         )
-        assert setup.decide(forecast, session=S, agent=summary).target == target_
+        assert setup.decide(forecast, session=SESSION, agent=summary).target == target_
 
 
 def test_a_floor_moves_no_turn_and_no_share() -> None:
     setup = remember_answer(set_up_decider(routing={"lam": 0.0}), "small")
     goes_on = AgentRequest(agent="codex", is_ongoing=True)
-    assert setup.decide(P, session=S, agent=goes_on, floor=0.7).reason == "turn"
+    assert setup.decide(FORECAST, session=SESSION, agent=goes_on, floor=0.7).reason == "turn"
     assert (
-        setup.decide(P, session=S, agent=AgentRequest(agent="codex"), floor=0.7).target == "large"
+        setup.decide(FORECAST, session=SESSION, agent=AgentRequest(agent="codex"), floor=0.7).target
+        == "large"
     )
     shared = set_up_decider(traffic={"share": 0.0, "otherwise": "small"}, routing={"lam": 0.0})
-    choice = shared.decide(P, floor=0.7)
+    choice = shared.decide(FORECAST, floor=0.7)
     assert (choice.target, choice.reason) == ("small", "share")
 
 
 def test_a_summary_by_another_target_moves_no_conversation() -> None:
     setup = remember_answer(set_up_decider(), "large")
-    summary = setup.decide(P, session=S, allow=frozenset({"small"}))
+    summary = setup.decide(FORECAST, session=SESSION, allow=frozenset({"small"}))
     setup.decider.record_outcome(summary, outcome("small"), cost=None, at=AT, moves=False)
-    state = setup.sessions.last_state(S)
+    state = setup.sessions.last_state(SESSION)
     assert state is not None
     assert state.target == "large"
     setup.decider.record_outcome(summary, outcome("small"), cost=None, at=AT)
-    assert setup.sessions.last_state(S) != state
+    assert setup.sessions.last_state(SESSION) != state
 
 
 def test_state_that_only_its_target_can_read_binds_a_conversation() -> None:
     setup = remember_answer(set_up_decider(routing={"lam": 1.0}), "small", ago=10 * 24 * 3600.0)
-    assert setup.decide(P, session=S).reason == "policy"
-    choice = setup.decide(P, session=S, holds_state=True)
+    assert setup.decide(FORECAST, session=SESSION).reason == "policy"
+    choice = setup.decide(FORECAST, session=SESSION, holds_state=True)
     assert (choice.order, choice.reason) == (("small", "large", "middle"), "state")
-    assert setup.decide(P, session="9" * 32, holds_state=True).reason == "policy"
+    assert setup.decide(FORECAST, session="9" * 32, holds_state=True).reason == "policy"
 
 
 def test_other_policies_switch_where_their_winner_has_the_better_score() -> None:
@@ -290,31 +295,31 @@ def test_other_policies_switch_where_their_winner_has_the_better_score() -> None
         (Tolerance(), 0.2, "small", "small"),
     ):
         setup = remember_answer(set_up_decider(parts(*THREE_TARGETS.pool, policy=policy)), "small")
-        choice = setup.decide(far, session=S, lam_asked=lam)
+        choice = setup.decide(far, session=SESSION, lam_asked=lam)
         assert (choice.policy_target, choice.target) == (winner, target_)
 
 
 def test_the_first_turn_of_turns_alone_is_decided_afresh() -> None:
-    setup = remember_answer(set_up_decider(parts(*TWO)), "a", tokens=800)
+    setup = remember_answer(set_up_decider(parts(*TWO_TARGETS)), "a", tokens=800)
     forecast = build_forecast(0.5, 0.51, tokens=1000)
-    assert setup.decide(forecast, session=S).target == "a"
-    assert setup.decide(forecast, session=S, opening=True).target == "b"
+    assert setup.decide(forecast, session=SESSION).target == "a"
+    assert setup.decide(forecast, session=SESSION, opening=True).target == "b"
 
 
 def test_a_target_that_cant_answer_loses_its_conversation() -> None:
     setup = remember_answer(set_up_decider(routing={"lam": 1.0}), "small")
     setup.open_breakers.add("large")
-    assert setup.decide(P, session=S).target == "middle"
+    assert setup.decide(FORECAST, session=SESSION).target == "middle"
     setup = remember_answer(set_up_decider(sessions={"margin": 2.0}, routing={"lam": 1.0}), "small")
-    assert setup.decide(P, session=S).target == "small"
-    assert setup.decide(P, session=S, exclude=frozenset({"small"})).target == "large"
+    assert setup.decide(FORECAST, session=SESSION).target == "small"
+    assert setup.decide(FORECAST, session=SESSION, exclude=frozenset({"small"})).target == "large"
     remember_answer(setup, "gone")
-    assert setup.decide(P, session=S).target == "large"
+    assert setup.decide(FORECAST, session=SESSION).target == "large"
 
 
 def test_without_a_forecast_nothing_speaks_for_a_switch() -> None:
     setup = remember_answer(set_up_decider(routing={"fallback": "best"}), "small")
-    choice = setup.decide("deadline", session=S)
+    choice = setup.decide("deadline", session=SESSION)
     assert (choice.order, choice.reason, choice.fallback) == (
         ("small", "large", "middle"),
         "session",
@@ -327,33 +332,38 @@ def test_a_tool_loop_never_changes_its_target() -> None:
     setup = remember_answer(set_up_decider(routing={"lam": 1.0}), "small", tool_calls=("call",))
     setup.open_breakers.add("small")
     for changes in (
-        {"session": S},
+        {"session": SESSION},
         {"tool_call_ids": ("unknown", "call")},
-        {"session": S, "exclude": frozenset({"small"}), "max_cost": 0.0},
-        {"session": S, "allow": frozenset({"large"})},
-        {"session": S, "lam_asked": 1.0},
+        {"session": SESSION, "exclude": frozenset({"small"}), "max_cost": 0.0},
+        {"session": SESSION, "allow": frozenset({"large"})},
+        {"session": SESSION, "lam_asked": 1.0},
     ):
         fields = {"in_tool_loop": True, **changes}
-        choice = setup.decide(P, **fields)
+        choice = setup.decide(FORECAST, **fields)
         assert (choice.order, choice.reason, choice.tool_loop) == (("small",), "tool_loop", True)
         assert not setup.decider.begin(build_question(**fields)).needs_forecast
 
 
 def test_a_tool_loop_whose_target_cant_go_on_is_routed_afresh() -> None:
     setup = remember_answer(set_up_decider(routing={"lam": 1.0}), "gone", tool_calls=("call",))
-    loop = {"in_tool_loop": True, "tool_call_ids": ("call",), "session": S}
-    choice = setup.decide(P, **loop)
+    loop = {"in_tool_loop": True, "tool_call_ids": ("call",), "session": SESSION}
+    choice = setup.decide(FORECAST, **loop)
     assert (choice.target, choice.reason, choice.tool_loop) == ("large", "policy", False)
     remember_answer(setup, "small", tool_calls=("call",))
-    assert setup.decide(P, **loop, key_targets=frozenset({"large"})).target == "large"
-    assert setup.decide(P, in_tool_loop=True, tool_call_ids=("other",)).target == "large"
+    assert setup.decide(FORECAST, **loop, key_targets=frozenset({"large"})).target == "large"
+    assert setup.decide(FORECAST, in_tool_loop=True, tool_call_ids=("other",)).target == "large"
 
 
 def test_a_named_target_wins() -> None:
     setup = remember_answer(
         set_up_decider(traffic={"share": 0.0, "otherwise": "large"}), "small", tool_calls=("call",)
     )
-    fields = {"named": "middle", "in_tool_loop": True, "session": S, "needs": frozenset({"tools"})}
+    fields = {
+        "named": "middle",
+        "in_tool_loop": True,
+        "session": SESSION,
+        "needs": frozenset({"tools"}),
+    }
     choice = setup.decide(None, **fields, exclude=frozenset({"middle"}))
     assert (choice.order, choice.reason, choice.lam, choice.lam_asked) == (
         ("middle",),
@@ -404,7 +414,7 @@ def test_an_unknown_response_goes_to_the_only_one_that_may_keep_it() -> None:
 
 def test_answers_are_remembered_as_they_ended() -> None:
     setup = set_up_decider(routing={"lam": 1.0})
-    choice = setup.decide(P, session=S)
+    choice = setup.decide(FORECAST, session=SESSION)
     setup.decider.reserve(choice, key=None)
     for kind in ("failed", "cut", "refused"):
         setup.decider.record_outcome(choice, outcome("large", kind=kind), cost=None, at=AT)
@@ -412,10 +422,10 @@ def test_answers_are_remembered_as_they_ended() -> None:
     assert len(setup.sessions) == 0
     answer = outcome("middle", tokens=(70, 30), tool_calls=("call",), response_id="resp_1")
     setup.decider.record_outcome(choice, answer, cost=None, at=AT)
-    seat = setup.sessions.state(S, AT)
+    seat = setup.sessions.state(SESSION, AT)
     assert seat is not None
     assert (seat.target, seat.tokens) == ("middle", 100)
-    assert setup.sessions.caller(["call"], session=S, key=None) == "middle"
+    assert setup.sessions.caller(["call"], session=SESSION, key=None) == "middle"
     assert setup.sessions.keeper("resp_1", key=None) == "middle"
     answer = outcome("middle", response_id="chatcmpl-1")
     setup.decider.record_outcome(choice, answer, cost=None, at=AT, stored=False)
@@ -423,7 +433,7 @@ def test_answers_are_remembered_as_they_ended() -> None:
     setup.decider.record_outcome(
         choice, outcome("small", kind="disconnected"), cost=None, at=AT + 1
     )
-    seat = setup.sessions.state(S, AT)
+    seat = setup.sessions.state(SESSION, AT)
     assert seat is not None
     assert (seat.target, seat.tokens) == ("small", choice.input_tokens)
 
@@ -433,12 +443,12 @@ def test_a_share_of_conversations_is_routed() -> None:
     routed = {}
     for share in (0.0, 0.25, 1.0):
         setup = set_up_decider(traffic={"share": share, "otherwise": "small"}, routing={"lam": 1.0})
-        choices = [setup.decide(P, session=session) for session in sessions]
+        choices = [setup.decide(FORECAST, session=session) for session in sessions]
         routed[share] = {c.session for c in choices if c.reason == "policy"}
         assert {c.target for c in choices if c.reason == "share"} <= {"small"}
         assert {c.policy_target for c in choices} == {"large"}
         assert len(routed[share]) == share * len(sessions)
-        next_choices = [setup.decide(P, session=session) for session in sessions]
+        next_choices = [setup.decide(FORECAST, session=session) for session in sessions]
         assert [c.target for c in next_choices] == [c.target for c in choices]
     assert routed[0.25] < routed[1.0]
 
@@ -453,9 +463,9 @@ def test_without_a_conversation_each_request_stands_for_itself() -> None:
 
 def test_the_rest_goes_to_the_router_where_its_target_cant_answer() -> None:
     setup = set_up_decider(traffic={"share": 0.0, "otherwise": "small"}, routing={"lam": 1.0})
-    assert setup.decide(P).order == ("small", "large", "middle")
+    assert setup.decide(FORECAST).order == ("small", "large", "middle")
     setup.open_breakers.add("small")
-    choice = setup.decide(P)
+    choice = setup.decide(FORECAST)
     assert (choice.target, choice.reason) == ("large", "policy")
     shadow = setup.decide("deadline", exclude=frozenset({"large"}))
     assert (shadow.target, shadow.reason) == ("middle", "fallback")
@@ -463,10 +473,12 @@ def test_the_rest_goes_to_the_router_where_its_target_cant_answer() -> None:
 
 def test_a_target_that_was_only_told_holds_the_conversation_and_costs_nothing() -> None:
     setup = set_up_decider(sessions={"margin": 2.0}, budgets=({"dollars": 1, "per": "day"},))
-    choice = setup.decide(P, session=S, lam_asked=1.0, to_call=False)
+    choice = setup.decide(FORECAST, session=SESSION, lam_asked=1.0, to_call=False)
     setup.decider.record_outcome(choice, outcome(None, kind="routed"), cost=None, at=AT)
-    next_choice = setup.decide(P, session=S, lam_asked=0.0, to_call=False)
+    next_choice = setup.decide(FORECAST, session=SESSION, lam_asked=0.0, to_call=False)
     assert (choice.target, next_choice.target, next_choice.reason) == ("large", "large", "session")
-    loop = setup.decide(None, session=S, in_tool_loop=True, tool_call_ids=("x",), to_call=False)
+    loop = setup.decide(
+        None, session=SESSION, in_tool_loop=True, tool_call_ids=("x",), to_call=False
+    )
     assert (loop.order, loop.reason) == (("large",), "tool_loop")
     assert [(s.spent, s.reserved) for s in setup.budgets.states(AT)] == [(0, 0)]

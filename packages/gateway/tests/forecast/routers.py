@@ -15,7 +15,7 @@ from prefill_router.predictors import TrunkConfig
 from prefill_router.router import EncoderSources, Router
 from prefill_router.testing import make_routing_dataset
 
-QUICK = FitConfig(
+QUICK_CONFIG = FitConfig(
     recipe=Recipe(
         features=(PrefillConfig(dim=4, poolings=POOLINGS),),
         predictor=TrunkConfig(seeds=2, keep=1, max_epochs=3, batch_size=64),
@@ -51,7 +51,9 @@ def save_router(
     tiny = save(folder / "tiny")
     answers = make_routing_dataset(queries=120, targets=3)
     states = load_encoder(tiny, device="cpu").encode(answers.queries, [Site(2, pooling)])
-    fit_router(answers, [states], config=QUICK, split=split(answers)).router.save(folder / "router")
+    fit_router(answers, [states], config=QUICK_CONFIG, split=split(answers)).router.save(
+        folder / "router"
+    )
     return folder / "router", EncoderSources(folders={"tiny": tiny}, device="cpu")
 
 

@@ -24,7 +24,7 @@ from prefill_router_gateway.forecast import Forecaster, NoForecastError
 pytestmark = pytest.mark.slow
 
 RouterFiles = tuple[Path, EncoderSources]
-QUEUE = 8
+MOST_QUEUED = 8
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def new_forecaster(router_files: RouterFiles) -> Forecaster:
     return Forecaster(
         folder,
         sources=sources,
-        max_queue=QUEUE,
+        max_queue=MOST_QUEUED,
         max_batch=4,
         threads=1,
         reuse_bytes=1 << 20,  # this encoder can't reuse prefixes, and works without
@@ -66,7 +66,7 @@ def forecaster(router_files: RouterFiles, runner: asyncio.Runner) -> Iterator[Fo
 
 
 @pytest.fixture
-def quick() -> RouterFiles:
+def quick_router() -> RouterFiles:
     """A router without a network, whose process begins at once."""
     return router_folder(), EncoderSources()
 
@@ -206,8 +206,8 @@ def test_full_queue_takes_nobody_else(forecaster: Forecaster, runner: asyncio.Ru
     async def scenario() -> None:
         with stop_process(forecaster):
             tasks = [await occupy_process(forecaster, "full 0")]
-            tasks += [start_forecast(forecaster, f"full {i}") for i in range(1, QUEUE + 1)]
-            await wait_until(lambda: forecaster.stats().waiting == QUEUE)
+            tasks += [start_forecast(forecaster, f"full {i}") for i in range(1, MOST_QUEUED + 1)]
+            await wait_until(lambda: forecaster.stats().waiting == MOST_QUEUED)
             one_more = forecaster.forecast("full to the brim", seconds=120)
             assert await reason(one_more) == "queue_full"
             tasks.append(start_forecast(forecaster, "full 1"))  # it waits already
@@ -233,8 +233,8 @@ def test_unreadable_prompts_spoil_no_batch(
     assert runner.run(scenario()).correctness.tolist() == probabilities(router, "readable")
 
 
-def test_killed_process_is_replaced(quick: RouterFiles, runner: asyncio.Runner) -> None:
-    forecaster = new_forecaster(quick)
+def test_killed_process_is_replaced(quick_router: RouterFiles, runner: asyncio.Runner) -> None:
+    forecaster = new_forecaster(quick_router)
 
     async def scenario() -> Forecast:
         await forecaster.start()
@@ -255,7 +255,7 @@ def test_killed_process_is_replaced(quick: RouterFiles, runner: asyncio.Runner) 
 
     forecast = runner.run(scenario())
     runner.run(forecaster.close())
-    assert forecast.correctness.tolist() == probabilities(Router.load(quick[0]), "killed 0")
+    assert forecast.correctness.tolist() == probabilities(Router.load(quick_router[0]), "killed 0")
 
 
 def test_interrupt_of_the_terminal_does_not_reach_the_process(forecaster: Forecaster) -> None:
@@ -264,8 +264,8 @@ def test_interrupt_of_the_terminal_does_not_reach_the_process(forecaster: Foreca
     assert os.getsid(forecaster.pid) != os.getsid(0)
 
 
-def test_closing_answers_what_waits(quick: RouterFiles, runner: asyncio.Runner) -> None:
-    forecaster = new_forecaster(quick)
+def test_closing_answers_what_waits(quick_router: RouterFiles, runner: asyncio.Runner) -> None:
+    forecaster = new_forecaster(quick_router)
 
     async def scenario() -> None:
         await forecaster.start()

@@ -13,7 +13,7 @@ NO_LOOP = asyncio.new_event_loop()
 NO_LOOP.close()
 
 
-def job_of(key: str, *, size: int = 1, until: float = 9.0) -> ForecastJob:
+def build_job(key: str, *, size: int = 1, until: float = 9.0) -> ForecastJob:
     return ForecastJob(key, "", size, NO_LOOP.create_future(), waiters=1, until=until)
 
 
@@ -38,7 +38,7 @@ class SimulatedQueue:
     def ask(self, at: float, *, size: int = 100) -> None:
         self.run_until(at)
         if self.waiting.admits(size, now=at, seconds=SECOND):
-            self.waiting.add(job_of(f"{at}", size=size, until=at + SECOND))
+            self.waiting.add(build_job(f"{at}", size=size, until=at + SECOND))
         else:
             self.refused.append(at)
         self.run_until(at)
@@ -101,7 +101,7 @@ def test_an_encoder_that_is_too_slow_is_asked_one_prompt_at_a_time() -> None:
 
 def test_what_would_end_too_late_is_told_so_before_it_is_begun() -> None:
     waiting = ForecastQueue(most=9, batch=9, characters=9999, pace=BatchTimeModel(0.2))
-    jobs = [job_of(str(until), until=until) for until in (0.2, 0.3, 0.9)]
+    jobs = [build_job(str(until), until=until) for until in (0.2, 0.3, 0.9)]
     for job in jobs:
         waiting.add(job)
     assert waiting.take(0.0) == jobs[1:2]  # with the third it would end after 0.3 s
@@ -111,7 +111,7 @@ def test_what_would_end_too_late_is_told_so_before_it_is_begun() -> None:
 
 def test_a_batch_that_is_overdue_counts_as_half_done() -> None:
     waiting = ForecastQueue(most=9, batch=1, characters=9999, pace=BatchTimeModel(0.05))
-    waiting.add(job_of("a"))
+    waiting.add(build_job("a"))
     waiting.take(0.0)  # should end after 0.1 s
     assert waiting.admits(1, now=0.5, seconds=1.0)
     assert not waiting.admits(1, now=1.0, seconds=1.0)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from packages.gateway.tests.forecast.routers import (
-    QUICK,
+    QUICK_CONFIG,
     probabilities,
     save_causal_encoder,
     save_router,
@@ -62,7 +62,7 @@ class FailingEncoder(WrappedEncoder):
 def base_router() -> Router:
     answers = make_routing_dataset(queries=120, targets=3)
     states = FakeEncoder().encode(answers.queries, [Site(3, "last")])
-    return fit_router(answers, [states], config=QUICK, split=split(answers)).router
+    return fit_router(answers, [states], config=QUICK_CONFIG, split=split(answers)).router
 
 
 @pytest.fixture

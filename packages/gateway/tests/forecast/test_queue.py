@@ -35,7 +35,7 @@ from prefill_router_gateway.forecast.forecaster import (
     ForecastQueue,
 )
 
-FINITE = st.floats(allow_nan=False, allow_infinity=False)
+FINITE_FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 
 
 def receive(content: bytes) -> Any:
@@ -49,7 +49,7 @@ def receive(content: bytes) -> Any:
 
 
 @pytest.mark.slow
-@given(st.lists(st.text(st.characters()) | FINITE | st.none(), max_size=5))
+@given(st.lists(st.text(st.characters()) | FINITE_FLOATS | st.none(), max_size=5))
 def test_frame_comes_through_as_it_was(value: list[Any]) -> None:
     assert read_frame(io.BytesIO(pack_frame(value))) == value
 
@@ -87,7 +87,11 @@ def test_end_of_a_stream_is_no_frame() -> None:
 
 
 @pytest.mark.slow
-@given(st.lists(FINITE, min_size=2, max_size=2), st.none() | FINITE, st.lists(st.integers(0, 9)))
+@given(
+    st.lists(FINITE_FLOATS, min_size=2, max_size=2),
+    st.none() | FINITE_FLOATS,
+    st.lists(st.integers(0, 9)),
+)
 def test_forecast_comes_through_exactly(
     correctness: list[float], novelty: float | None, bins: list[int]
 ) -> None:
@@ -116,24 +120,24 @@ def test_reasons_come_through() -> None:
     ]
 
 
-GOOD = plain_result(Forecast(np.array([0.5, 0.5]), 7, False))
+VALID_RESULT = plain_result(Forecast(np.array([0.5, 0.5]), 7, False))
 
 
 @pytest.mark.parametrize(
     "values",
     [
         [],
-        [GOOD, GOOD],
+        [VALID_RESULT, VALID_RESULT],
         ["because"],
         [None],
         None,
         7,
-        [GOOD | {"correctness": [0.5]}],
-        [GOOD | {"correctness": "half"}],
+        [VALID_RESULT | {"correctness": [0.5]}],
+        [VALID_RESULT | {"correctness": "half"}],
         [{"correctness": [0.5, 0.5]}],
-        [GOOD | {"output": [1.0]}],
-        [GOOD | {"output": [1.0, -1.0]}],
-        [GOOD | {"output_high": "long"}],
+        [VALID_RESULT | {"output": [1.0]}],
+        [VALID_RESULT | {"output": [1.0, -1.0]}],
+        [VALID_RESULT | {"output_high": "long"}],
     ],
 )
 def test_what_is_no_forecast_is_refused(values: Any) -> None:

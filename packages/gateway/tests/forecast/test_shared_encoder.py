@@ -218,7 +218,7 @@ def test_it_accepts_again_once_it_has_file_descriptors(tmp_path: Path) -> None:
     full.end()
 
 
-HANGS = """
+HANGING_PROGRAM = """
 import socket, sys, time
 from prefill_router_gateway.forecast.encoder_process import EncoderHello
 from prefill_router_gateway.forecast.shared_encoder import serve_clients
@@ -236,7 +236,7 @@ def test_a_batch_that_hangs_ends_the_process(tmp_path: Path) -> None:
         place.listen()
         number = place.fileno()
         with running(
-            [sys.executable, "-c", HANGS, str(number)],
+            [sys.executable, "-c", HANGING_PROGRAM, str(number)],
             pass_fds=(number,),
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,

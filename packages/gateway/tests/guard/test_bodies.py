@@ -30,7 +30,7 @@ from prefill_router_gateway.settings import (
 
 pytestmark = pytest.mark.slow
 
-LONG = 2**19
+LONG_BYTES = 2**19
 
 
 class Caller:
@@ -55,15 +55,15 @@ class Caller:
     async def _send(self, message: Any) -> None:
         self.messages.append(message)
 
-    async def give(self, size: int, *, more: bool = True) -> None:
+    async def send_piece(self, size: int, *, more: bool = True) -> None:
         """Send a piece of the body, and wait until it is read."""
-        await self._give({"type": "http.request", "body": b"x" * size, "more_body": more})
+        await self._push({"type": "http.request", "body": b"x" * size, "more_body": more})
 
     async def leave(self) -> None:
-        await self._give({"type": "http.disconnect"})
+        await self._push({"type": "http.disconnect"})
         await self.task
 
-    async def _give(self, message: dict[str, Any]) -> None:
+    async def _push(self, message: dict[str, Any]) -> None:
         self._coming.put_nowait(message)
         for _ in range(5):
             await asyncio.sleep(0)
@@ -105,10 +105,10 @@ def test_all_that_has_come_of_a_body_counts_until_its_request_ends_however_it_do
         app, budget = WaitingApp(), BodyBudget(1000)
         guard = build_guard(app, budget)
         complete, half, cut, too_long = [Caller(guard) for _ in range(4)]
-        await complete.give(100)
-        await complete.give(50, more=False)
-        await half.give(200)
-        await cut.give(300)
+        await complete.send_piece(100)
+        await complete.send_piece(50, more=False)
+        await half.send_piece(200)
+        await cut.send_piece(300)
         assert budget.held_bytes == 650
         await half.leave()
         assert budget.held_bytes == 450
@@ -116,15 +116,15 @@ def test_all_that_has_come_of_a_body_counts_until_its_request_ends_however_it_do
         with suppress(asyncio.CancelledError):
             await cut.task
         assert budget.held_bytes == 150
-        await too_long.give(500)
-        await too_long.give(500)
+        await too_long.send_piece(500)
+        await too_long.send_piece(500)
         assert (too_long.status, budget.held_bytes) == (413, 150)
         app.go.set()
         await complete.task
         assert (complete.status, budget.held_bytes) == (200, 0)
         app.fails = True
         failure = Caller(guard)
-        await failure.give(10, more=False)
+        await failure.send_piece(10, more=False)
         await failure.task
         assert (failure.status, budget.held_bytes) == (400, 0)
 
@@ -137,13 +137,13 @@ def test_what_finds_no_room_is_refused_and_may_come_again(length: int | None) ->
         app, budget = WaitingApp(), BodyBudget(1000)
         guard = build_guard(app, budget)
         first = Caller(guard)
-        await first.give(600, more=False)
+        await first.send_piece(600, more=False)
         second = Caller(guard, length=length)
         await asyncio.sleep(0)
         if length is None:  # a body of known length is refused before any of it is read
-            await second.give(400)
+            await second.send_piece(400)
             assert budget.held_bytes == 1000
-            await second.give(1)
+            await second.send_piece(1)
         await second.task
         assert second.status == 503
         assert (b"retry-after", b"1") in second.messages[0]["headers"]
@@ -153,7 +153,7 @@ def test_what_finds_no_room_is_refused_and_may_come_again(length: int | None) ->
         app.go.set()
         await first.task
         third = Caller(guard, length=length)
-        await third.give(500, more=False)
+        await third.send_piece(500, more=False)
         await third.task
         assert (third.status, budget.held_bytes) == (200, 0)
 
@@ -167,7 +167,7 @@ def test_a_body_that_nobody_needs_makes_room_while_its_request_goes_on() -> None
         guard = build_guard(app, budget)
         callers = [Caller(guard) for _ in range(5)]
         for caller in callers:
-            await caller.give(600, more=False)
+            await caller.send_piece(600, more=False)
             assert budget.held_bytes == 0
         app.go.set()
         await asyncio.gather(*(caller.task for caller in callers))
@@ -184,8 +184,8 @@ def test_an_admin_needs_no_room_and_sends_little() -> None:
         guard = build_guard(app, budget)
         budget.held_bytes = 600
         small, large = (Caller(guard, "/admin/reload") for _ in range(2))
-        await small.give(10, more=False)
-        await large.give(2**16 + 1)
+        await small.send_piece(10, more=False)
+        await large.send_piece(2**16 + 1)
         await asyncio.gather(small.task, large.task)
         assert (small.status, large.status) == (200, 413)
         assert budget.held_bytes == 600
@@ -198,7 +198,7 @@ def test_the_room_can_be_set_anew_and_holds_at_least_one_body(tmp_path: Path) ->
         budget = BodyBudget(1000)
         guard = build_guard(WaitingApp(), budget)
         caller = Caller(guard)
-        await caller.give(600, more=False)
+        await caller.send_piece(600, more=False)
         less = LimitSettings(body_bytes=100, held_bytes=100)
         guard.use(listen=ListenSettings(), limits=less, keys=None)
         assert (budget.most, budget.held_bytes) == (100, 600)
@@ -242,7 +242,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def build_long_chat(**more: Any) -> bytes:
-    messages = [{"role": "system", "content": "x" * LONG}, user("hi")]
+    messages = [{"role": "system", "content": "x" * LONG_BYTES}, user("hi")]
     return json.dumps(chat(messages=messages, **more)).encode()
 
 
@@ -284,7 +284,7 @@ def test_a_stream_that_has_begun_holds_nothing_of_its_request(
         tracemalloc.stop()
         go.set()
     assert (open_at_once, still_held) == (streams, 0)
-    assert sum(trace.size for trace in snapshot.traces) < streams * LONG / 2
+    assert sum(trace.size for trace in snapshot.traces) < streams * LONG_BYTES / 2
     for sock in socks:
         while not sock.recv(2**16).endswith(b"0\r\n\r\n"):
             pass

@@ -227,10 +227,10 @@ def test_requests_on_connections_beyond_the_limit_are_refused() -> None:
 
 
 def test_a_uvicorn_that_lacks_what_is_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Changed(asyncio.Protocol):
+    class ChangedProtocol(asyncio.Protocol):
         def __init__(self, config: Any, app_state: Any) -> None: ...
 
-    monkeypatch.setattr(httptools_impl, "HttpToolsProtocol", Changed)
+    monkeypatch.setattr(httptools_impl, "HttpToolsProtocol", ChangedProtocol)
     monkeypatch.delattr(uvicorn.Server, "capture_signals")
     with pytest.raises(ConfigError) as caught:
         check_uvicorn()

@@ -21,7 +21,7 @@ def build_turns(content: Any) -> bytes:
 
 
 # Built within the tests; otherwise every process that collects them would build them.
-MANY: dict[str, Callable[[], Any]] = {
+MANY_ITEMS: dict[str, Callable[[], Any]] = {
     "messages": lambda: {"model": "auto", "messages": [TURN] * 230_000},
     "keys": lambda: {"model": "auto", "x": {f"k{n}": n for n in range(700_000)}},
     "lists": lambda: {"x": [[]] * (MOST + 1)},
@@ -33,14 +33,14 @@ MANY: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", MANY)
+@pytest.mark.parametrize("kind", MANY_ITEMS)
 def test_a_body_of_very_many_pieces_is_refused(kind: str) -> None:
     with pytest.raises(RefusalError, match="body_items") as caught:
-        check_items(json.dumps(MANY[kind]()).encode(), most=MOST)
+        check_items(json.dumps(MANY_ITEMS[kind]()).encode(), most=MOST)
     assert (caught.value.status, caught.value.code) == (413, "body_too_many_items")
 
 
-LONG: dict[str, Callable[[], bytes]] = {
+LONG_BODIES: dict[str, Callable[[], bytes]] = {
     "commas": lambda: build_turns("a, b, {c} [d], " * 100_000),
     "JSON in a text": lambda: build_turns(json.dumps([{"a": '"\\'}] * 100_000)),
     "messages": lambda: json.dumps({"model": "auto", "messages": [TURN] * 9_000}).encode(),
@@ -50,9 +50,9 @@ LONG: dict[str, Callable[[], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("kind", LONG)
+@pytest.mark.parametrize("kind", LONG_BODIES)
 def test_long_texts_and_many_tokens_are_let_through(kind: str) -> None:
-    check_items(LONG[kind](), most=MOST)
+    check_items(LONG_BODIES[kind](), most=MOST)
 
 
 def count_pieces(value: Any) -> int:

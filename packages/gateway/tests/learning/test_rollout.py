@@ -44,7 +44,7 @@ def simulate_traffic(
     )
 
 
-def cut_data(data: RolloutData, end: int) -> RolloutData:
+def take_rows(data: RolloutData, end: int) -> RolloutData:
     columns: dict[str, Any] = {n: None if v is None else v[:end] for n, v in vars(data).items()}
     return RolloutData(**columns)
 
@@ -72,7 +72,7 @@ def test_what_is_proven_stays_proven() -> None:
     proven = decide_rollout(data, SETTINGS).proven
     assert proven
     for end in (500, 1000, 2000):
-        part = decide_rollout(cut_data(data, end), SETTINGS).proven
+        part = decide_rollout(take_rows(data, end), SETTINGS).proven
         assert part == {claim: at for claim, at in proven.items() if at <= end}
 
 
@@ -115,11 +115,11 @@ def test_requests_where_both_choose_the_same_count_no_more_than_others() -> None
 def test_before_there_is_enough_it_says_how_many_labels_are_lacking() -> None:
     data = simulate_traffic(0.15)
     at = decide_rollout(data, SETTINGS).proven["no worse"]
-    early = decide_rollout(cut_data(data, at // 2), SETTINGS)
+    early = decide_rollout(take_rows(data, at // 2), SETTINGS)
     assert early.labels_needed is not None
     assert 0 < early.labels_needed < 4 * at
-    assert decide_rollout(cut_data(simulate_traffic(-0.15), 300), SETTINGS).labels_needed is None
-    assert decide_rollout(cut_data(data, 0), SETTINGS).action == "wait"
+    assert decide_rollout(take_rows(simulate_traffic(-0.15), 300), SETTINGS).labels_needed is None
+    assert decide_rollout(take_rows(data, 0), SETTINGS).action == "wait"
 
 
 def test_it_takes_over_only_after_it_has_decided_on_requests() -> None:
@@ -157,7 +157,7 @@ def test_settings_outside_their_limits_are_refused(changes: dict[str, Any]) -> N
 )
 def test_data_that_cannot_be_used_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(changes))):
-        replace(cut_data(simulate_traffic(0.0), 3), **changes)
+        replace(take_rows(simulate_traffic(0.0), 3), **changes)
 
 
 class FakeRecord:

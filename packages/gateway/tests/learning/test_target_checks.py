@@ -56,14 +56,14 @@ from prefill_router_gateway.receipts.rows import to_row
 
 pytestmark = pytest.mark.slow
 
-OTHER = "strong-1"
+CHANGING_TARGET = "strong-1"
 """The target that changes."""
 NO_FIT = 1000
 """More labels than there are, so that nothing is fitted; fits are slow."""
 TICKS = itertools.count()
 
 
-class Work:
+class LearningSetup:
     """Requests to targets in turn, one a second, and a learner beside them.
 
     Targets in `exchanged_targets` answer everything wrong.
@@ -138,35 +138,37 @@ class Work:
         ]
 
 
-AT_WORK: list[Work] = []
-"""Work of the running tests; the last item answers calls to the targets."""
+SETUPS: list[LearningSetup] = []
+"""The setups of running tests; the last answers calls to the targets."""
 
 
 @pytest.fixture(scope="module")
-def base_work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Work]:
+def base_learning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LearningSetup]:
     """A learner whose serving version has all targets."""
     with (
         pytest.MonkeyPatch.context() as patch,
-        answering(lambda model, prompt: AT_WORK[-1].answer(model, prompt)) as (base_url, _),
+        answering(lambda model, prompt: SETUPS[-1].answer(model, prompt)) as (base_url, _),
     ):
         add_middle_target(patch)
-        work = Work(tmp_path_factory.mktemp("beginning"), base_url)
-        AT_WORK.append(work)
-        work.serve(120)
-        assert work.learn().version == "0001"
-        work.registry.promote("0001", by="operator")
+        learning = LearningSetup(tmp_path_factory.mktemp("beginning"), base_url)
+        SETUPS.append(learning)
+        learning.serve(120)
+        assert learning.learn().version == "0001"
+        learning.registry.promote("0001", by="operator")
         patch.undo()
-        yield work
+        yield learning
 
 
 @pytest.fixture
-def work(base_work: Work, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Work]:
-    """A copy of `base_work`, for one test."""
+def learning(
+    base_learning: LearningSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[LearningSetup]:
+    """A copy of `base_learning`, for one test."""
     add_middle_target(monkeypatch)
-    shutil.copytree(base_work.folder, tmp_path, symlinks=True, dirs_exist_ok=True)
-    AT_WORK.append(Work(tmp_path, base_work.base_url, count=base_work.count))
-    yield AT_WORK[-1]
-    AT_WORK.pop()
+    shutil.copytree(base_learning.folder, tmp_path, symlinks=True, dirs_exist_ok=True)
+    SETUPS.append(LearningSetup(tmp_path, base_learning.base_url, count=base_learning.count))
+    yield SETUPS[-1]
+    SETUPS.pop()
 
 
 def add_middle_target(patch: pytest.MonkeyPatch) -> None:
@@ -175,60 +177,68 @@ def add_middle_target(patch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_exchanged_target_is_noticed_and_left_and_its_old_labels_are_not_fitted_on(
-    work: Work,
+    learning: LearningSetup,
 ) -> None:
-    work.exchanged_targets.add(OTHER)
-    work.serve(30)
-    result = work.learn()
+    learning.exchanged_targets.add(CHANGING_TARGET)
+    learning.serve(30)
+    result = learning.learn()
     (change,) = result.changes
-    assert (change.kind, change.target, change.evidence["direction"]) == ("quality", OTHER, "worse")
+    assert (change.kind, change.target, change.evidence["direction"]) == (
+        "quality",
+        CHANGING_TARGET,
+        "worse",
+    )
     assert change.evidence["observed"] < change.evidence["expected"] - 0.2
     assert START + 120 < change.since <= change.seen < START + 151
-    assert f"{OTHER} is worse since 2026-" in change_words(change)
-    state = work.registry.state()
+    assert f"{CHANGING_TARGET} is worse since 2026-" in change_words(change)
+    state = learning.registry.state()
     assert state.current == result.followed is not None
     others = ("weak-1", "middle-1")
-    assert Router.load(work.registry.router(result.followed)).pool.names == others
+    assert Router.load(learning.registry.router(result.followed)).pool.names == others
     (step,) = (step for step in state.steps if (step.event, step.by) == ("promoted", "learner"))
     assert step.version == result.followed
     assert step.evidence["changes"][change.id]["observed"] == change.evidence["observed"]
     assert result.version is not None  # although fewer labels count than before
-    assert Router.load(work.registry.router(result.version)).pool.names == others
-    assert result.to_dict()["changes"][0]["target"] == OTHER
-    work.registry.roll_back("0001")
-    next_result = work.learn()
+    assert Router.load(learning.registry.router(result.version)).pool.names == others
+    assert result.to_dict()["changes"][0]["target"] == CHANGING_TARGET
+    learning.registry.roll_back("0001")
+    next_result = learning.learn()
     assert (next_result.changes, next_result.followed, next_result.version) == ((), None, None)
-    assert work.registry.state().current == "0001"
+    assert learning.registry.state().current == "0001"
 
 
-def test_without_a_change_there_is_no_alarm_and_anchors_are_asked_at_intervals(work: Work) -> None:
+def test_without_a_change_there_is_no_alarm_and_anchors_are_asked_at_intervals(
+    learning: LearningSetup,
+) -> None:
     for turn in range(3):
-        work.serve(30)
-        result = work.learn(anchors_every=20, least=NO_FIT)
+        learning.serve(30)
+        result = learning.learn(anchors_every=20, least=NO_FIT)
         assert (result.changes, result.followed) == ((), None)
-        names = Counter(answer.target for answer in work.anchor_answers())
+        names = Counter(answer.target for answer in learning.anchor_answers())
         assert names["strong-1 (asked 2)"] == (40, 40, 50)[turn]
     label_counts = {
         source: source_state.labels for source, source_state in result.labelling.sources.items()
     }
-    assert label_counts["judge:judge-1"] == 3 * work.count + len(work.anchor_answers())
-    assert result.labels == {"judge:judge-1": 3 * work.count}
+    assert label_counts["judge:judge-1"] == 3 * learning.count + len(learning.anchor_answers())
+    assert result.labels == {"judge:judge-1": 3 * learning.count}
 
 
-def test_answers_to_anchors_take_at_most_a_fifth_of_what_may_be_spent(work: Work) -> None:
-    before = work.spending()
-    work.learn(limits=BudgetLimits(in_all=before + 0.001), least=NO_FIT)
-    costs = [answer.cost or 0.0 for answer in work.anchor_answers()]
+def test_answers_to_anchors_take_at_most_a_fifth_of_what_may_be_spent(
+    learning: LearningSetup,
+) -> None:
+    before = learning.spending()
+    learning.learn(limits=BudgetLimits(in_all=before + 0.001), least=NO_FIT)
+    costs = [answer.cost or 0.0 for answer in learning.anchor_answers()]
     assert 0 < len(costs) < 120
     assert sum(costs) <= 0.0002
-    assert before < work.spending() <= before + 0.001
+    assert before < learning.spending() <= before + 0.001
 
 
 def test_another_bill_and_another_list_price_are_taken_in_whenever_it_is_interrupted(
-    work: Work, monkeypatch: pytest.MonkeyPatch
+    learning: LearningSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work.times[OTHER] = 2.0
-    work.serve(15)
+    learning.times[CHANGING_TARGET] = 2.0
+    learning.serve(15)
 
     def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
@@ -236,33 +246,38 @@ def test_another_bill_and_another_list_price_are_taken_in_whenever_it_is_interru
     with monkeypatch.context() as patch:
         patch.setattr("prefill_router_gateway.learning.learner.follow_changes", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            work.learn(anchors_every=0, least=NO_FIT)
-    result = work.learn(anchors_every=0, least=NO_FIT)
-    (change,) = read_learning(work.url, RecordedChange)
+            learning.learn(anchors_every=0, least=NO_FIT)
+    result = learning.learn(anchors_every=0, least=NO_FIT)
+    (change,) = read_learning(learning.url, RecordedChange)
     assert result.step is None  # labels before the change don't count against it
-    assert (change.kind, change.target) == ("price", OTHER)
+    assert (change.kind, change.target) == ("price", CHANGING_TARGET)
     assert change.evidence["times the list"] == pytest.approx(2)
     assert change.since >= START + 120
     assert "costs 2 times its list price" in change_words(change)
-    lineage = work.registry.state()[str(result.followed)]
-    assert (work.registry.state().current, lineage.charged) == (result.followed, (OTHER,))
-    prices = [t.input_price for t in Router.load(work.registry.router(lineage.name)).pool]
-    assert prices == pytest.approx([0.1, 4.0, 0.5])
-    work.serve(15)
-    next_result = work.learn(anchors_every=0, least=NO_FIT)
-    assert (next_result.changes, next_result.followed) == ((), None)
-    repriced = tuple(replace(t, input_price=4.0, output_price=16.0) for t in work.pool)
-    work.pool = replace(
-        work.pool, targets=(work.pool.targets[0], repriced[1], work.pool.targets[2])
+    lineage = learning.registry.state()[str(result.followed)]
+    assert (learning.registry.state().current, lineage.charged) == (
+        result.followed,
+        (CHANGING_TARGET,),
     )
-    work.times[OTHER] = 1.0
-    work.serve(15)
-    (change,) = work.learn(anchors_every=0, least=NO_FIT).changes
-    assert f"{OTHER} has other list prices" in change_words(change)
-    assert work.registry.state().current == lineage.name  # its prices are these
+    prices = [t.input_price for t in Router.load(learning.registry.router(lineage.name)).pool]
+    assert prices == pytest.approx([0.1, 4.0, 0.5])
+    learning.serve(15)
+    next_result = learning.learn(anchors_every=0, least=NO_FIT)
+    assert (next_result.changes, next_result.followed) == ((), None)
+    repriced = tuple(replace(t, input_price=4.0, output_price=16.0) for t in learning.pool)
+    learning.pool = replace(
+        learning.pool, targets=(learning.pool.targets[0], repriced[1], learning.pool.targets[2])
+    )
+    learning.times[CHANGING_TARGET] = 1.0
+    learning.serve(15)
+    (change,) = learning.learn(anchors_every=0, least=NO_FIT).changes
+    assert f"{CHANGING_TARGET} has other list prices" in change_words(change)
+    assert learning.registry.state().current == lineage.name  # its prices are these
 
 
-def test_a_learner_that_is_killed_while_anchors_are_asked_pays_once_and_goes_on(work: Work) -> None:
+def test_a_learner_that_is_killed_while_anchors_are_asked_pays_once_and_goes_on(
+    learning: LearningSetup,
+) -> None:
     call_counts: Counter[tuple[str, str]] = Counter()
     learner: list[subprocess.Popen[bytes]] = []
 
@@ -271,26 +286,26 @@ def test_a_learner_that_is_killed_while_anchors_are_asked_pays_once_and_goes_on(
         if len(learner) == 1 and len(call_counts) == 15:
             os.kill(learner[0].pid, signal.SIGKILL)
 
-    work.on_call = kill
+    learning.on_call = kill
     code = (
         "from pathlib import Path; "
         "from packages.gateway.tests.learning.test_target_checks import *; "
         "SKILL['middle-1'], PRICE['middle-1'] = 0.7, 0.5; "
-        f"Work(Path({str(work.folder)!r}), {work.base_url!r}, count=120).learn()"
+        f"LearningSetup(Path({str(learning.folder)!r}), {learning.base_url!r}, count=120).learn()"
     )
     learner.append(subprocess.Popen([sys.executable, "-c", code]))
     assert learner[0].wait() == -signal.SIGKILL
-    assert 0 < len(work.anchor_answers()) < 15
+    assert 0 < len(learning.anchor_answers()) < 15
     learner.clear()
-    work.learn(least=NO_FIT)
-    work.learn(least=NO_FIT)
+    learning.learn(least=NO_FIT)
+    learning.learn(least=NO_FIT)
     target_calls = {call: n for call, n in call_counts.items() if call[0] != "judge-1"}
     assert set(target_calls.values()) == {1}
-    assert len(work.anchor_answers()) == 3 * 40
-    failures = [answer for answer in work.anchor_answers() if answer.failure]
+    assert len(learning.anchor_answers()) == 3 * 40
+    failures = [answer for answer in learning.anchor_answers() if answer.failure]
     assert {answer.failure for answer in failures} == {"interrupted"}
-    rows = [*read_learning(work.url, SideAnswer), *read_learning(work.url, AnswerLabel)]
-    assert sum(row.cost or 0.0 for row in rows) == pytest.approx(work.spending(), abs=1e-9)
+    rows = [*read_learning(learning.url, SideAnswer), *read_learning(learning.url, AnswerLabel)]
+    assert sum(row.cost or 0.0 for row in rows) == pytest.approx(learning.spending(), abs=1e-9)
 
 
 def check_twice(
@@ -386,6 +401,6 @@ def test_no_target_is_left_where_most_seem_worse_or_an_operator_took_it_back(
     )  # it was fitted after the change
 
 
-def test_an_interval_below_zero_is_refused(work: Work) -> None:
+def test_an_interval_below_zero_is_refused(learning: LearningSetup) -> None:
     with pytest.raises(ConfigError, match="anchors_every is -1"):
-        work.learn(anchors_every=-1)
+        learning.learn(anchors_every=-1)

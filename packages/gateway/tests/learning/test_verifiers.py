@@ -161,7 +161,7 @@ def test_the_pattern_refutes_and_the_function_decides(tmp_path: Path) -> None:
     assert verifiers.verify(build_request(), "7") is None  # the function raised an error
 
 
-ADDING = """Write `add(a, b)`.
+ADD_REQUEST = """Write `add(a, b)`.
 
 assert add(1, 2) == 3
 assert add("a", "b") == "ab", "texts too"
@@ -175,7 +175,7 @@ assert that it works
 
 
 def test_tests_are_found_in_a_request() -> None:
-    assert request_tests(ADDING) == [
+    assert request_tests(ADD_REQUEST) == [
         RequestTest("assert add(1, 2) == 3"),
         RequestTest('assert add("a", "b") == "ab", "texts too"'),
         RequestTest("add(2, 2)\n", "4\n"),
@@ -201,7 +201,7 @@ def test_tests_are_found_in_a_request() -> None:
     ],
 )
 def test_a_program_that_fails_the_tests_of_its_request_is_wrong(program: str, fails: bool) -> None:
-    request = build_request(messages=[{"role": "user", "content": ADDING}])
+    request = build_request(messages=[{"role": "user", "content": ADD_REQUEST}])
     limits = Limits(cpu_seconds=1, wall_seconds=2)
     verifiers = Verifiers(tests=True)
     assert verifiers._sandbox is not None

@@ -31,7 +31,7 @@ from prefill_router_gateway.proxy import await_to_end
 from prefill_router_gateway.proxy.client_connection import ClientConnection
 from prefill_router_gateway.proxy.proxied_connections import ProxiedConnections
 
-WAITS: dict[str, Script] = {
+WAIT_SCRIPTS: dict[str, Script] = {
     "before the headers": [HANG],
     "after the headers": chunked_reply([HANG]),
     "after a comment": chunked_reply([b": wait\n\n", HANG]),
@@ -40,10 +40,10 @@ WAITS: dict[str, Script] = {
 }
 
 
-@pytest.mark.parametrize("when", WAITS)
+@pytest.mark.parametrize("when", WAIT_SCRIPTS)
 def test_a_client_that_leaves_frees_the_target(when: str) -> None:
     async def ask() -> Gateway:
-        async with Fake(WAITS[when]) as fake, gateway(fake) as app:
+        async with Fake(WAIT_SCRIPTS[when]) as fake, gateway(fake) as app:
             client = ScriptedClient(STREAM)
             task = asyncio.create_task(client.ask(app))
             await (

@@ -39,10 +39,10 @@ from prefill_router_minipool.server import Faults, Rule, ScriptedModel, serve
 
 pytestmark = pytest.mark.slow
 
-HALF = body_reply(json.dumps(ANSWER).encode())[0][:-20]
+HALF_BODY = body_reply(json.dumps(ANSWER).encode())[0][:-20]
 
 
-BAD: dict[str, tuple[Script, str]] = {
+FAILURES: dict[str, tuple[Script, str]] = {
     "500": (json_reply(ERROR, status=500), "server_error"),
     "503": (json_reply(ERROR, status=503), "overloaded"),
     "429": (json_reply(ERROR, status=429, headers="retry-after-ms: 1\r\n"), "rate_limited"),
@@ -50,7 +50,7 @@ BAD: dict[str, tuple[Script, str]] = {
     "409": (json_reply(ERROR, status=409), "server_error"),
     "closed": ([], "broken_off"),
     "half a head": ([b"HTTP/1.1 200 OK\r\ncontent-"], "broken_off"),
-    "half a body": ([HALF or b""], "broken_off"),
+    "half a body": ([HALF_BODY or b""], "broken_off"),
     "no JSON": (body_reply(b'{"choices": ['), "malformed"),
     "a page": (body_reply(b"<html>", kind="text/html"), "malformed"),
     "no HTTP": ([b"SSH-2.0-x\r\n\r\n"], "malformed"),
@@ -69,9 +69,9 @@ BAD: dict[str, tuple[Script, str]] = {
 
 
 @pytest.mark.parametrize("body", [CHAT, STREAM])
-@pytest.mark.parametrize("what", BAD)
+@pytest.mark.parametrize("what", FAILURES)
 def test_what_fails_before_its_first_byte_is_tried_again(what: str, body: bytes) -> None:
-    script, end = BAD[what]
+    script, end = FAILURES[what]
     good = chunked_reply(GOOD) if body is STREAM else GOOD_REPLY
     client, app, counts = ask_targets([script, good], body=body)
     assert client.status == 200
@@ -81,9 +81,9 @@ def test_what_fails_before_its_first_byte_is_tried_again(what: str, body: bytes)
     assert app.breakers.failures("a") == 0
 
 
-@pytest.mark.parametrize("what", BAD)
+@pytest.mark.parametrize("what", FAILURES)
 def test_then_the_next_target_is_asked(what: str) -> None:
-    script, end = BAD[what]
+    script, end = FAILURES[what]
     client, app, counts = ask_targets([script], [GOOD_REPLY])
     assert client.body == json.dumps(ANSWER).encode()
     assert client.headers["x-own"] == "b 3"
@@ -92,7 +92,7 @@ def test_then_the_next_target_is_asked(what: str) -> None:
     assert counts == [2, 1]
 
 
-ELSEWHERE: dict[str, tuple[Script, str]] = {
+FAILOVERS: dict[str, tuple[Script, str]] = {
     "401": (json_reply(ERROR, status=401), "unauthorised"),
     "402": (json_reply(ERROR, status=402), "unauthorised"),
     "403": (json_reply(ERROR, status=403), "unauthorised"),
@@ -122,9 +122,9 @@ ELSEWHERE: dict[str, tuple[Script, str]] = {
 }
 
 
-@pytest.mark.parametrize("what", ELSEWHERE)
+@pytest.mark.parametrize("what", FAILOVERS)
 def test_what_a_retry_cannot_fix_goes_to_the_next_target_at_once(what: str) -> None:
-    script, end = ELSEWHERE[what]
+    script, end = FAILOVERS[what]
     client, app, _ = ask_targets([script], [GOOD_REPLY])
     assert client.status == 200
     assert app.ends == [("a", end), ("b", "answered")]
@@ -148,7 +148,7 @@ def test_an_error_that_is_the_clients_own_is_passed_on_byte_for_byte(status: int
 
 
 def test_a_prompt_too_long_for_all_is_told_so_and_not_where_one_failed_otherwise() -> None:
-    too_long, _ = ELSEWHERE["too long"]
+    too_long, _ = FAILOVERS["too long"]
     client, app, _ = ask_targets([too_long], [too_long])
     assert client.status == 400
     assert app.outcome.kind == "refused"
@@ -160,8 +160,8 @@ def test_a_prompt_too_long_for_all_is_told_so_and_not_where_one_failed_otherwise
 
 @pytest.mark.parametrize("what", ["too long", "unknown parameter", "no tools"])
 def test_what_no_target_can_do_is_said_in_the_last_ones_words(what: str) -> None:
-    script, _ = ELSEWHERE[what]
-    client, app, counts = ask_targets([ELSEWHERE["unknown parameter"][0]], [script])
+    script, _ = FAILOVERS[what]
+    client, app, counts = ask_targets([FAILOVERS["unknown parameter"][0]], [script])
     assert script[0] is not None
     assert script[0].endswith(client.body)
     assert (app.outcome.kind, app.outcome.target) == ("refused", "b")

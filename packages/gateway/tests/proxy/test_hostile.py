@@ -37,28 +37,28 @@ from prefill_router_gateway.proxy.response_stream import ResponseStream
 
 pytestmark = pytest.mark.slow
 
-OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+OK_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 BODY = json.dumps(ANSWER).encode()
 LENGTH = b"content-length: %d\r\n" % len(BODY)
 CHUNKED = b"transfer-encoding: chunked\r\n"
 CHUNKS = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
 
 FRAMING: dict[str, bytes] = {
-    "a length and chunks": OK + LENGTH + CHUNKED + b"\r\n" + CHUNKS,
-    "chunks and a length": OK + CHUNKED + LENGTH + b"\r\n" + CHUNKS,
-    "two lengths": OK + LENGTH + b"content-length: 2\r\n\r\n" + BODY,
-    "a list of lengths": OK + b"content-length: 2, 2\r\n\r\n{}",
-    "a signed length": OK + b"content-length: +2\r\n\r\n{}",
-    "a length above 2^64": OK + b"content-length: 99999999999999999999\r\n\r\n" + BODY,
-    "a chunk of 2^63": OK + CHUNKED + b"\r\n8000000000000000\r\n" + BODY,
-    "a chunk above 2^64": OK + CHUNKED + b"\r\n10000000000000000\r\n" + BODY,
-    "a chunk of less than nothing": OK + CHUNKED + b"\r\n-1\r\n" + BODY,
-    "chunks without carriage returns": OK + CHUNKED + b"\r\n2\n{}\n0\n\n",
-    "chunks of another kind": OK + b"transfer-encoding: xchunked\r\n\r\n" + BODY,
-    "a folded header": OK + LENGTH + b"x: a\r\n b\r\n\r\n" + BODY,
-    "a header split in two": OK + LENGTH + b"x: a\rset-cookie: b\r\n\r\n" + BODY,
-    "a zero in a header": OK + LENGTH + b"x: a\0b\r\n\r\n" + BODY,
-    "a name with a space": OK + LENGTH + b"x : a\r\n\r\n" + BODY,
+    "a length and chunks": OK_HEAD + LENGTH + CHUNKED + b"\r\n" + CHUNKS,
+    "chunks and a length": OK_HEAD + CHUNKED + LENGTH + b"\r\n" + CHUNKS,
+    "two lengths": OK_HEAD + LENGTH + b"content-length: 2\r\n\r\n" + BODY,
+    "a list of lengths": OK_HEAD + b"content-length: 2, 2\r\n\r\n{}",
+    "a signed length": OK_HEAD + b"content-length: +2\r\n\r\n{}",
+    "a length above 2^64": OK_HEAD + b"content-length: 99999999999999999999\r\n\r\n" + BODY,
+    "a chunk of 2^63": OK_HEAD + CHUNKED + b"\r\n8000000000000000\r\n" + BODY,
+    "a chunk above 2^64": OK_HEAD + CHUNKED + b"\r\n10000000000000000\r\n" + BODY,
+    "a chunk of less than nothing": OK_HEAD + CHUNKED + b"\r\n-1\r\n" + BODY,
+    "chunks without carriage returns": OK_HEAD + CHUNKED + b"\r\n2\n{}\n0\n\n",
+    "chunks of another kind": OK_HEAD + b"transfer-encoding: xchunked\r\n\r\n" + BODY,
+    "a folded header": OK_HEAD + LENGTH + b"x: a\r\n b\r\n\r\n" + BODY,
+    "a header split in two": OK_HEAD + LENGTH + b"x: a\rset-cookie: b\r\n\r\n" + BODY,
+    "a zero in a header": OK_HEAD + LENGTH + b"x: a\0b\r\n\r\n" + BODY,
+    "a name with a space": OK_HEAD + LENGTH + b"x : a\r\n\r\n" + BODY,
     "no content, with some": b"HTTP/1.1 204 X\r\n" + LENGTH + b"\r\n" + BODY,
     "not modified, with some": b"HTTP/1.1 304 X\r\n" + LENGTH + b"\r\n" + BODY,
     "another protocol": b"HTTP/1.1 101 X\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n" + BODY,
@@ -88,7 +88,7 @@ def test_replies_whose_end_is_in_doubt_are_no_answers(what: str) -> None:
 
 
 def test_chunks_may_say_more_of_themselves_and_headers_may_follow_them() -> None:
-    head = OK + CHUNKED + b"trailer: x\r\n\r\n"
+    head = OK_HEAD + CHUNKED + b"trailer: x\r\n\r\n"
     size = b'%x;a=b;c="d"\r\n' % len(BODY)
     script: Script = [head + size + BODY + b"\r\n0\r\nset-cookie: a\r\nx: y\r\n\r\n"]
     client, app, _ = ask_targets([script])
@@ -97,7 +97,7 @@ def test_chunks_may_say_more_of_themselves_and_headers_may_follow_them() -> None
     assert app.ends == [("a", "answered")]
 
 
-class Wire(asyncio.Transport):
+class FakeTransport(asyncio.Transport):
     """A transport in place of a socket."""
 
     def __init__(self) -> None:
@@ -130,19 +130,19 @@ async def read_to_end(arrival: ResponseStream) -> None:
         pass
 
 
-def connect_wire() -> tuple[ProviderConnection, Wire, ResponseStream]:
-    connection, wire = ProviderConnection(freed=lambda _: None), Wire()
-    connection.connection_made(wire)
-    return connection, wire, connection.ask(b"POST / HTTP/1.1\r\n\r\n", b"")
+def connect_transport() -> tuple[ProviderConnection, FakeTransport, ResponseStream]:
+    connection, transport = ProviderConnection(freed=lambda _: None), FakeTransport()
+    connection.connection_made(transport)
+    return connection, transport, connection.ask(b"POST / HTTP/1.1\r\n\r\n", b"")
 
 
 ENDLESS: dict[str, tuple[bytes, bytes]] = {
     "hints": (b"", b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n"),
     "headers": (b"HTTP/1.1 200 OK\r\n", b"x: y\r\n"),
     "one header": (b"HTTP/1.1 200 OK\r\nx: ", b"y" * 100),
-    "trailers": (OK + CHUNKED + b"\r\n0\r\n", b"x: y\r\n"),
-    "one trailer": (OK + CHUNKED + b"\r\n2\r\n{}\r\n0\r\nx: ", b"y" * 100),
-    "what a chunk says of itself": (OK + CHUNKED + b"\r\n2", b";a=b"),
+    "trailers": (OK_HEAD + CHUNKED + b"\r\n0\r\n", b"x: y\r\n"),
+    "one trailer": (OK_HEAD + CHUNKED + b"\r\n2\r\n{}\r\n0\r\nx: ", b"y" * 100),
+    "what a chunk says of itself": (OK_HEAD + CHUNKED + b"\r\n2", b";a=b"),
 }
 
 
@@ -151,12 +151,12 @@ def test_what_has_no_end_and_is_no_body_is_read_no_further(what: str) -> None:
     beginning, repeat = ENDLESS[what]
 
     async def read() -> None:
-        connection, wire, arrival = connect_wire()
+        connection, transport, arrival = connect_transport()
         connection.data_received(beginning)
         more = repeat * (2**16 // len(repeat))
         for _ in range(5):
             connection.data_received(more)
-        assert wire.is_aborted
+        assert transport.is_aborted
         with pytest.raises(BrokenResponseError):
             await read_to_end(arrival)
 
@@ -165,10 +165,10 @@ def test_what_has_no_end_and_is_no_body_is_read_no_further(what: str) -> None:
 
 def test_a_long_body_right_behind_its_headers_is_no_long_header() -> None:
     async def read() -> None:
-        connection, wire, arrival = connect_wire()
+        connection, transport, arrival = connect_transport()
         connection.data_received(b"HTTP/1.1 200 OK\r\n")
         connection.data_received(b"content-length: 1000000\r\n\r\n" + b"x" * 2**18)
-        assert not wire.is_aborted
+        assert not transport.is_aborted
         assert await arrival.head() == 200
         assert await arrival.piece() == b"x" * 2**18
 
@@ -177,14 +177,14 @@ def test_a_long_body_right_behind_its_headers_is_no_long_header() -> None:
 
 def test_no_more_is_read_than_the_client_takes() -> None:
     async def read() -> None:
-        connection, wire, arrival = connect_wire()
+        connection, transport, arrival = connect_transport()
         connection.data_received(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n")
         for _ in range(5):
-            assert not wire.is_paused
+            assert not transport.is_paused
             connection.data_received(b"x" * 2**16)
-        assert wire.is_paused
+        assert transport.is_paused
         await arrival.piece()
-        assert not wire.is_paused
+        assert not transport.is_paused
 
     asyncio.run(read())
 
@@ -293,13 +293,13 @@ def test_a_call_that_is_cancelled_as_its_answer_begins_frees_the_target() -> Non
         stops: list[bool] = []
         arrival = ResponseStream(stop=lambda: stops.append(True))
 
-        class Calls:
+        class FakeCalls:
             async def call(self, *_: object, **__: object) -> ResponseStream:
                 return arrival
 
         provider = pool_of("http://127.0.0.1:9").provider_of("a")
         line = ProviderEndpoint(provider, "", failures=QUICK)
-        line._calls = Calls()  # type: ignore[assignment]
+        line._calls = FakeCalls()  # type: ignore[assignment]
         client = ClientConnection(ScriptedClient().receive, ScriptedClient().send)
         task = asyncio.create_task(line.call(build_call(), CHAT, client=client))
         while arrival._waiter is None:

@@ -9,7 +9,7 @@ from prefill_router_gateway.proxy.deployments import ProviderEndpoint
 from prefill_router_gateway.proxy.response_stream import TimeLimits
 from prefill_router_gateway.settings import FailureSettings
 
-WHERE = "http://127.0.0.1:9/v1"
+BASE_URL = "http://127.0.0.1:9/v1"
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_limits_are_the_settings_or_else_the_pools_or_else_the_usual_ones(
     thinking: tuple[float, float],
 ) -> None:
     async def build_limits() -> tuple[TimeLimits, TimeLimits]:
-        provider = Provider(name="a", base_url=WHERE, **pool)  # type: ignore[arg-type]
+        provider = Provider(name="a", base_url=BASE_URL, **pool)  # type: ignore[arg-type]
         failures = FailureSettings.model_validate(settings)
         line = ProviderEndpoint(provider, "none", failures=failures)
         await line.close()

@@ -19,9 +19,11 @@ CALL = {"index": 0, "id": "call_1", "function": {"name": "weather", "arguments":
 REPLY = {"content": "42", "refusal": None, "tool_calls": [CALL]}
 CHAT = {"id": "c", "choices": [{"finish_reason": "stop", "message": REPLY, "delta": REPLY}]}
 WORDS = ("index", "id", "function", "name", "arguments", "content", "tool_calls", "error", "{", "")
-PLAIN = st.none() | st.booleans() | st.integers(0, 2) | st.sampled_from((*WORDS, "length", "stop"))
-ODD = st.recursive(
-    PLAIN,
+PLAIN_VALUES = (
+    st.none() | st.booleans() | st.integers(0, 2) | st.sampled_from((*WORDS, "length", "stop"))
+)
+ODD_VALUES = st.recursive(
+    PLAIN_VALUES,
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(WORDS), inner),
     max_leaves=4,
 )
@@ -52,7 +54,7 @@ def change_chat(changes: list[tuple[Path, Any]]) -> Any:
 
 
 CHANGES = st.lists(
-    st.tuples(st.sampled_from([p for p in walk_paths(CHAT) if isinstance(p[-1], str)]), ODD),
+    st.tuples(st.sampled_from([p for p in walk_paths(CHAT) if isinstance(p[-1], str)]), ODD_VALUES),
     max_size=2,
 )
 

@@ -35,7 +35,7 @@ from prefill_router_gateway.proxy.proxied_connections import ProxiedConnections
 from prefill_router_gateway.proxy.response_metadata import ResponseMetadata
 
 NO_RETRY = QUICK.model_copy(update={"retries": 0})
-PLAIN = {"is_plain": True, "endpoint": "responses"}
+PLAIN_CALL = {"is_plain": True, "endpoint": "responses"}
 
 
 def find_path(query: bytes, *, own: str = "", **call: Any) -> str:
@@ -69,14 +69,14 @@ def find_path(query: bytes, *, own: str = "", **call: Any) -> str:
 )
 def test_the_base_urls_own_query_comes_first(own: str, query: bytes, arrives: str) -> None:
     assert find_path(query, own=own) == "/v1/chat/completions" + arrives
-    path = find_path(query, own=own, below=b"/r%2F1", **PLAIN)
+    path = find_path(query, own=own, below=b"/r%2F1", **PLAIN_CALL)
     assert path == "/v1/responses/r%2F1" + arrives
 
 
 def ask_plainly(
     *scripts: Script, fakes: int = 1, **call: Any
 ) -> tuple[ScriptedClient, Any, list[int]]:
-    return ask_targets(*[list(scripts)] * fakes, **{**PLAIN, **call})
+    return ask_targets(*[list(scripts)] * fakes, **{**PLAIN_CALL, **call})
 
 
 def compress_reply(kind: str, pieces: Sequence[bytes], *, keep: int = 10**9) -> Script:

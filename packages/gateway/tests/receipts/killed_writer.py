@@ -17,12 +17,12 @@ import traceback
 from packages.gateway.tests.receipts.example_receipts import example_receipt, receipt_id
 from prefill_router_gateway.receipts import ReceiptWriter, open_store
 
-KEPT_DAYS = 36_500
+KEEP_DAYS = 36_500
 """Older receipts are deleted while the fork writes."""
 
 
 async def serve(url: str, first: int, at_once: int, ids_out: int) -> None:
-    writer = ReceiptWriter(open_store(url), wait_seconds=60, keep_days=KEPT_DAYS)
+    writer = ReceiptWriter(open_store(url), wait_seconds=60, keep_days=KEEP_DAYS)
 
     async def client(number: int) -> None:
         while True:

@@ -4,7 +4,6 @@ import asyncio
 import sqlite3
 import time
 import traceback
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -46,8 +45,6 @@ from prefill_router_gateway.receipts.rows import NAMES, to_row
 from prefill_router_gateway.settings import SavingsSettings
 
 pytestmark = pytest.mark.slow
-
-Make = Callable[[], str]
 
 
 def run_statements(url: str, *statements: str) -> None:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 KEY = "sk-hush-0123456789"
 CALLS = [{"id": f"call-{KEY}", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
-QUOTING: dict[str, Any] = {
+QUOTING_ANSWER: dict[str, Any] = {
     **ANSWER,
     "id": f"chat-{KEY}",
     "usage": {"prompt_tokens": 3, "completion_tokens": 1, "account": KEY},
@@ -26,7 +26,7 @@ QUOTING: dict[str, Any] = {
 EVENT = {
     "id": f"chat-{KEY}",
     "choices": [{"delta": {"content": "4", "tool_calls": CALLS}, "finish_reason": "stop"}],
-    "usage": QUOTING["usage"],
+    "usage": QUOTING_ANSWER["usage"],
 }
 
 
@@ -35,7 +35,7 @@ def test_no_receipt_has_a_key(tmp_path: Path) -> None:
     with make_world(tmp_path, settings=settings, dialects=dict.fromkeys(PRICES, "openai")) as world:
         world.environment["LAB_KEY"] = KEY
         world[CHEAP].then(
-            json_reply(QUOTING),
+            json_reply(QUOTING_ANSWER),
             chunked_reply([b"data: %b\n\n" % json.dumps(EVENT).encode(), b"data: [DONE]\n\n"]),
         )
         with serve_world(world) as gateway:

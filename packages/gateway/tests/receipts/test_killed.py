@@ -26,9 +26,9 @@ from prefill_router_gateway.receipts import Feedback, latest_feedback, read_rece
 pytestmark = pytest.mark.slow
 
 PROGRAM = killed_writer.__name__
-FAR = 1_000_000
+RUN_DISTANCE = 1_000_000
 """The distance between the numbers of two runs."""
-OLD = range(100 * FAR, 100 * FAR + 1500)
+OLD_NUMBERS = range(100 * RUN_DISTANCE, 100 * RUN_DISTANCE + 1500)
 LONG_AGO = -5e9
 
 
@@ -38,11 +38,11 @@ def test_what_was_kept_survives_any_kill(tmp_path: Path, at_once: int) -> None:
     url = f"sqlite:///{tmp_path}/receipts.sqlite"
     write_receipts(
         tmp_path / "receipts.sqlite",
-        [example_receipt(n, at=LONG_AGO) for n in OLD],
-        [Feedback(id=receipt_id(n), score=1, at=LONG_AGO + n % 2 * 1e10) for n in OLD],
+        [example_receipt(n, at=LONG_AGO) for n in OLD_NUMBERS],
+        [Feedback(id=receipt_id(n), score=1, at=LONG_AGO + n % 2 * 1e10) for n in OLD_NUMBERS],
     )
     plans = [
-        [url, run * FAR, at_once, moments.randrange(60), moments.random() / 100]
+        [url, run * RUN_DISTANCE, at_once, moments.randrange(60), moments.random() / 100]
         for run in range(12)
     ]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -60,13 +60,13 @@ def test_what_was_kept_survives_any_kill(tmp_path: Path, at_once: int) -> None:
     assert sum(map(len, ids_by_run)) > 100  # enough rows that could be lost
 
     old = {receipt.choice.id for receipt in read_receipts(url, until=0)}
-    assert len(old) < len(OLD)  # some were deleted, each with its score
+    assert len(old) < len(OLD_NUMBERS)  # some were deleted, each with its score
     assert old == latest_feedback(url).keys()
 
     stored_ids: dict[int, set[str]] = {run: set() for run in range(len(plans))}
     for receipt in read_receipts(url, since=0):
         number = int(receipt.choice.id.removeprefix("pr_"), 16)
-        stored_ids[number // FAR].add(receipt.choice.id)
+        stored_ids[number // RUN_DISTANCE].add(receipt.choice.id)
         assert plain_values(receipt) == plain_values(example_receipt(number))
     for run, names in enumerate(ids_by_run):
         assert names <= stored_ids[run]

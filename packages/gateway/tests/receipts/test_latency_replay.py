@@ -63,14 +63,14 @@ def build_receipts(count: int = 60, **latency: Any) -> list[Receipt]:
     return receipts
 
 
-EVERY = {"deadline_seconds": 6.0, "dollars_per_second": 1e-4, "keep": 0.8}
+ALL_SETTINGS = {"deadline_seconds": 6.0, "dollars_per_second": 1e-4, "keep": 0.8}
 
 
 def count_slow(receipts: list[Receipt]) -> int:
     return sum(receipt.choice.reason == "latency" for receipt in receipts)
 
 
-@pytest.mark.parametrize("setting", [EVERY, {**EVERY, "keep": 1.0}, {}], ids=str)
+@pytest.mark.parametrize("setting", [ALL_SETTINGS, {**ALL_SETTINGS, "keep": 1.0}, {}], ids=str)
 def test_each_request_is_decided_again_as_the_gateway_did(setting: dict[str, float]) -> None:
     receipts = build_receipts(**setting)
     assert bool(count_slow(receipts)) == bool(setting)
@@ -82,9 +82,9 @@ def test_each_request_is_decided_again_as_the_gateway_did(setting: dict[str, flo
 
 
 def test_another_setting_decides_as_a_gateway_with_it_would_have() -> None:
-    only_measured, with_it = build_receipts(), build_receipts(**EVERY)
+    only_measured, with_it = build_receipts(), build_receipts(**ALL_SETTINGS)
     assert count_slow(only_measured) == 0
-    result = replay(Recorded.of(only_measured), [0.5], latency=LatencySettings(**EVERY))
+    result = replay(Recorded.of(only_measured), [0.5], latency=LatencySettings(**ALL_SETTINGS))
     last = result.settings[-1]
     assert last.name == "with this latency"
     pairs = zip(only_measured, with_it, strict=True)
@@ -92,7 +92,7 @@ def test_another_setting_decides_as_a_gateway_with_it_would_have() -> None:
 
 
 def test_conversations_are_replayed_with_waiting_too() -> None:
-    receipts = build_receipts(**EVERY)
+    receipts = build_receipts(**ALL_SETTINGS)
     for receipt in receipts:
         assert receipt.choice.session is None
     result = replay_sessions(receipts, [0.5], latency=LatencySettings())
@@ -121,7 +121,7 @@ def test_receipts_without_predictions_cant_be_replayed_with_waiting() -> None:
 
 
 def test_a_row_keeps_waits_and_limits_and_leaves_rows_without_them_as_they_were() -> None:
-    for receipt in build_receipts(10, **EVERY):
+    for receipt in build_receipts(10, **ALL_SETTINGS):
         assert from_row(to_row(receipt)) == receipt
     plain = example_receipt(1)
     assert from_row(to_row(plain)) == plain
@@ -129,7 +129,7 @@ def test_a_row_keeps_waits_and_limits_and_leaves_rows_without_them_as_they_were(
 
 
 def test_an_explanation_tells_what_waiting_and_limits_changed() -> None:
-    receipts = build_receipts(**EVERY)
+    receipts = build_receipts(**ALL_SETTINGS)
     slow = next(r for r in receipts if r.choice.reason == "latency" and not r.choice.limited)
     explanation = explain(slow)
     words = "; ".join(explanation.sentences())

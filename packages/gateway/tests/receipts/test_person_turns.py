@@ -23,14 +23,14 @@ from prefill_router_gateway.receipts import (
 )
 from prefill_router_gateway.receipts.rows import to_row
 
-ASK = "Why does it fail?"
+PROMPT = "Why does it fail?"
 
 
 def build_request(number: int, target: str | None = "small", **agent: Any) -> Receipt:
     """A request of an agent in the conversation `main`, a second after the one before."""
     session = agent.pop("session", "main")
     outcome = agent.pop("outcome", "answered")
-    prompt = agent.pop("prompt", ASK)
+    prompt = agent.pop("prompt", PROMPT)
     kind = agent.pop("kind", "main")
     return example_receipt(
         number,
@@ -80,7 +80,7 @@ def test_a_turn_is_one_row_of_the_target_that_gave_all_answers(tmp_path: Path) -
     )
     result = export_turns(url)
     dataset = result.dataset
-    assert [query.prompt for query in dataset.queries] == [ASK, "And on Sundays?"]
+    assert [query.prompt for query in dataset.queries] == [PROMPT, "And on Sundays?"]
     assert dataset.conversations is not None
     assert len(set(dataset.conversations)) == 1
     labels = {name: dataset.correct[:, k].tolist() for k, name in enumerate(dataset.pool.names)}
@@ -117,11 +117,11 @@ def test_a_prompt_of_several_conversations_is_a_query_of_each() -> None:
     assert len(set(exported.dataset.conversations or ())) == 3
 
 
-SEVERAL = "turns that several targets answered"
+SEVERAL_TARGETS = "turns that several targets answered"
 NO_BEGINNING = "turns whose beginning isn't known"
 
 
-def build_namesake(number: int, target: str, **agent: Any) -> Receipt:
+def build_shared_session(number: int, target: str, **agent: Any) -> Receipt:
     """A subagent's request in the conversation of its main agent."""
     return build_request(number, target, kind="subagent", **{"prompt": "Look.", **agent})
 
@@ -129,18 +129,21 @@ def build_namesake(number: int, target: str, **agent: Any) -> Receipt:
 @pytest.mark.parametrize(
     ("receipts", "why"),
     [
-        ([build_request(0, "small"), build_step(1, "large")], SEVERAL),
+        ([build_request(0, "small"), build_step(1, "large")], SEVERAL_TARGETS),
         (
             [build_request(0, "small"), build_subagent_request(1, "large"), build_step(2, "small")],
-            SEVERAL,
+            SEVERAL_TARGETS,
         ),
-        ([build_request(0, "small", turn="p"), build_request(1, "large", turn="p")], SEVERAL),
-        ([build_request(0, "small", outcome="cut"), build_step(1, "large")], SEVERAL),
+        (
+            [build_request(0, "small", turn="p"), build_request(1, "large", turn="p")],
+            SEVERAL_TARGETS,
+        ),
+        ([build_request(0, "small", outcome="cut"), build_step(1, "large")], SEVERAL_TARGETS),
         ([build_request(0, None, outcome="failed")], "turns that no target answered"),
         ([build_step(0), build_step(1)], NO_BEGINNING),
         ([build_step(0, session=None)], NO_BEGINNING),
         ([build_request(0, turn="p", prompt="Else?"), build_step(1, turn="q")], NO_BEGINNING),
-        ([build_request(0), build_namesake(1, "large"), build_step(2)], SEVERAL),
+        ([build_request(0), build_shared_session(1, "large"), build_step(2)], SEVERAL_TARGETS),
         (
             [build_request(0, kind="auxiliary", session=None)],
             "titles, topics and summaries of agents",
@@ -158,7 +161,7 @@ def test_what_no_one_target_answered_is_not_credited(
     result = export_turns(url)
     assert result.left_out[why] == 1
     assert "Else?" in [query.prompt for query in result.dataset.queries]
-    assert ASK not in [query.prompt for query in result.dataset.queries]
+    assert PROMPT not in [query.prompt for query in result.dataset.queries]
 
 
 def test_help_before_a_turn_and_summaries_in_it_do_not_count(tmp_path: Path) -> None:
@@ -172,7 +175,7 @@ def test_help_before_a_turn_and_summaries_in_it_do_not_count(tmp_path: Path) -> 
     ]
     by_request = turns_by_request(store_receipts(tmp_path, receipts))
     assert by_request[receipts[2].choice.id].target == "small"
-    assert by_request[receipts[0].choice.id].why == SEVERAL
+    assert by_request[receipts[0].choice.id].why == SEVERAL_TARGETS
 
 
 def test_a_failure_within_the_first_request_is_credited_to_who_answered(tmp_path: Path) -> None:
@@ -180,7 +183,7 @@ def test_a_failure_within_the_first_request_is_credited_to_who_answered(tmp_path
         0,
         choice={"session": "main", "order": ("small", "large")},
         outcome={"target": "large"},
-        prompt=ASK,
+        prompt=PROMPT,
     )
     dataset = export_turns(
         store_receipts(tmp_path, [first, build_step(1, "large")], build_score(first, 1))
@@ -191,31 +194,31 @@ def test_a_failure_within_the_first_request_is_credited_to_who_answered(tmp_path
 def test_tools_of_any_client_make_a_turn(tmp_path: Path) -> None:
     def plain(number: int, target: str, *, loop: bool) -> Receipt:
         choice = {"session": "main", "tool_loop": loop}
-        return example_receipt(number, choice=choice, outcome={"target": target}, prompt=ASK)
+        return example_receipt(number, choice=choice, outcome={"target": target}, prompt=PROMPT)
 
     receipts = [plain(0, "small", loop=False), plain(1, "large", loop=True)]
     url = store_receipts(tmp_path, receipts, *(build_score(receipt, 1) for receipt in receipts))
-    with pytest.raises(DataError, match=SEVERAL):
+    with pytest.raises(DataError, match=SEVERAL_TARGETS):
         export_turns(url)
 
 
 def test_tools_of_a_client_whose_target_is_not_kept_go_on_with_its_turn(tmp_path: Path) -> None:
     details = ({}, {"in_tool_loop": True})
     receipts = [
-        example_receipt(n, choice={"session": "main"}, prompt=ASK, details=details[n])
+        example_receipt(n, choice={"session": "main"}, prompt=PROMPT, details=details[n])
         for n in (0, 1)
     ]
     assert [receipt.choice.target for receipt in receipts] == ["small", "large"]
     url = store_receipts(tmp_path, receipts, *(build_score(receipt, 1) for receipt in receipts))
-    with pytest.raises(DataError, match=SEVERAL):
+    with pytest.raises(DataError, match=SEVERAL_TARGETS):
         export_turns(url)
 
 
 def test_an_agent_and_its_subagent_may_share_the_name_of_a_conversation(tmp_path: Path) -> None:
     receipts = [
         build_request(0, "small"),
-        build_namesake(1, "small"),
-        build_namesake(2, "small", is_ongoing=True),
+        build_shared_session(1, "small"),
+        build_shared_session(2, "small", is_ongoing=True),
         build_step(3, "small"),
     ]
     names = [receipt.choice.id for receipt in receipts]

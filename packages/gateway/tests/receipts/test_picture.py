@@ -9,17 +9,17 @@ from packages.gateway.tests.receipts.example_receipts import example_receipt
 from prefill_router_gateway.receipts import Recorded, replay
 from prefill_router_gateway.receipts.replay_figure import picture, rows_of
 
-NEAR = {f"target-{k}": (0.5 + 0.004 * k, 0.01 + 0.00003 * k) for k in range(6)}
+NEAR_POINTS = {f"target-{k}": (0.5 + 0.004 * k, 0.01 + 0.00003 * k) for k in range(6)}
 
 
 @pytest.mark.slow
 def test_names_of_points_that_are_near_do_not_overlap() -> None:
-    names = tuple(NEAR)
+    names = tuple(NEAR_POINTS)
     choice = {
         "order": names,
         "policy_target": names[0],
-        "correctness": {name: p for name, (p, _) in NEAR.items()},
-        "estimated_cost": {name: cost for name, (_, cost) in NEAR.items()},
+        "correctness": {name: p for name, (p, _) in NEAR_POINTS.items()},
+        "estimated_cost": {name: cost for name, (_, cost) in NEAR_POINTS.items()},
     }
     result = replay(Recorded.of([example_receipt(1, choice=choice)]), [0.0, 0.001, 0.005, 0.5, 1.0])
     figure = picture(rows_of(result), title="six that are alike")

@@ -14,7 +14,7 @@ from prefill_router_gateway.receipts import Feedback
 from prefill_router_gateway.receipts.rows import COLUMNS, NAMES, from_row, to_row
 from prefill_router_gateway.records import TargetAttempt
 
-VARIED: dict[str, dict[str, Any]] = {
+RECEIPT_FIELDS: dict[str, dict[str, Any]] = {
     "usual": {},
     "with a prompt": {"prompt": "What is 17 * 23?\0\ud800 é"},
     "with a chat": {"prompt": [{"role": "user", "content": "hello"}]},
@@ -66,9 +66,9 @@ VARIED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("what", VARIED)
+@pytest.mark.parametrize("what", RECEIPT_FIELDS)
 def test_a_receipt_comes_back_as_it_was(what: str) -> None:
-    receipt = example_receipt(7, **VARIED[what])
+    receipt = example_receipt(7, **RECEIPT_FIELDS[what])
     row = to_row(receipt)
     assert plain_values(from_row(row)) == plain_values(receipt)
     for column, value in zip(COLUMNS, row, strict=True):

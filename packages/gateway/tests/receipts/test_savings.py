@@ -39,7 +39,7 @@ from prefill_router_gateway.records import APART, Reason
 from prefill_router_gateway.settings import SavingsSettings
 from prefill_router_gateway.telemetry import Metrics
 
-FREE = SavingsSettings()
+NO_PRICES = SavingsSettings()
 
 
 def build_receipts(
@@ -60,7 +60,7 @@ def build_receipts(
 
 def find_savings(folder: Path, receipts: list[Receipt], target: str | None = None) -> Savings:
     return savings_since(
-        str(write_receipts(folder / "receipts.sqlite", receipts)), FREE, against=target
+        str(write_receipts(folder / "receipts.sqlite", receipts)), NO_PRICES, against=target
     )
 
 
@@ -141,7 +141,7 @@ def test_what_was_cached_is_cached_at_the_baseline_and_costs_what_it_does_there(
         write_learning(store, [side])
     reference_cost = receipts[0].cost_at("large")
     assert reference_cost is not None
-    assert savings_since(url, FREE).also_ratio == pytest.approx(1 / reference_cost)
+    assert savings_since(url, NO_PRICES).also_ratio == pytest.approx(1 / reference_cost)
 
 
 def test_few_conversations_give_no_intervals(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_request_without_a_price_is_listed_and_never_free(tmp_path: Path) -> N
 
 def test_encoder_judges_and_side_answers_are_deducted(tmp_path: Path) -> None:
     url = str(write_receipts(tmp_path / "receipts.sqlite", build_receipts(40)))
-    before = savings_since(url, FREE)
+    before = savings_since(url, NO_PRICES)
     assert [(cost.kind, cost.dollars) for cost in before.deducted] == [("encoder", None)]
     assert any("isn't counted" in note for note in before.notes())
     with closing(open_learning(url)) as store:
@@ -208,7 +208,7 @@ def test_encoder_judges_and_side_answers_are_deducted(tmp_path: Path) -> None:
                 SideAnswer(**side, target="middle"),
             ],
         )
-    settings = FREE.model_copy(
+    settings = NO_PRICES.model_copy(
         update={"encoder_second_dollars": 0.5, "encoder_thousand_dollars": 2.0}
     )
     savings = savings_since(url, settings)
@@ -232,7 +232,7 @@ def test_scores_are_the_latest_of_each_source_of_the_answer_that_was_given(tmp_p
         for at, score in ((0, 0.0), (1, 1.0 if n % 4 else 0.0))
     ]
     url = str(write_receipts(tmp_path / "receipts.sqlite", build_receipts(60), feedback))
-    savings = savings_since(url, FREE)
+    savings = savings_since(url, NO_PRICES)
     assert (savings.scored, savings.observed.value) == (40, 0.75)
     with closing(open_learning(url)) as store:
         write_learning(
@@ -242,7 +242,7 @@ def test_scores_are_the_latest_of_each_source_of_the_answer_that_was_given(tmp_p
                 for t in ("large", "small")  # the small target answered
             ],
         )
-    savings = savings_since(url, FREE)
+    savings = savings_since(url, NO_PRICES)
     assert (savings.scored, savings.observed.value) == (40, pytest.approx((30 + 0.5) / 40))
 
 
@@ -269,26 +269,26 @@ def test_a_named_target_is_compared_with_all(tmp_path: Path) -> None:
             tmp_path / "receipts.sqlite", [*build_receipts(30), example_receipt(99, baseline=None)]
         )
     )
-    savings = savings_since(url, FREE, against="small")
+    savings = savings_since(url, NO_PRICES, against="small")
     assert (savings.baselines, savings.chosen_by) == ({"small": 31}, "named")
     assert savings.at_baseline < savings.spent
     with pytest.raises(DataError, match="of these receipts: large, middle, small"):
-        savings_since(url, FREE, against="giant")
+        savings_since(url, NO_PRICES, against="giant")
     with pytest.raises(DataError, match="names a baseline"):
-        savings_since(url, FREE, since=START + 1e6)
-    assert savings_since(url, FREE, since=START + 1e6, against="large").requests == 0
+        savings_since(url, NO_PRICES, since=START + 1e6)
+    assert savings_since(url, NO_PRICES, since=START + 1e6, against="large").requests == 0
 
 
 def test_a_conversation_that_another_target_continued_counts_once(tmp_path: Path) -> None:
-    def turns(session: str, first: int, *opening: bool) -> list[Receipt]:
+    def build_session(session: str, first: int, *opening: bool) -> list[Receipt]:
         choices = [{"session": session, "opening": alone} for alone in opening]
         # even numbers are answered by the small target
         return [example_receipt(first + 2 * i, choice=choice) for i, choice in enumerate(choices)]
 
     receipts = [
-        *turns("a", 0, True, False, False),  # three turns of one conversation
-        *turns("b", 100, True, True, True),  # the same question three times, each alone
-        *turns("c", 200, False),  # one request of a session that the client named
+        *build_session("a", 0, True, False, False),  # three turns of one conversation
+        *build_session("b", 100, True, True, True),  # the same question three times, each alone
+        *build_session("c", 200, False),  # one request of a session that the client named
         example_receipt(301, choice={"session": "d"}),
         example_receipt(303, choice={"session": "d"}),  # continued by the baseline
         example_receipt(400, choice={"session": None}),
@@ -343,7 +343,7 @@ def test_postgresql_gives_the_same(tmp_path: Path, request: pytest.FixtureReques
         feedback = [Feedback(id=receipt_id(n), score=n % 2, at=START) for n in range(5)]
         receipts = [*build_receipts(40, details={"cache": CACHE}), example_receipt(99, cost=None)]
         write_receipts(url, receipts, feedback)  # type: ignore[arg-type]
-        values = json.dumps(savings_since(url, FREE).to_dict())
+        values = json.dumps(savings_since(url, NO_PRICES).to_dict())
         values_by_url.append(json.loads(values, parse_float=lambda text: round(float(text), 9)))
         assert request_saving(url, build_receipts(40)[0])
     assert values_by_url[0] == values_by_url[1]
@@ -373,7 +373,7 @@ def test_the_command_the_page_and_the_metrics_give_one_figure(tmp_path: Path) ->
     ]
     file = write_receipts(tmp_path / "receipts.sqlite", receipts)
     command = json.loads(succeeded("savings", file, "--json"))
-    savings = savings_since(str(file), FREE)
+    savings = savings_since(str(file), NO_PRICES)
     spend = views.spend(summary(str(file), START), savings, START)
     card = views.savings(savings)
 

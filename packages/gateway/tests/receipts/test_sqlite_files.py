@@ -61,13 +61,13 @@ def test_a_second_connection_of_the_process_keeps_the_first_ones_locks(tmp_path:
         "print(sum(1 for _ in read_receipts(sys.argv[1])))"
     )
 
-    def elsewhere() -> int:
+    def count_in_process() -> int:
         line = [sys.executable, "-c", reads, url]
         return int(subprocess.run(line, capture_output=True, check=True, text=True).stdout)
 
     with closing(open_store(url)) as store:
         insert_rows(store, [to_row(example_receipt(1))], [])
         open_store(url).close()
-        assert elsewhere() == 1
+        assert count_in_process() == 1
         insert_rows(store, [to_row(example_receipt(2))], [])
-        assert elsewhere() == 2
+        assert count_in_process() == 2

@@ -33,7 +33,7 @@ from prefill_router_gateway.settings import ReceiptSettings
 PROMPT = [column.name for column in COLUMNS].index("prompt")
 
 
-class HeldStore(Database):
+class PausedStore(Database):
     """Keeps rows in memory; writes while `may_write` is set, and first fails `failures` times."""
 
     dialect = "sqlite"
@@ -83,7 +83,7 @@ def receipt_ids(*numbers: int) -> list[str]:
 
 
 def test_what_has_gathered_is_written_together_in_order() -> None:
-    store = HeldStore()
+    store = PausedStore()
 
     async def work() -> None:
         writer = ReceiptWriter(store, wait_seconds=60)
@@ -106,7 +106,7 @@ def test_what_has_gathered_is_written_together_in_order() -> None:
 
 
 def test_nobody_waits_longer_than_they_want_and_nothing_is_lost() -> None:
-    store = HeldStore()
+    store = PausedStore()
 
     async def work() -> None:
         writer = ReceiptWriter(store, wait_seconds=0.001)
@@ -122,7 +122,7 @@ def test_nobody_waits_longer_than_they_want_and_nothing_is_lost() -> None:
 
 
 def test_a_client_that_stops_waiting_changes_nothing() -> None:
-    store = HeldStore()
+    store = PausedStore()
 
     async def work() -> None:
         writer = ReceiptWriter(store, wait_seconds=60)
@@ -141,7 +141,7 @@ def test_a_client_that_stops_waiting_changes_nothing() -> None:
 
 
 def test_a_full_queue_loses_what_comes_and_counts_it() -> None:
-    store = HeldStore()
+    store = PausedStore()
 
     async def work() -> None:
         writer = ReceiptWriter(store, wait_seconds=60, max_queue=2)
@@ -163,7 +163,7 @@ def test_prompts_that_wait_have_a_limit_and_receipts_are_kept_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(writer_module, "_PROMPTS", 10)
-    store = HeldStore()
+    store = PausedStore()
     turns = [{"role": "user", "content": "eight of"}]
 
     async def work() -> None:
@@ -183,7 +183,7 @@ def test_prompts_that_wait_have_a_limit_and_receipts_are_kept_without(
 
 
 def test_a_database_that_is_down_is_asked_again() -> None:
-    store = HeldStore(failures=1)
+    store = PausedStore(failures=1)
 
     async def work() -> None:
         writer = ReceiptWriter(store, wait_seconds=60)
@@ -202,7 +202,7 @@ def test_nobody_waits_for_a_database_that_is_known_to_be_away(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO", "prefill_router_gateway")
-    store = HeldStore(failures=10**9)
+    store = PausedStore(failures=10**9)
 
     async def work() -> None:
         writer = ReceiptWriter(store, wait_seconds=10**6)
@@ -225,7 +225,7 @@ def test_nobody_waits_for_a_database_that_is_known_to_be_away(
 
 
 def test_what_is_left_at_the_end_is_counted() -> None:
-    store = HeldStore(failures=10**9)
+    store = PausedStore(failures=10**9)
 
     async def work() -> None:
         writer = ReceiptWriter(store, wait_seconds=0.001)
@@ -240,7 +240,7 @@ def test_what_is_left_at_the_end_is_counted() -> None:
 
 
 def test_a_row_that_is_never_taken_is_lost_alone() -> None:
-    store = HeldStore(never=receipt_id(2))
+    store = PausedStore(never=receipt_id(2))
     loop: dict[str, Any] = {}
     loop["itself"] = loop
 
@@ -267,7 +267,7 @@ def test_a_row_that_is_never_taken_is_lost_alone() -> None:
     ]  # a receipt, and its score
 
 
-class BrokenStore(HeldStore):
+class BrokenStore(PausedStore):
     def change(self, statements: Sequence[Statement]) -> list[int]:
         raise ZeroDivisionError(len(statements))
 
@@ -380,7 +380,7 @@ def test_old_receipts_are_deleted_between_writes(
 
 
 def test_what_cannot_be_deleted_now_is_counted_and_stops_no_write() -> None:
-    class UndeletableStore(HeldStore):
+    class UndeletableStore(PausedStore):
         def select(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
             raise DownError(query, kind=str(values))
 

@@ -44,18 +44,18 @@ from prefill_router_gateway.telemetry.log import FIELDS
 
 pytestmark = pytest.mark.slow
 
-ODD = ("größe/模型", "two\nlines", 'quo"te, and more')
+ODD_NAMES = ("größe/模型", "two\nlines", 'quo"te, and more')
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    rows = {**PRICES, **dict.fromkeys(ODD, PRICES[CHEAP])}
+    rows = {**PRICES, **dict.fromkeys(ODD_NAMES, PRICES[CHEAP])}
     settings = {"limits": {"streams": 1}}
     with make_world(tmp_path_factory.mktemp("odd"), rows, settings=settings) as world:
         yield world
 
 
-@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("name", ODD_NAMES)
 @pytest.mark.parametrize("path", [CHATS, "/v1/route"])
 def test_names_that_headers_cannot_hold_are_percent_encoded(
     gateway: LocalGateway, path: str, name: str

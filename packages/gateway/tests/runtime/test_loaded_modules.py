@@ -10,8 +10,17 @@ from prefill_router_minipool.server import ScriptedModel, serve
 
 pytestmark = pytest.mark.slow
 
-OURS = ("evaluation", "studies", "reporting", "fitting", "harness", "reproduce", "minipool")
-HEAVY = ("polars", "matplotlib", "scipy", "torch", "transformers", "sklearn", "pandas", "openai")
+OWN_PACKAGES = ("evaluation", "studies", "reporting", "fitting", "harness", "reproduce", "minipool")
+HEAVY_PACKAGES = (
+    "polars",
+    "matplotlib",
+    "scipy",
+    "torch",
+    "transformers",
+    "sklearn",
+    "pandas",
+    "openai",
+)
 REPORTER = """
 import atexit, json, os, pathlib, sys
 
@@ -54,7 +63,9 @@ def use_server(url: str) -> None:
             client.get(path).raise_for_status()
 
 
-@pytest.mark.parametrize("name", [*(f"prefill_router.{part}" for part in OURS), *HEAVY])
+@pytest.mark.parametrize(
+    "name", [*(f"prefill_router.{part}" for part in OWN_PACKAGES), *HEAVY_PACKAGES]
+)
 def test_the_server_never_loads(module_names: set[str], name: str) -> None:
     assert name not in module_names
 

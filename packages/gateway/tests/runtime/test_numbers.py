@@ -14,8 +14,8 @@ from prefill_router_gateway.receipts import RecentRequests
 from prefill_router_gateway.records import TargetAttempt
 
 MOST = 2000
-WHERE = "http://127.0.0.1:9/v1"
-POOL = Pool(tuple(Target(name=name, base_url=WHERE) for name in ("small", "large")))
+BASE_URL = "http://127.0.0.1:9/v1"
+POOL = Pool(tuple(Target(name=name, base_url=BASE_URL) for name in ("small", "large")))
 
 
 def build_receipt(number: int, *attempts: TargetAttempt, **fields: float) -> Receipt:

@@ -43,7 +43,7 @@ KEYS = [
     }.items()
 ]
 CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-CALLING = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+TOOL_CALL_MESSAGE = {"role": "assistant", "content": None, "tool_calls": [CALL]}
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def test_concurrent_requests_are_counted_over_all_replicas(replicas: ReplicaGrou
 
 
 def test_a_tool_loop_goes_on_at_the_target_that_called(replicas: ReplicaGroup) -> None:
-    choices = [{"index": 0, "message": CALLING, "finish_reason": "tool_calls"}]
+    choices = [{"index": 0, "message": TOOL_CALL_MESSAGE, "finish_reason": "tool_calls"}]
     replicas.world[EXPENSIVE].then(json_reply({**ANSWER, "choices": choices}))
     tools = {"tools": [{"type": "function", "function": {"name": "f"}}]}
     first = [user("what does f say?")]
@@ -117,7 +117,7 @@ def test_a_tool_loop_goes_on_at_the_target_that_called(replicas: ReplicaGroup) -
     )
     assert (first_reply.status, first_reply.own_header("target")) == (200, EXPENSIVE)
     result = {"role": "tool", "tool_call_id": "call_1", "content": "42"}
-    body = chat(**tools) | {"messages": [*first, CALLING, result]}
+    body = chat(**tools) | {"messages": [*first, TOOL_CALL_MESSAGE, result]}
     for url in replicas.urls:
         reply = ask_as(url, "dan", body, **lam_header(0))
         assert (reply.own_header("target"), reply.own_header("reason")) == (EXPENSIVE, "tool_loop")

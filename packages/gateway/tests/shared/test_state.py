@@ -24,8 +24,8 @@ from prefill_router_gateway.shared import SharedState
 
 pytestmark = pytest.mark.slow
 
-STOP = BudgetSettings(dollars=10, per="day", stop=True)
-OF_THE_DAY = "FROM shared_spend WHERE (owner, per) = ('', 'day')"
+STOP_BUDGET = BudgetSettings(dollars=10, per="day", stop=True)
+DAY_ROWS = "FROM shared_spend WHERE (owner, per) = ('', 'day')"
 KEY = ClientKey(name="ann", sha256="0" * 64, requests_per_minute=6, concurrent=3)
 
 
@@ -35,7 +35,7 @@ class Replica:
 
     url: str
     wait: float = 60.0
-    budgets: Budgets = field(default_factory=lambda: Budgets([STOP]))
+    budgets: Budgets = field(default_factory=lambda: Budgets([STOP_BUDGET]))
     sessions: Sessions = field(default_factory=lambda: Sessions(SessionSettings()))
     breakers: Breakers = field(default_factory=lambda: Breakers(failures=1, seconds=0.5))
     lams: list[float] = field(default_factory=list)
@@ -106,7 +106,7 @@ async def wait_until(holds: Callable[[], Any]) -> None:
 
 
 def test_an_answer_is_known_elsewhere_once_it_is_written(postgres: PostgresServer) -> None:
-    async def go(first: Replica, second: Replica) -> None:
+    async def scenario(first: Replica, second: Replica) -> None:
         answer = {"tool_calls": ("call_1",), "response_id": "resp_1", "key": "ann"}
         first.sessions.record_answer("s", target="a", tokens=5, at=time.time(), **answer)
         await first.shared.request_write()
@@ -128,7 +128,7 @@ def test_an_answer_is_known_elsewhere_once_it_is_written(postgres: PostgresServe
         assert state is not None
         assert state.target == "b"
 
-    run_with_two(postgres, go)
+    run_with_two(postgres, scenario)
     names = [name for (name,) in postgres.execute("SELECT name FROM shared_affinity")]
     assert len(names) == 4
     assert not [name for name in names if "call" in name or "resp" in name]
@@ -137,17 +137,17 @@ def test_an_answer_is_known_elsewhere_once_it_is_written(postgres: PostgresServe
 def test_leases_never_exceed_the_budget_and_are_given_back_at_the_end(
     postgres: PostgresServer,
 ) -> None:
-    async def go(first: Replica, second: Replica) -> None:
+    async def scenario(first: Replica, second: Replica) -> None:
         for _ in range(100):
             try:
                 await asyncio.gather(first.spend(0.3), second.spend(0.2))
             except RefusalError:
                 break
-            ((total,),) = postgres.execute(f"SELECT sum(greatest(spent, granted)) {OF_THE_DAY}")
+            ((total,),) = postgres.execute(f"SELECT sum(greatest(spent, granted)) {DAY_ROWS}")
             assert total <= 10.5
 
-    run_with_two(postgres, go)
-    rows = postgres.execute(f"SELECT spent, granted {OF_THE_DAY}")
+    run_with_two(postgres, scenario)
+    rows = postgres.execute(f"SELECT spent, granted {DAY_ROWS}")
     assert all(granted <= spent for spent, granted in rows)
     assert 8 <= sum(spent for spent, _ in rows) <= 10.5
 
@@ -155,7 +155,7 @@ def test_leases_never_exceed_the_budget_and_are_given_back_at_the_end(
 def test_a_breaker_that_opens_is_open_for_all_and_one_replica_tries(
     postgres: PostgresServer,
 ) -> None:
-    async def go(first: Replica, second: Replica) -> None:
+    async def scenario(first: Replica, second: Replica) -> None:
         first.breakers.record_failure("a")
         await wait_until(lambda: second.breakers.state("a") != "closed")
         await wait_until(
@@ -168,7 +168,7 @@ def test_a_breaker_that_opens_is_open_for_all_and_one_replica_tries(
         first.breakers.record_success("a")
         await wait_until(lambda: second.breakers.state("a") == "closed")
 
-    run_with_two(postgres, go)
+    run_with_two(postgres, scenario)
 
 
 def test_it_closes_though_something_is_to_be_told_at_that_moment(postgres: PostgresServer) -> None:
@@ -206,7 +206,7 @@ def test_a_close_that_is_cancelled_ends(postgres: PostgresServer) -> None:
 
 
 def test_lam_is_told_and_forgotten_when_all_replicas_have_ended(postgres: PostgresServer) -> None:
-    async def go(first: Replica, second: Replica) -> None:
+    async def scenario(first: Replica, second: Replica) -> None:
         first.shared.set_lam(0.25)
         await wait_until(lambda: second.lams)
         assert second.lams[0] == 0.25
@@ -214,7 +214,7 @@ def test_lam_is_told_and_forgotten_when_all_replicas_have_ended(postgres: Postgr
             await wait_until(lambda: third.shared.replicas == 3)
             assert third.lams[0] == 0.25
 
-    run_with_two(postgres, go)
+    run_with_two(postgres, scenario)
     assert postgres.execute("SELECT * FROM shared_lam") == [(0.25,)]
 
     async def read_lams() -> None:
@@ -225,7 +225,7 @@ def test_lam_is_told_and_forgotten_when_all_replicas_have_ended(postgres: Postgr
 
 
 def test_requests_in_flight_are_counted_again_after_a_cut(postgres: PostgresServer) -> None:
-    async def go(line: Line) -> None:
+    async def scenario(line: Line) -> None:
         async with (
             open_replica(postgres.url) as first,
             open_replica(url_through(postgres.url, line)) as second,
@@ -246,13 +246,13 @@ def test_requests_in_flight_are_counted_again_after_a_cut(postgres: PostgresServ
                     await second_requests.enter_async_context(first.admit_request())
         assert postgres.execute("SELECT in_flight FROM shared_limits") == [({},)]
 
-    run_with_line(postgres, go)
+    run_with_line(postgres, scenario)
 
 
 def test_what_was_answered_and_spent_during_a_cut_is_written_afterwards(
     postgres: PostgresServer,
 ) -> None:
-    async def go(line: Line) -> None:
+    async def scenario(line: Line) -> None:
         async with (
             open_replica(postgres.url) as first,
             open_replica(url_through(postgres.url, line)) as second,
@@ -277,11 +277,11 @@ def test_what_was_answered_and_spent_during_a_cut_is_written_afterwards(
             assert outage.startswith("cut off from the shared database since 20")
             assert second.shared.details(None)["shared"][2] is None
 
-    run_with_line(postgres, go)
+    run_with_line(postgres, scenario)
 
 
 def test_a_database_that_does_not_answer_is_away(postgres: PostgresServer) -> None:
-    async def go(line: Line) -> None:
+    async def scenario(line: Line) -> None:
         async with open_replica(url_through(postgres.url, line), wait=0.3) as first:
             await first.spend(0.1)
             line.is_mute = True
@@ -292,11 +292,11 @@ def test_a_database_that_does_not_answer_is_away(postgres: PostgresServer) -> No
             line.is_mute = False
             await wait_until(lambda: first.shared.is_in_step)
 
-    run_with_line(postgres, go)
+    run_with_line(postgres, scenario)
 
 
 def test_old_entries_are_purged(postgres: PostgresServer) -> None:
-    async def go(first: Replica, _: Replica) -> None:
+    async def scenario(first: Replica, _: Replica) -> None:
         first.sessions.use(SessionSettings(seconds=60, most=2))
         first.sessions.record_answer("old", target="a", tokens=5, at=time.time() - 61)
         for n in range(4):
@@ -304,7 +304,7 @@ def test_old_entries_are_purged(postgres: PostgresServer) -> None:
         await first.shared.request_write()
         await first.shared._purge()
 
-    run_with_two(postgres, go)
+    run_with_two(postgres, scenario)
     kinds = [kind for (kind,) in postgres.execute("SELECT kind FROM shared_affinity")]
     assert kinds == ["response"] * 2
 
@@ -318,7 +318,7 @@ def test_a_database_that_cannot_be_used_is_told_without_its_password(
         return str(caught.value)
 
     postgres.clear()
-    asyncio.run(_once(postgres.url))
+    asyncio.run(_open_once(postgres.url))
     postgres.execute("UPDATE shared_schema SET version = 99")
     messages = [
         read_refusal(postgres.url),
@@ -333,6 +333,6 @@ def test_a_database_that_cannot_be_used_is_told_without_its_password(
     assert not any(PASSWORD in first or IN_URL in first for first in messages)
 
 
-async def _once(url: str) -> None:
+async def _open_once(url: str) -> None:
     async with open_replica(url):
         pass
