@@ -1,4 +1,4 @@
-"""A process that misbehaves: it is ended and started again, and nobody waits for it."""
+"""A process that misbehaves is ended and started again; callers don't wait for it."""
 
 import asyncio
 import logging

@@ -23,7 +23,7 @@ class SimulatedQueue:
     Args:
         takes: Seconds that each prompt takes.
         estimate: Seconds of a prompt, as the queue assumes at first.
-        fixed: Seconds that each batch takes beside its prompts.
+        fixed: Seconds that each batch takes in addition to its prompts.
     """
 
     def __init__(self, *, takes: float, estimate: float, fixed: float = 0.0) -> None:

@@ -202,7 +202,7 @@ def test_batch_ends_before_it_has_too_many_characters() -> None:
     queue, jobs = fill_queue(60, 40, 1, 500)
     assert queue.take(0.0) == jobs[:2]
     assert queue.take(0.0) == jobs[2:3]
-    assert queue.take(0.0) == jobs[3:]  # alone, whatever its size
+    assert queue.take(0.0) == jobs[3:]  # a longer prompt is a batch alone
 
 
 def test_what_is_too_late_is_not_taken() -> None:

@@ -1,4 +1,4 @@
-"""One encoder's process for several gateways: they share batches, and none harms another."""
+"""One encoder process for several gateways: they share batches; none harms another."""
 
 import asyncio
 import errno
@@ -54,7 +54,7 @@ def count_queued(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Encoder:
-    """An encoder's loop in a thread, whose batches wait until they are let go."""
+    """An encoder's loop in a thread; each batch waits for a release of `go`."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Encoder:
         return ["unreadable" if self._breaks else {"of": p} for p in prompts], float(len(prompts))
 
     def await_queued(self, count: int) -> None:
-        """Wait until so many frames, since its start, were read and wait for their batch."""
+        """Wait until `count` more frames were read and queued for a batch."""
         for _ in range(count):
             QUEUED.acquire()
 

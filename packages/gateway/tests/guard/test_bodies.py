@@ -1,4 +1,4 @@
-"""Bodies of requests: how many bytes of them are held at once, and for how long."""
+"""Bodies of requests: how many bytes are in memory at once, and for how long."""
 
 import asyncio
 import gc

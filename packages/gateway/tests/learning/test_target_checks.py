@@ -64,7 +64,7 @@ TICKS = itertools.count()
 
 
 class LearningSetup:
-    """Requests to targets in turn, one a second, and a learner beside them.
+    """Requests to targets in turn, one a second, and a learner.
 
     Targets in `exchanged_targets` answer everything wrong.
     """

@@ -51,9 +51,9 @@ def test_conversations_are_shared_by_weight() -> None:
 
 
 def test_a_conversation_stays_at_its_endpoint_in_every_replica() -> None:
-    choose, choose_too = (build_order(a={}, b={}, c={}) for _ in range(2))
+    choose, replica_choose = (build_order(a={}, b={}, c={}) for _ in range(2))
     for i in range(100):
-        assert choose(f"{i}", 10) == choose_too(f"{i}", 20)
+        assert choose(f"{i}", 10) == replica_choose(f"{i}", 20)
         assert sorted(choose(f"{i}", 10)) == ["t@a", "t@b", "t@c"]
 
 
