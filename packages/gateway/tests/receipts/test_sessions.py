@@ -87,7 +87,7 @@ def _build_receipt(choice: Any, answer: Any, at: float, details: dict[str, Any])
 
 
 def build_traffic(policy: Policy, count: int = 100) -> list[Receipt]:
-    """Random conversations: they grow, pause, have equal starts, call tools; some lack forecasts."""
+    """Random conversations: they grow, pause, call tools; some start alike or lack forecasts."""
     random, parts = Random(7), build_router(policy)
     setup, at, rows = set_up_decider(parts, sessions=SESSIONS), AT, []
     for number in range(count):
