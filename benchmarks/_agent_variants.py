@@ -315,6 +315,8 @@ def cline(session: Session) -> Iterator[Variant]:
         head = [] if number == 0 else [_text("[attempt_completion] Result:")]
         files = f"<file_content path='a.py'>\n{session.output()}\n</file_content>"
         more = [_text(files)] if session.chance(0.2) else []
+        steps = f"# task_progress RECOMMENDED\n\n{session.some(4)}"
+        more += [_text(steps)] if session.chance(0.5) else []
         parts = [*head, _text(f"<{tag}>\n{ask}\n</{tag}>"), *more, _text(details)]
         session.turns.append({"role": "user", "content": parts})
         yield _plain_variant(session, "cline", ask, number)

@@ -17,6 +17,7 @@ from prefill_router.agents import (
 ASK = "Why does test_checkout fail only on Mondays? Find the cause and fix it."
 CLAUDE = {"user-agent": "claude-cli/2.1.332 (external, cli)", "x-claude-code-session-id": "s1"}
 CODEX = {"user-agent": "codex_cli_rs/0.80.0", "thread-id": "t1", "session-id": "t1"}
+METADATA = '{"thread_id": "t1", "turn_id": "u2", "root_turn_id": "u1", "parent_thread_id": "t0"}'
 OPENCODE = {"user-agent": "opencode/1.18.33", "x-session-id": "ses_1"}
 RULES = "<system-reminder>\nKeep functions short.\n</system-reminder>"
 PLACE = "<environment_context>\n  <cwd>/srv</cwd>\n</environment_context>"
@@ -142,6 +143,37 @@ ASKS: dict[str, tuple[dict[str, str], tuple[Turn, ...], str]] = {
         ),
         ASK,
     ),
+    "beside reminders of a list": (
+        {},
+        (
+            user(
+                f"<task>\n{ASK}\n</task>",
+                "# task_progress RECOMMENDED\n\nInclude a list of steps.",
+                DETAILS.format("ACT"),
+            ),
+            ANSWER,
+            user("[ERROR] You did not use a tool in your previous response!", "# TODO LIST UPDATE"),
+        ),
+        ASK,
+    ),
+    "in a task that goes on": (
+        {},
+        (
+            user("<task>\nbegin\n</task>"),
+            ANSWER,
+            user(
+                "[TASK RESUMPTION] This task was interrupted just now.",
+                f"New message to respond to:\n<user_message>\n{ASK}\n</user_message>\n\n"
+                '<file_content path="a.py">\nx\n</file_content>',
+            ),
+        ),
+        ASK,
+    ),
+    "after attachments": (
+        {"user-agent": "GitHubCopilotChat/0.35.0"},
+        (said(f"<attachments>\na\n</attachments>\n<userRequest>\n{ASK}\n</userRequest>"),),
+        ASK,
+    ),
     "a request among contexts": (
         {},
         (
@@ -172,6 +204,16 @@ KINDS: dict[str, tuple[dict[str, str], tuple[Turn, ...], str]] = {
         CLAUDE,
         (user(ASK, "<system-reminder>\nPlan mode is active.\n</system-reminder>"),),
         "plan",
+    ),
+    "a plan that a system text begins": (
+        CLAUDE,
+        (user(RULES, ASK), system("# Tools\n- ls\n\nPlan mode is active. Don't edit."), ANSWER),
+        "plan",
+    ),
+    "a system text about plans": (
+        CLAUDE,
+        (system("Plan mode is active"), user(ASK), system("It says that Plan mode is active.")),
+        "main",
     ),
     "a person's words about plans": (
         CLAUDE,
@@ -229,6 +271,11 @@ KINDS: dict[str, tuple[dict[str, str], tuple[Turn, ...], str]] = {
         ),
         "auxiliary",
     ),
+    "a title of a chat": (
+        {},
+        (system("You are an expert in crafting pithy titles for chats."), said(ASK)),
+        "auxiliary",
+    ),
     "a suggestion": (
         CLAUDE,
         (user(ASK), ANSWER, user("[SUGGESTION MODE: Suggest what comes next]")),
@@ -263,6 +310,11 @@ def test_a_conversation_keeps_its_name_and_others_have_their_own() -> None:
     title = read(system("You are coming up with a succinct title"), said(ASK), headers=CLAUDE)
     assert (title.conversation, title.parent) == (None, "s1")
     assert read(said(ASK)).conversation is None
+
+
+def test_metadata_alone_names_thread_turn_and_parent() -> None:
+    reading = read(user(ASK), headers={"x-codex-turn-metadata": METADATA})
+    assert (reading.conversation, reading.turn, reading.parent) == ("t1", "u1", "t0")
 
 
 def test_a_subagent_without_a_name_is_told_by_its_task() -> None:

@@ -48,7 +48,8 @@ class Harness(BaseModel):
         results: Starts of texts in which the agent writes a tool's result as the user.
         compactions: Starts of a user's text that asks for a summary of the conversation.
         auxiliary: Starts of a system prompt or a user's text for a title, topic or suggestion.
-        plans: Words within a block that say that the agent plans.
+        plans: Words within a block, or at the beginning of a line of a system text after the ask,
+            that say that the agent plans.
         subagents: Words within a system prompt that say that a subagent asks.
         volatile: Starts of system texts that change with each request.
         sessions: Headers that name the conversation; the first that is there counts.

@@ -182,6 +182,7 @@ class _Tail:
         failing_steps: As in `RequestReading`.
         compaction: Whether the newest text asks for a summary.
         blocks: The texts of the turns since the ask that an agent's blocks may be in.
+        notes: The system texts since the ask; agents write their own there, without blocks.
         repeated_calls: As in `RequestReading`.
         stalled_steps: As in `RequestReading`.
     """
@@ -192,6 +193,7 @@ class _Tail:
     failing_steps: int
     compaction: bool
     blocks: tuple[str, ...]
+    notes: tuple[str, ...]
     repeated_calls: int
     stalled_steps: int
 
@@ -210,6 +212,7 @@ def _read_tail(
     """Read the turns from the last back to the ask, and on where a short ask needs it."""
     asks: list[str] = []
     blocks: list[str] = []
+    notes: list[str] = []
     calls: list[ToolStep] = []
     results: list[str] = []
     failing, is_counting, compaction, has_answer = 0, True, False, False
@@ -223,6 +226,8 @@ def _read_tail(
             failing += is_counting
         if not asks and len(calls) < _MOST_CALLS:
             _add_step(turn, calls, results)
+        if turn.role == "system" and not asks:
+            notes += turn.texts
         if turn.role != "user":
             continue
         if not asks:
@@ -244,6 +249,7 @@ def _read_tail(
         failing_steps=failing,
         compaction=compaction,
         blocks=tuple(blocks),
+        notes=tuple(notes),
         repeated_calls=repeated,
         stalled_steps=stalled,
     )
@@ -329,7 +335,11 @@ def _find_kind(
         return "subagent", "its system prompt says so"
     blocks = [text for text in tail.blocks if any(f"<{name}" in text for name in marks.blocks)]
     word = next((word for word in marks.plans for text in blocks if word in text), None)
-    return ("main", "nothing else") if word is None else ("plan", f"a block has {word!r}")
+    if word is not None:
+        return "plan", f"a block has {word!r}"
+    lines = [f"\n{text}" for text in tail.notes]
+    word = next((word for word in marks.plans for text in lines if f"\n{word}" in text), None)
+    return ("main", "nothing else") if word is None else ("plan", f"a system text has {word!r}")
 
 
 def _name_conversation(
@@ -379,7 +389,10 @@ def _person_part(text: str, marks: Harness, *, may_join: bool) -> str:
         return ""
     for opening, line in marks.requests_after.items():
         if start.startswith(opening):
-            return start.partition(line)[2].strip() if line in start else text
+            if line not in start:
+                return text
+            text = start.partition(line)[2].strip()
+            break
     end = text.rstrip()
     if may_join:
         text = _strip_trailing(_strip_leading(text, marks), marks)
