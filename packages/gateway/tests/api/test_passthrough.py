@@ -265,7 +265,7 @@ def test_failures_of_who_keeps_it_are_told(
     store_response(world, ann, "resp_9")
     for status in (401, 500):
         world[CHEAP].then(json_reply({"error": {"message": "sk-lab is wrong"}}, status=status))
-        with pytest.raises(openai.InternalServerError, match=r"no target answered \(target-0"):
+        with pytest.raises(openai.InternalServerError, match=r"no target answered: target-0 "):
             ann.responses.retrieve("resp_9")
     assert any('outcome="failed"' in row for row in call_counts(gateway, "retrieve"))
     world[CHEAP].then(json_reply({"error": {"message": "not in the background"}}, status=409))

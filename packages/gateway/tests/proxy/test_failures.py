@@ -103,6 +103,10 @@ FAILOVERS: dict[str, tuple[Script, str]] = {
         json_reply({"error": {"code": "context_length_exceeded"}}, status=400),
         "context_too_long",
     ),
+    "too long, in a list": (
+        json_reply([{"error": {"message": "exceeds the maximum number of tokens"}}], status=400),
+        "context_too_long",
+    ),
     "unknown parameter": (
         json_reply({"error": {"code": "unsupported_parameter"}}, status=400),
         "unsupported",
@@ -184,7 +188,9 @@ def test_a_limit_that_quotes_the_key_is_not_passed_on() -> None:
     packed = body_reply(gzip.compress(body), status=400, headers="content-encoding: x-gzip\r\n")
     unknown = body_reply(body[::-1], status=400, headers="content-encoding: br\r\n")
     escaped = body.replace(b"sk-", b"sk\\u002d")
-    for script in (body_reply(body, status=429), body_reply(escaped, status=400), packed, unknown):
+    listed = body_reply(b"[%b]" % escaped, status=400)
+    plain = [body_reply(body, status=429), body_reply(escaped, status=400)]
+    for script in (*plain, listed, packed, unknown):
         client, _, _ = ask_targets(
             [script],
             pool=lambda *u: pool_of(*u, key="LAB_KEY"),
@@ -200,11 +206,18 @@ def test_at_the_end_of_all_an_error_lists_what_was_tried_and_nothing_else() -> N
     assert client.status == 502
     error = json.loads(client.body)["error"]
     assert error["code"] == "no_target_answered"
-    assert "a: server_error 2 times, b: unauthorised" in error["message"]
+    assert "a had an internal error, 2 times; b refuses the key" in error["message"]
     assert "secret" not in client.body.decode()
     assert client.headers["x-own"] == "None 3"
     assert client.headers["x-should-retry"] == "false"  # SDKs would retry twice
     assert (app.outcome.kind, app.outcome.target, app.outcome.usage) == ("failed", None, None)
+
+
+def test_a_redirect_is_named_and_its_address_is_for_the_receipt() -> None:
+    client, app, _ = ask_targets([FAILURES["moved"][0]])
+    assert b"a redirects, and the key isn't sent on, 2 times" in client.body
+    assert b"127.0.0.1" not in client.body
+    assert "to 127.0.0.1" in (app.outcome.attempts[0].failure or "")
 
 
 def test_where_all_are_rate_limited_the_client_is_told_when_to_come_back() -> None:
@@ -303,7 +316,8 @@ def test_where_no_server_can_be_reached_all_targets_are_asked() -> None:
 
     client, app = asyncio.run(ask())
     assert app.ends == [(name, "connect") for name in "aabb"]
-    assert b"(a: connect 2 times, b: connect 2 times); try again later" in client.body
+    words = b"a can't be reached, 2 times; b can't be reached, 2 times; if it goes on"
+    assert words in client.body
 
 
 def test_in_a_tool_loop_nobody_else_is_asked() -> None:

@@ -123,6 +123,11 @@ def test_an_error_status_is_told_apart(status: int, error: object, kind: Failure
     assert f"HTTP {status}" in str(found)
 
 
+def test_an_error_within_a_list_is_read() -> None:
+    error = {"error": told(GEMINI, "INVALID_ARGUMENT", 400)}
+    assert failure(plain([error], status=400)).failure == "context_too_long"
+
+
 @pytest.mark.parametrize(
     "body",
     [

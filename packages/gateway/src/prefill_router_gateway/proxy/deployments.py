@@ -23,7 +23,6 @@ from prefill_router.endpoints import (
     NO_KEY,
     Callee,
     FailedCall,
-    Words,
     limits_left,
     trusted_certificates,
     wants_proxy,
@@ -33,21 +32,13 @@ from prefill_router_gateway.errors import BrokenResponseError
 from prefill_router_gateway.protocol import ANTHROPIC_VERSION
 from prefill_router_gateway.proxy.client_connection import ClientConnection
 from prefill_router_gateway.proxy.connections import ConnectionPool
-from prefill_router_gateway.proxy.failures import AttemptFailedError
+from prefill_router_gateway.proxy.failures import FAILURE_WORDS, AttemptFailedError
 from prefill_router_gateway.proxy.forward_request import ForwardRequest
 from prefill_router_gateway.proxy.proxied_connections import ProxiedConnections
 from prefill_router_gateway.proxy.response_stream import ResponseStream, TimeLimits
 from prefill_router_gateway.records import Header
 from prefill_router_gateway.settings import FailureSettings
 
-_WORDS: Mapping[str, Words] = {
-    "silence": ("sent nothing for too long", "raise silence_seconds"),
-    "unknown_call": (
-        "doesn't support this call",
-        "leave it out of serves in the pool file, or name a target that supports it",
-    ),
-    "malformed": ("sent something other than an answer", "check its base_url and dialect"),
-}
 _PATHS: dict[Endpoint, bytes] = {
     "chat": b"/chat/completions",
     "completions": b"/completions",
@@ -94,7 +85,9 @@ class ProviderEndpoint:
         self._is_anthropic = provider.dialect == "anthropic"
         self._paths = _paths(url, anthropic=self._is_anthropic)
         self.key = None if provider.api_key_env is None or key == NO_KEY else key
-        self._callee = Callee(subject="its endpoint", address=provider.base_url, words=_WORDS)
+        self._callee = Callee(
+            subject="its endpoint", address=provider.base_url, words=FAILURE_WORDS
+        )
         self._plain = [
             (b"content-type", b"application/json"),  # first, since only POST requests get it
             (b"accept-encoding", b"identity"),  # compression delays streamed tokens

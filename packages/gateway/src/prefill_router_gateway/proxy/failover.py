@@ -17,7 +17,7 @@ from prefill_router.endpoints import (
     LineSplitter,
     forms_of_key,
     kind_of,
-    read_error,
+    parse_error,
     without_key,
 )
 from prefill_router.targets import Fields
@@ -281,7 +281,7 @@ def _writer(call: ForwardRequest, target: str) -> AnswerWriter:
 
 
 def _translated_refusal(refusal: TargetRefusal) -> TargetRefusal:
-    error_body = read_error(parsed(refusal.body.strip()) or {})
+    error_body = parse_error(refusal.body)
     words = error_body.words or "the target refused the request"
     if kind_of(error_body, refusal.status) == "context_too_long" and TOO_LONG not in words.lower():
         words = f"{TOO_LONG}: {words}"

@@ -9,15 +9,18 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
 from prefill_router.endpoints import (
+    Callee,
     ErrorBody,
+    FailedCall,
     FailureCause,
+    Words,
     kind_of,
-    read_error,
+    parse_error,
     refusal_cause,
     retry_after,
 )
@@ -25,7 +28,6 @@ from prefill_router.errors import FailureKind
 from prefill_router.targets import Endpoint
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.protocol import LIMIT_NAMES
-from prefill_router_gateway.proxy.response_metadata import parsed
 from prefill_router_gateway.records import AttemptEnd, Header, TargetAttempt
 
 RETRIED: frozenset[AttemptEnd] = frozenset(
@@ -37,6 +39,19 @@ OF_ONE_TARGET: frozenset[AttemptEnd] = frozenset(("context_too_long", "unsupport
 HARMLESS: frozenset[AttemptEnd] = OF_ONE_TARGET | {"refused", "unknown_call"}
 """Failures that show that the target works, since it read the request."""
 LATE: frozenset[AttemptEnd] = frozenset(("first_token_timeout", "silence", "answer_timeout"))
+
+FAILURE_WORDS: Mapping[str, Words] = {
+    "silence": ("sent nothing for too long", "raise silence_seconds"),
+    "unknown_call": (
+        "doesn't support this call",
+        "leave it out of serves in the pool file, or name a target that supports it",
+    ),
+    "malformed": ("sent something other than an answer", "check its base_url and dialect"),
+    "breaker_open": ("isn't called, since it failed again and again", "see its last failure"),
+    "disconnected": ("had no time to answer, since the gateway is stopping", "try again"),
+}
+"""What to say of failures that only a proxy has, or says in other words."""
+_TARGET = Callee(subject="it", words=FAILURE_WORDS)
 
 _CLIENTS_OWN = frozenset((400, 406, 413, 414, 415, 422, 431, 451))
 _LACKING = frozenset((405, 501))
@@ -122,7 +137,7 @@ def classify_refusal(refusal: TargetRefusal, *, key: str | None) -> AttemptFaile
         key: The target's key; a response that quotes it is never forwarded.
     """
     status = refusal.status
-    error = read_error(parsed(refusal.body.strip()) or {})
+    error = parse_error(refusal.body)
     end = attempt_end(kind_of(error, status))
     if status in _LACKING:
         end = "unknown_call"
@@ -157,9 +172,11 @@ def quotes_key(body: bytes, key: str) -> bool:
     if key.encode() in body:
         return True
     try:
-        return b"\\" in body and key in json.dumps(parsed(body.strip()), ensure_ascii=False)
+        return b"\\" in body and key in json.dumps(json.loads(body), ensure_ascii=False)
     except RecursionError:
         return True
+    except ValueError:
+        return False
 
 
 def classify_passthrough_refusal(
@@ -237,18 +254,17 @@ def no_answer_error(attempts: Sequence[TargetAttempt], *, wait: float | None) ->
             status=404,
             code="unknown_call",
         )
-    counts = Counter(f"{attempt.target}: {attempt.end}" for attempt in attempts)
-    tried = ", ".join(f"{end}{f' {n} times' if n > 1 else ''}" for end, n in counts.items())
+    counts = Counter(map(_say_failure, attempts))
+    tried = "; ".join(f"{event}{f', {n} times' if n > 1 else ''}" for event, n in counts.items())
     seconds = max(1, math.ceil(wait or 0))
-    when = "later" if wait is None else f"in {seconds} s"
     able = dict.fromkeys(a.target for a in attempts if a.end not in OF_ONE_TARGET)
     only = f"; only {' and '.join(able)} may answer it" if ends & OF_ONE_TARGET and able else ""
-    message = f"no target answered ({tried}){only}; try again {when}"
+    message = f"no target answered: {tried}{only}"
     busy = ends - OF_ONE_TARGET  # the others never answer it, so what counts is when these do
     if busy == {"rate_limited"} or (wait is not None and busy <= {"rate_limited", "overloaded"}):
         is_limited = ends == {"rate_limited"}
         return RefusalError(
-            message,
+            f"{message}; try again in {seconds} s",
             status=429 if is_limited else 503,
             kind="rate_limit_error" if is_limited else "upstream_error",
             code="no_target_answered",
@@ -256,12 +272,19 @@ def no_answer_error(attempts: Sequence[TargetAttempt], *, wait: float | None) ->
         )
     status = 504 if ends and ends <= LATE else 502
     return RefusalError(
-        message,
+        f"{message}; if it goes on, ask whoever runs the gateway",
         status=status,
         kind="upstream_error",
         code="no_target_answered",
         headers=_NO_RETRY,
     )
+
+
+def _say_failure(attempt: TargetAttempt) -> str:
+    """What came of a call, without the endpoint's address, which clients needn't know."""
+    cause = None if attempt.status is None else refusal_cause(attempt.status, "")
+    failed = FailedCall(kind=attempt.end, cause=cause, status=attempt.status)
+    return f"{attempt.target} {_TARGET.say_event(failed)}"
 
 
 def cut_event(endpoint: Endpoint, end: AttemptEnd, *, number: int) -> bytes:
@@ -296,7 +319,7 @@ def error_event(endpoint: Endpoint, error: RefusalError, *, number: int = 0) -> 
 
 def refusal_event(endpoint: Endpoint, refusal: TargetRefusal) -> bytes:
     """A target's refusal as an event of a stream that has begun; its words are the target's."""
-    error = read_error(parsed(refusal.body.strip()) or {})
+    error = parse_error(refusal.body)
     stream_error = RefusalError(
         error.words or "the target refused the request",
         status=refusal.status,

@@ -11,7 +11,12 @@ from .effort_fields import (
     read_effort as read_effort,
     read_efforts as read_efforts,
 )
-from .error_body import ErrorBody as ErrorBody, kind_of as kind_of, read_error as read_error
+from .error_body import (
+    ErrorBody as ErrorBody,
+    kind_of as kind_of,
+    parse_error as parse_error,
+    read_error as read_error,
+)
 from .events import LineSplitter as LineSplitter
 from .failures import (
     FOR_ANY_PROMPT as FOR_ANY_PROMPT,

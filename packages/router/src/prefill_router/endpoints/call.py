@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, final
 
 import httpx2
 
-from prefill_router.endpoints.error_body import ErrorBody, kind_of, read_error
+from prefill_router.endpoints.error_body import ErrorBody, kind_of, parse_error
 from prefill_router.endpoints.events import EventReader
 from prefill_router.endpoints.failures import Callee, FailureCause, connect_cause, refusal_cause
 from prefill_router.endpoints.json_object import MalformedError, parse_object
@@ -231,8 +231,8 @@ class _EndpointCall:
 
     def _refusal(self, response: httpx2.Response) -> UpstreamError:
         try:
-            error = read_error(parse_object(response.content.strip()))
-        except (MalformedError, httpx2.StreamError):
+            error = parse_error(response.content)
+        except httpx2.StreamError:
             error = ErrorBody()
         headers = {name.lower(): value for name, value in response.headers.items()}
         cause = refusal_cause(response.status_code, headers.get("content-type", ""))

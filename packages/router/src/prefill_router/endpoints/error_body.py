@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
+from prefill_router.endpoints.json_object import MalformedError, parse_json
 from prefill_router.errors import FailureKind
 
 _BY_STATUS: dict[int, FailureKind] = {
@@ -118,6 +119,14 @@ def read_error(value: object) -> ErrorBody:
         words=str(words),
         headers=_provider_headers(value.get("metadata")),
     )
+
+
+def parse_error(body: bytes) -> ErrorBody:
+    """Read an error from the body of a response; an empty one where it isn't JSON."""
+    try:
+        return read_error(parse_json(body.strip()))
+    except MalformedError:
+        return ErrorBody()
 
 
 def kind_of(error: ErrorBody, status: int | None) -> FailureKind:

@@ -190,6 +190,10 @@ class Callee:
         details = f" ({details})" if details else ""
         return f"{self.subject}{place} {event}; {advice}{details}"
 
+    def say_event(self, failed: FailedCall) -> str:
+        """What came of a call, in a few words that follow the endpoint's name."""
+        return self._words(failed)[0]
+
     def error(
         self,
         kind: FailureKind,

@@ -1,4 +1,4 @@
-"""Reads a JSON object that an endpoint sent, strictly and within limits."""
+"""Reads JSON that an endpoint sent, strictly and within limits."""
 
 import json
 from typing import Any, NoReturn
@@ -30,6 +30,18 @@ def parse_object(data: bytes) -> dict[str, Any]:
     Raises:
         MalformedError: It isn't one.
     """
+    value = parse_json(data)
+    if not isinstance(value, dict):
+        raise MalformedError("JSON that isn't an object")
+    return value
+
+
+def parse_json(data: bytes) -> Any:
+    """Parse one JSON value.
+
+    Raises:
+        MalformedError: It isn't one.
+    """
     try:
         text = data.decode()
         value, end = _DECODER.raw_decode(text)
@@ -39,8 +51,6 @@ def parse_object(data: bytes) -> dict[str, Any]:
         raise MalformedError("not JSON") from None
     if end != len(text):
         raise MalformedError("more than one JSON value")
-    if not isinstance(value, dict):
-        raise MalformedError("JSON that isn't an object")
     if data.count(b"{") + data.count(b"[") > _DEEPEST and _is_deep(value):
         raise MalformedError("JSON that is nested too deeply")
     return value
