@@ -149,7 +149,15 @@ def test_a_stream_is_known_by_its_beginning(kind: str, before: bytes) -> None:
     assert app.ends == [("a", "answered")]
 
 
-@pytest.mark.parametrize("usage", ["many", 1, {"prompt_tokens": "x", "completion_tokens": 1e999}])
+@pytest.mark.parametrize(
+    "usage",
+    [
+        "many",
+        1,
+        {"prompt_tokens": "x", "completion_tokens": 1e999},
+        {"prompt_tokens_details": {"cached_tokens": 1e999}, "cost": [1e999]},
+    ],
+)
 def test_counts_that_cannot_be_read_are_estimated(usage: object) -> None:
     text = {"choices": [{"message": {"content": "forty-two"}, "finish_reason": "stop"}]}
     body = json.dumps({**text, "usage": usage}).replace("Infinity", "1e400").encode()
@@ -158,6 +166,7 @@ def test_counts_that_cannot_be_read_are_estimated(usage: object) -> None:
     assert app.outcome.usage_is_estimated
     assert app.outcome.usage is not None
     assert (app.outcome.usage.input_tokens, app.outcome.usage.output_tokens) == (5, 3)
+    assert json.dumps(app.outcome.usage.reported, allow_nan=False)
 
 
 @pytest.mark.parametrize("body", [b"", b"not JSON", b'{"error": {"code": "x"}}', b"[1]"])

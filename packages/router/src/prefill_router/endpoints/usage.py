@@ -13,6 +13,7 @@ Some endpoints (xAI, Gemini) leave reasoning out of the output count; it is adde
 `total_tokens`.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -30,7 +31,7 @@ class Usage:
         cache_written_hour_tokens: Those of them that it keeps for an hour.
         output_tokens: Tokens of the answer, reasoning included.
         reasoning_tokens: The output tokens that were reasoning.
-        reported: The usage object as reported, unchanged.
+        reported: The usage object as reported; null for a number that JSON can't write.
     """
 
     input_tokens: int | None = None
@@ -52,6 +53,7 @@ def estimate_tokens(size: int) -> int:
 
 _Reported = Mapping[str, Any]
 _MOST = 10**15
+_LEVELS = 8  # of a usage object; what lies deeper isn't kept
 
 
 def read_usage(reported: _Reported) -> Usage:
@@ -81,8 +83,21 @@ def read_usage(reported: _Reported) -> Usage:
         reasoning_tokens=reasoning,
         cache_written_tokens=written,
         cache_written_hour_tokens=_count(tokens_by_duration.get("ephemeral_1h_input_tokens")),
-        reported=reported,
+        reported=_leave_out_infinite(reported),
     )
+
+
+def _leave_out_infinite(value: Any, levels: int = _LEVELS) -> Any:
+    """The value as it may be written again: a reader makes `1e400` infinite, or not a number."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if not isinstance(value, Mapping | list):
+        return value
+    if not levels:
+        return None
+    if isinstance(value, list):
+        return [_leave_out_infinite(item, levels - 1) for item in value]
+    return {name: _leave_out_infinite(item, levels - 1) for name, item in value.items()}
 
 
 def _input(reported: _Reported, written: int | None) -> int | None:
