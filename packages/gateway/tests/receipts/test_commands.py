@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -106,6 +107,15 @@ def test_the_latest_is_explained(file: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert succeeded("explain", "last") == text
     monkeypatch.setenv("PREFILL_ROUTER_RECEIPTS__URL", "sqlite:///absent.sqlite")
     refused("doesn't exist", "explain", "last")
+
+
+@pytest.mark.parametrize("prompt", ["Why does it fail?", [{"role": "user", "text": "Why? é"}]])
+def test_what_was_read_is_shown_where_it_is_kept(tmp_path: Path, prompt: Any) -> None:
+    file = write_receipts(tmp_path / "a.sqlite", [example_receipt(1, prompt=prompt)])
+    text = prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False)
+    assert f"the encoder read: {text}\n" in succeeded("explain", "last", "--receipts", file)
+    bare = write_receipts(tmp_path / "b.sqlite", [example_receipt(1)])
+    assert "the encoder read" not in succeeded("explain", "last", "--receipts", bare)
 
 
 def test_who_was_left_alone_was_not_asked(tmp_path: Path) -> None:

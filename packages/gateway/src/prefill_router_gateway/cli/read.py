@@ -9,12 +9,11 @@ import typer
 
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, out, print_json
+from prefill_router_gateway.cli.texts import shorten_text
 
 if TYPE_CHECKING:
     from prefill_router.agents import RequestReading
     from prefill_router.targets import Endpoint
-
-_MOST_SHOWN = 500  # characters of a text
 
 
 @app.command()
@@ -96,17 +95,9 @@ def _show(reading: "RequestReading", scored: Any) -> None:
         "failing steps": str(reading.failing_steps),
     }
     for name, text in lines.items():
-        out.say(f"{name}: {_shorten(text)}")
+        out.say(f"{name}: {shorten_text(text)}")
     for text in reading.earlier:
-        out.say(f"earlier: {_shorten(text)}")
-    out.say(f"the encoder reads: {_shorten(scored if isinstance(scored, str) else None)}")
+        out.say(f"earlier: {shorten_text(text)}")
+    out.say(f"the encoder reads: {shorten_text(scored if isinstance(scored, str) else None)}")
     for reason in reading.reasons:
         out.say(f"why: {reason}")
-
-
-def _shorten(text: str | None) -> str:
-    if text is None:
-        return "none"
-    return (
-        text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} ... ({len(text):,} characters)"
-    )

@@ -5,6 +5,7 @@ the rest; `savings` says what routing saved and cost, with the quality beside it
 deletes receipts and what was kept to learn from them.
 """
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -29,6 +30,7 @@ from prefill_router.cli.application import (
 from prefill_router.cli.commands import UsageError
 from prefill_router.errors import DataError
 from prefill_router.options import NOT_NEGATIVE
+from prefill_router_gateway.cli.texts import shorten_text
 
 if TYPE_CHECKING:
     from prefill_router.router import VersionStep
@@ -133,6 +135,10 @@ def _show_explanation(explanation: "Explanation") -> None:
     out.say(Text(first, style="bold"))
     for sentence in sentences:
         out.say(sentence)
+    prompt = explanation.receipt.prompt
+    if prompt is not None:
+        text = prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False)
+        out.say(f"the encoder read: {shorten_text(text)}")
     out.print()
     out.print(_target_table(explanation))
     out.print()
