@@ -182,6 +182,33 @@ ASKS: dict[str, tuple[dict[str, str], tuple[Turn, ...], str]] = {
         ),
         ASK,
     ),
+    "before a summary for another model": (
+        CODEX,
+        (user(PLACE), user(ASK), user("Another language model started to solve this problem ...")),
+        ASK,
+    ),
+    "beside a file": (
+        OPENCODE,
+        (
+            user(
+                'Called the Read tool with the following input: {"filePath":"/a.py"}',
+                "<path>/a.py</path>\n<type>file</type>\n<content>\n1: x\n</content>",
+                ASK,
+            ),
+        ),
+        ASK,
+    ),
+    "after a summary, with what the agent says then": (
+        OPENCODE,
+        (
+            user("What did we do so far?"),
+            ANSWER,
+            user(ASK),
+            ANSWER,
+            user("Continue if you have next steps, or stop and ask for clarification if you"),
+        ),
+        ASK,
+    ),
     "a reminder of a mode": (OPENCODE, (system("You are opencode"), user(ASK, RULES)), ASK),
 }
 
@@ -190,6 +217,13 @@ ASKS: dict[str, tuple[dict[str, str], tuple[Turn, ...], str]] = {
 def test_the_ask_is_what_the_person_wrote(what: str) -> None:
     headers, turns, ask = ASKS[what]
     assert read(*turns, headers=headers).ask == ask
+
+
+def test_after_a_summary_nothing_is_asked_until_the_person_asks_again() -> None:
+    summary = (user("What did we do so far?"), ANSWER)
+    assert read(*summary, headers=OPENCODE).ask is None
+    asked = read(*summary, user("yes"), headers=OPENCODE)
+    assert (asked.ask, asked.earlier) == ("yes", ())
 
 
 def test_earlier_asks_come_oldest_first() -> None:
@@ -254,6 +288,11 @@ KINDS: dict[str, tuple[dict[str, str], tuple[Turn, ...], str]] = {
             ANSWER,
             said("Your task is to create a detailed summary of the conversation so far."),
         ),
+        "compaction",
+    ),
+    "a summary of a conversation in tags": (
+        OPENCODE,
+        (user("Here is the conversation so far:\n\n<conversation>\nx\n</conversation>\nSum up."),),
         "compaction",
     ),
     "a memory": ({**CODEX, "x-openai-subagent": "memory_consolidation"}, (user(ASK),), "auxiliary"),
