@@ -171,8 +171,9 @@ def test_silence_within_an_answer_gets_comments_between_its_lines() -> None:
     script = [*chunked_reply(GOOD[:1], end=False), PAUSE, *chunked_reply(GOOD[1:])[1:]]
 
     async def ask() -> ScriptedClient:
-        async with Fake(script) as fake, gateway(fake, keep_alive_seconds=SHORT) as app:
-            fake.pause_seconds = 5 * SHORT
+        # long enough that the answer's head comes before the first keep-alive is due
+        async with Fake(script) as fake, gateway(fake, keep_alive_seconds=20 * SHORT) as app:
+            fake.pause_seconds = 50 * SHORT
             return await ScriptedClient(STREAM).ask(app)
 
     client = asyncio.run(ask())
