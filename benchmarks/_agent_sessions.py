@@ -84,7 +84,7 @@ class _Agent:
     steps: list[Step] = field(default_factory=list)
     calls: int = 0
 
-    def send(self, thread: "_Thread", **known: Any) -> None:
+    def send(self, thread: "_Thread", **fields: Any) -> None:
         """Send what a thread has so far."""
         path, body, headers = thread.request()
         incoming = read_incoming(
@@ -97,14 +97,14 @@ class _Agent:
             lam=None,
             at=self.at,
         )
-        given = {"output_tokens": int(self.random.integers(60, 500)), "call": None, **known}
+        values = {"output_tokens": int(self.random.integers(60, 500)), "call": None, **fields}
         messages = body.get("messages") or body["input"]
-        step = Step(question=incoming.question, messages=messages, thread=thread.key, **given)
+        step = Step(question=incoming.question, messages=messages, thread=thread.key, **values)
         self.steps.append(step)
         self.at += float(self.random.uniform(4, 25))
 
     def text(self, tokens: int) -> str:
-        """A text of so many tokens."""
+        """A text of this many tokens."""
         return _FILLER[: 4 * tokens]
 
 
@@ -141,19 +141,19 @@ class _Thread:
         self.turns.append({"role": role, "content": [{"type": kind, "text": text}]})
 
     def call(self, name: str, tokens: int, *, result: str) -> None:
-        """Add a tool call of so many tokens, and its result."""
-        given = self.agent.text(tokens)
+        """Add a tool call of this many tokens, and its result."""
+        command = self.agent.text(tokens)
         if not self.is_claude:
             self.turns += [
-                {"type": "function_call", "call_id": name, "name": "shell", "arguments": given},
+                {"type": "function_call", "call_id": name, "name": "shell", "arguments": command},
                 {"type": "function_call_output", "call_id": name, "output": result},
             ]
             return
-        use = {"type": "tool_use", "id": name, "name": "Bash", "input": {"command": given}}
-        done = {"type": "tool_result", "tool_use_id": name, "content": result}
+        use = {"type": "tool_use", "id": name, "name": "Bash", "input": {"command": command}}
+        output = {"type": "tool_result", "tool_use_id": name, "content": result}
         self.turns += [
             {"role": "assistant", "content": [use]},
-            {"role": "user", "content": [done]},
+            {"role": "user", "content": [output]},
         ]
 
 
@@ -165,18 +165,18 @@ def _chances(agent: _Agent, hardness: float) -> np.ndarray:
 
 
 def _work(agent: _Agent, thread: _Thread, ask: str, count: int, chances: np.ndarray) -> None:
-    """Answer an ask in so many steps."""
+    """Answer an ask in `count` steps."""
     task = next(agent.tasks)
     thread.say("user", ask)
-    known = {"task": task, "is_task": True, "correctness": chances}
+    fields = {"task": task, "is_task": True, "correctness": chances}
     for number in range(count):
         if number == count - 1:
-            agent.send(thread, **known)
+            agent.send(thread, **fields)
             thread.say("assistant", agent.text(agent.steps[-1].output_tokens))
             return
         agent.calls += 1
         name = f"call_{agent.name}_{agent.calls}"
-        agent.send(thread, **known, call=name)
+        agent.send(thread, **fields, call=name)
         size = int(min(agent.random.lognormal(6.5, 1.0), 8000))
         thread.call(name, agent.steps[-1].output_tokens, result=agent.text(size))
 
@@ -210,7 +210,7 @@ def _summarise(agent: _Agent, thread: _Thread, times: int) -> _Thread:
 
 
 def _session(agent: _Agent, steps: int) -> list[Step]:
-    """A session of about so many steps in its main conversation."""
+    """A session with about this many steps in its main conversation."""
     random = agent.random
     prompt = agent.text(int(random.integers(4_000, 16_000)))
     opening = "You are Claude Code.\n" if agent.kind == "claude" else "You are a coding agent.\n"

@@ -72,7 +72,7 @@ class Session:
         return bool(self.random.random() < share)
 
     def some(self, most: int) -> str:
-        """Up to so many lines that the agent adds."""
+        """Lines that the agent adds, `most` at most."""
         count = int(self.random.integers(1, most + 1))
         return "\n".join(f"- {self.random.choice(WORDS)}" for _ in range(count))
 
@@ -224,7 +224,7 @@ def codex(session: Session) -> Iterator[Variant]:
 
     def send(ask: str, number: int, **own: Any) -> Variant:
         body = {"model": "auto", "instructions": "You are a coding agent.", "store": False}
-        sent = Variant(
+        variant = Variant(
             endpoint="responses",
             headers=headers,
             body={**body, "input": list(session.turns)},
@@ -233,7 +233,7 @@ def codex(session: Session) -> Iterator[Variant]:
             conversation=session.name,
             is_first=number == 0,
         )
-        return replace(sent, **own)
+        return replace(variant, **own)
 
     if session.chance(0.4):
         words = "<permissions instructions>\nThe sandbox may write.\n</permissions instructions>"

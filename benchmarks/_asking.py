@@ -9,8 +9,8 @@ from typing import final
 
 @final
 @dataclass
-class Seen:
-    """What clients saw.
+class Timings:
+    """What clients measured.
 
     Attributes:
         seconds: Of each answer, from the request's first byte to the answer's last.
@@ -57,21 +57,21 @@ async def read_answer(reader: asyncio.StreamReader) -> bool:
 
 
 async def ask_many(
-    port: int, sent: bytes, *, clients: int, seconds: float, every: float = 0.0
-) -> Seen:
-    """So many clients ask again and again.
+    port: int, message: bytes, *, clients: int, seconds: float, every: float = 0.0
+) -> Timings:
+    """Ask again and again with several clients.
 
     Args:
         port: On loopback.
-        sent: The request of each.
+        message: The request of each.
         clients: How many.
         seconds: How long.
-        every: Each client begins a request so often, in seconds; 0 asks again at once.
+        every: Seconds between the requests of a client; 0 asks again at once.
     """
-    seen = Seen()
+    timings = Timings()
     began = time.perf_counter()
 
-    async def one(number: int) -> None:
+    async def ask_repeatedly(number: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         due = began + every * number / clients
         try:
@@ -80,13 +80,13 @@ async def ask_many(
                     await asyncio.sleep(due - now)
                 due += every
                 start = time.perf_counter()
-                writer.write(sent)
+                writer.write(message)
                 good = await read_answer(reader)
-                seen.seconds.append(time.perf_counter() - start)
-                seen.failed += not good
+                timings.seconds.append(time.perf_counter() - start)
+                timings.failed += not good
         finally:
             writer.close()
 
-    await asyncio.gather(*(one(n) for n in range(clients)))
-    seen.wall = time.perf_counter() - began
-    return seen
+    await asyncio.gather(*(ask_repeatedly(n) for n in range(clients)))
+    timings.wall = time.perf_counter() - began
+    return timings

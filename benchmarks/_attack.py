@@ -13,12 +13,12 @@ UPSTREAM_KEY = "sk-upstream-key-of-these-tests"
 _PATIENCE = 40.0
 _NO_BODY = (204, 304)
 _FIRST_FINAL, _FIRST_ERROR, _INTERNAL = 200, 400, 500
-_MOST_TOLD = 10
+_MOST_REPORTED = 10
 
 
 @final
 @dataclass
-class Seen:
+class Replies:
     """What came back.
 
     Attributes:
@@ -31,36 +31,36 @@ class Seen:
     kinds: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
 
-    def tell(self, case: Case, what: str) -> None:
-        """Something must not be."""
-        if len(self.wrong) < _MOST_TOLD:
+    def report(self, case: Case, what: str) -> None:
+        """Keep what must not be, up to a few."""
+        if len(self.wrong) < _MOST_REPORTED:
             self.wrong.append(f"{case.kind}: {what}; sent {case.sent[:1500]!r}")
 
 
 async def attack(
     port: int, cases: Iterable[Case], *, secrets: Sequence[str], connections: int = 4
-) -> Seen:
+) -> Replies:
     """Send every case.
 
     Args:
         port: On loopback.
         cases: What is sent.
         secrets: What no reply may hold.
-        connections: So many at once; one that the server closes is opened again.
+        connections: How many at once; one that the server closes is opened again.
     """
-    seen, waiting = Seen(), iter(cases)
+    replies, waiting = Replies(), iter(cases)
     hidden = [secret.encode() for secret in secrets]
 
-    async def one() -> None:
+    async def send_cases() -> None:
         pair: Any = None
         for case in waiting:
-            seen.kinds[case.kind.split(" /")[0]] += 1
+            replies.kinds[case.kind.split(" /")[0]] += 1
             pair = pair or await asyncio.open_connection("127.0.0.1", port, limit=2**24)
             try:
                 async with asyncio.timeout(_PATIENCE):
-                    goes_on = await _send(pair, case, seen, hidden)
+                    goes_on = await _send(pair, case, replies, hidden)
             except (OSError, EOFError, ValueError, TimeoutError) as error:
-                seen.tell(case, f"no answer ({type(error).__name__})")
+                replies.report(case, f"no answer ({type(error).__name__})")
                 goes_on = False
             if not goes_on:
                 pair[1].close()
@@ -68,14 +68,14 @@ async def attack(
         if pair is not None:
             pair[1].close()
 
-    await asyncio.gather(*(one() for _ in range(connections)))
-    return seen
+    await asyncio.gather(*(send_cases() for _ in range(connections)))
+    return replies
 
 
 async def _send(
     pair: tuple[asyncio.StreamReader, asyncio.StreamWriter],
     case: Case,
-    seen: Seen,
+    replies: Replies,
     hidden: Sequence[bytes],
 ) -> bool:
     """Send one, and look at what comes; whether the connection goes on."""
@@ -84,14 +84,14 @@ async def _send(
     closes = False
     for _ in range(case.replies):
         status, head, body = await read_reply(reader, bodiless=case.kind.startswith("HEAD "))
-        seen.statuses[status] += 1
+        replies.statuses[status] += 1
         closes |= b"\r\nconnection: close" in head.lower()
         if status == _INTERNAL:
-            seen.tell(case, f"status 500, {body[:300]!r}")
+            replies.report(case, f"status 500, {body[:300]!r}")
         if any(secret in head or secret in body for secret in hidden):
-            seen.tell(case, f"a secret came back: {head!r} {body[:300]!r}")
+            replies.report(case, f"a secret came back: {head!r} {body[:300]!r}")
         if status >= _FIRST_ERROR and not case.kind.startswith("HEAD ") and not is_error(body):
-            seen.tell(case, f"no error in JSON: {head!r} {body[:300]!r}")
+            replies.report(case, f"no error in JSON: {head!r} {body[:300]!r}")
         if closes:  # what was sent behind it isn't looked at
             break
     return bool(case.replies) and not case.ends and not closes
@@ -128,22 +128,22 @@ async def read_reply(
 def is_error(body: bytes) -> bool:
     """Whether a body is an error, in the shape of either protocol."""
     try:
-        told = json.loads(body)["error"]["message"]
+        message = json.loads(body)["error"]["message"]
     except (ValueError, KeyError, TypeError):
         return False
-    return isinstance(told, str) and bool(told)
+    return isinstance(message, str) and bool(message)
 
 
-class Spiteful:
-    """A target that tells its key wherever it can, but in an answer that is one.
+class LeakyTarget:
+    """A target that quotes its key in errors, headers and broken answers, never in a good answer.
 
     Attributes:
-        asked: How many requests it heard.
+        requests: How many requests it heard.
         is_kind: Whether it only answers from now on.
     """
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.requests = 0
         self.is_kind = False
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -154,7 +154,7 @@ class Spiteful:
                 low = head.lower()
                 place = low.find(b"content-length:")
                 await reader.readexactly(int(low[place + 15 :].split(b"\r\n", 1)[0]))
-                self.asked += 1
+                self.requests += 1
                 writer.write(self._reply(head.split(b" ", 2)[1]))
         except (OSError, EOFError):
             pass
@@ -162,10 +162,10 @@ class Spiteful:
             writer.close()
 
     def _reply(self, path: bytes) -> bytes:
-        turn = 0 if self.is_kind else self.asked % 12
-        told = {"error": {"message": f"wrong key {UPSTREAM_KEY}", "type": "x", "code": None}}
+        turn = 0 if self.is_kind else self.requests % 12
+        error = {"error": {"message": f"wrong key {UPSTREAM_KEY}", "type": "x", "code": None}}
         status = {1: 400, 3: 401, 5: 422, 7: 500, 9: 403, 11: 200}.get(turn, 200)
-        value = told if turn % 2 else _ANSWERS.get(path.rsplit(b"/", 1)[1], _CHAT)
+        value = error if turn % 2 else _ANSWERS.get(path.rsplit(b"/", 1)[1], _CHAT)
         body = json.dumps(value).encode()
         head = (
             f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n"

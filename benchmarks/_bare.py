@@ -15,7 +15,7 @@ _END = b"0\r\n\r\n"
 
 def requests_of(pool: Pool, tasks: Iterable[Task]) -> list[bytes]:
     """The requests that `collect` sends, in its order, ready to be written."""
-    made = []
+    requests = []
     for task in tasks:
         for target in pool:
             dialect = pool.provider_of(target.name).dialect
@@ -23,16 +23,16 @@ def requests_of(pool: Pool, tasks: Iterable[Task]) -> list[bytes]:
             if not prompt_text(task.query.prompt):
                 raise ValueError("a task without a prompt")
             body = json.dumps({"messages": messages, **request_parameters(target, dialect)})
-            made.append(
+            requests.append(
                 b"POST /v1/chat/completions HTTP/1.1\r\nHost: here\r\n"
                 b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
                 % (len(body.encode()), body.encode())
             )
-    return made
+    return requests
 
 
 async def send_all(base_url: str, requests: list[bytes], in_flight: int) -> None:
-    """Send every request, so many at once, and read each answer to its end without a look at it."""
+    """Send every request, `in_flight` at once; read each answer to its end, and don't parse it."""
     place = urlsplit(base_url)
     left = iter(requests)
 

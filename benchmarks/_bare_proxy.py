@@ -26,13 +26,13 @@ def app(target: str) -> FastAPI:
     @proxy.post("/v1/chat/completions")
     async def chat(request: Request) -> StreamingResponse:
         body = await request.body()
-        sent = client.build_request(
+        upstream_request = client.build_request(
             "POST",
             "/v1/chat/completions",
             content=body,
             headers={"content-type": "application/json", "accept-encoding": "identity"},
         )
-        reply = await client.send(sent, stream=True)
+        reply = await client.send(upstream_request, stream=True)
         return StreamingResponse(
             reply.aiter_raw(),
             status_code=reply.status_code,

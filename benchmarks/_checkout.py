@@ -115,13 +115,13 @@ def _passed(*arguments: Any, **options: Any) -> Any:
 
 
 def _module(name: str, attribute: Callable[[str], Any]) -> ModuleType:
-    def found(wanted: str) -> Any:
+    def read_attribute(wanted: str) -> Any:
         if wanted.startswith("__"):
             raise AttributeError(wanted)
         return attribute(wanted)
 
     module = ModuleType(name)
-    module.__getattr__ = found  # type: ignore[method-assign]
+    module.__getattr__ = read_attribute  # type: ignore[method-assign]
     return module
 
 

@@ -16,7 +16,7 @@ from prefill_router_gateway.learning import BudgetLimits, LearnerSettings, learn
 
 _PAUSE, _DOLLARS = 1.0, 1e6
 _NEVER = 10**9
-"""So many labels are never there: nothing is fitted."""
+"""More labels than there are ever: nothing is fitted."""
 
 
 def main() -> None:

@@ -59,8 +59,8 @@ def world(folder: Path) -> Iterator[World]:
     provider = Provider(name="nobody", base_url=unheard())
     targets = tuple(replace(target, provider=provider.name) for target in data.pool)
     write_pool(Pool(targets, None, (provider,)), folder / "pool.yaml")
-    cheap, _, dear = data.pool.names
-    tiers = {"SIMPLE": cheap, "MEDIUM": cheap, "COMPLEX": dear, "REASONING": dear}
+    cheap, _, expensive = data.pool.names
+    tiers = {"SIMPLE": cheap, "MEDIUM": cheap, "COMPLEX": expensive, "REASONING": expensive}
     settings = {"routing": {"options": tiers}}
     (folder / "gateway.yaml").write_text(json.dumps(settings), encoding="utf-8")
     with (
@@ -84,10 +84,10 @@ def _gateway(folder: Path) -> Iterator[str]:
     quiet = {**os.environ, "PREFILL_ROUTER_LOGS__LEVEL": "error"}
     with subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env=quiet) as process:
         try:
-            said = process.stdout.readline() if process.stdout else ""
-            if not said.startswith("serving at "):
+            first_line = process.stdout.readline() if process.stdout else ""
+            if not first_line.startswith("serving at "):
                 raise SystemExit("the gateway didn't start")
-            yield said.removeprefix("serving at ").strip()
+            yield first_line.removeprefix("serving at ").strip()
         finally:
             process.terminate()
 
@@ -108,12 +108,12 @@ def unheard() -> str:
 @contextmanager
 def refusing() -> Iterator[tuple[str, list[int]]]:
     """A gateway whose budget is spent: its address, and an entry for each time it was asked."""
-    asked: list[int] = []
+    requests: list[int] = []
 
     class Refusal(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))
-            asked.append(1)
+            requests.append(1)
             self.send_response(429)
             self.send_header("content-length", "2")
             self.end_headers()
@@ -126,7 +126,7 @@ def refusing() -> Iterator[tuple[str, list[int]]]:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}", asked
+            yield f"http://127.0.0.1:{server.server_port}", requests
         finally:
             server.shutdown()
             thread.join()

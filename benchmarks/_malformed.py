@@ -1,7 +1,7 @@
-"""Malformed requests, seeded: bent bodies, bent heads, bent framing, and whole ones among them.
+"""Malformed requests, seeded: wrong bodies, wrong heads, wrong framing, and good ones among them.
 
-Only the standard library is needed. Each text holds `PROMPT`, and each request bears a key: neither
-may ever come back, nor be kept.
+Only the standard library is needed. Each text holds `PROMPT`, and each request has a key: neither
+may ever come back or be kept.
 """
 
 import json
@@ -92,7 +92,7 @@ class Case:
     Attributes:
         kind: What is wrong with it.
         sent: The bytes.
-        replies: So many replies are due. 0: nothing whole was sent, and the client leaves.
+        replies: How many replies are due. 0: no complete request was sent, and the client leaves.
         ends: Whether the connection can't be used afterwards.
     """
 
@@ -103,7 +103,7 @@ class Case:
 
 
 def cases(count: int, *, seed: int) -> Iterator[Case]:
-    """So many malformed requests, the same ones for a seed."""
+    """`count` malformed requests, the same for the same seed."""
     chance = random.Random(seed)
     makers = [*[_body] * 12, *[_heads] * 3, *[_framing] * 2, _lines, _chunked, _pipelined]
     for _ in range(count):
@@ -166,10 +166,10 @@ def _bent_value(chance: random.Random, path: str) -> bytes:
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
     rows = value.items() if isinstance(value, dict) else enumerate(value)
-    for name, one in list(rows):
+    for name, item in list(rows):
         yield value, name
-        if isinstance(one, dict | list):
-            yield from _places(one)
+        if isinstance(item, dict | list):
+            yield from _places(item)
 
 
 def _bytes_of(chance: random.Random, path: str) -> bytearray:
@@ -358,7 +358,7 @@ def _chunked(chance: random.Random) -> Case:
 
 def _pipelined(chance: random.Random) -> Case:
     several = [chance.choice((_body, _heads))(chance) for _ in range(chance.choice((2, 3, 5)))]
-    sent = b"".join(case.sent for case in several)
+    data = b"".join(case.sent for case in several)
     if chance.random() < 0.3:  # what follows is no request
-        return Case("garbage behind requests", sent + b"\xff\xfe\r\n\r\n", len(several) + 1, True)
-    return Case("several at once", sent, replies=len(several))
+        return Case("garbage behind requests", data + b"\xff\xfe\r\n\r\n", len(several) + 1, True)
+    return Case("several at once", data, replies=len(several))

@@ -82,12 +82,12 @@ def interleaved(ways: dict[str, Callable[[], Sequence[float]]], *, rounds: int) 
 
     The ways take turns, so that what else the machine does meets them alike.
     """
-    taken: dict[str, list[Sequence[float]]] = {name: [] for name in ways}
+    seconds: dict[str, list[Sequence[float]]] = {name: [] for name in ways}
     for number in range(rounds):
         for name, way in ways.items():
-            taken[name].append(way())
-            print(f"round {number + 1}/{rounds} {name}: {sum(taken[name][-1]):.2f} s", flush=True)
-    return {name: sum(map(min, zip(*runs, strict=True))) for name, runs in taken.items()}
+            seconds[name].append(way())
+            print(f"round {number + 1}/{rounds} {name}: {sum(seconds[name][-1]):.2f} s", flush=True)
+    return {name: sum(map(min, zip(*runs, strict=True))) for name, runs in seconds.items()}
 
 
 def timed(step: Callable[[], object]) -> float:

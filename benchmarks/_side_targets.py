@@ -19,7 +19,7 @@ def verdict(prompt: str) -> str:
 
 
 def main() -> None:
-    """Answer until the process is ended, in moments in which nobody else needs the core."""
+    """Answer until the process is ended, while no other process needs the core."""
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     targets = read_pool(Path(sys.argv[1]))
     answering = [ScriptedModel(target.name, lambda _: "another answer") for target in targets]

@@ -1,16 +1,16 @@
-"""Whether what clients were told, receipts, metrics and the targets' own counts agree.
+"""Whether clients' replies, receipts, metrics and the targets' own counts agree.
 
-Every request bears a number that its targets see, so that each answer is looked up: its client was
-told the decision's id, the id leads to the receipt, the number to what the targets heard.
+Every request has a number that its targets see, so that each answer can be looked up: its client
+got the decision's id, the id leads to the receipt, the number to what the targets heard.
 
 What may differ, and why; all else must be equal:
 
-- An attempt that no target heard is one that the breaker held back (`breaker_open`), that found
-  nobody (`connect`), or that the target hung up on unread (`broken_off` without a status), which
-  it counts as `unread`.
-- A client that left was told no id. Its requests are compared in sum; an attempt that ended as
+- No target hears an attempt that the breaker stops (`breaker_open`), that can't connect
+  (`connect`), or that the target hangs up on without reading it (`broken_off` without a status).
+  The target counts the last as `unread`.
+- A client that left got no id. Its requests are compared in sum; an attempt that ended as
   `disconnected` without a status may have ended before or after the target had heard it. Where it
-  left before its request was looked at there is no receipt, and nobody was asked.
+  left before its request was looked at there is no receipt, and no target was asked.
 - A request whose replica was killed may have a receipt or not.
 """
 
@@ -59,7 +59,7 @@ def read_receipts(*databases: Path) -> dict[str, dict[str, Any]]:
 
 def audit(
     receipts: Mapping[str, dict[str, Any]],
-    told: Mapping[str, str],
+    decisions: Mapping[str, str],
     heard: Heard,
     counts: Mapping[str, Mapping[str, int]],
     metrics: str | None,
@@ -69,20 +69,22 @@ def audit(
 
     Args:
         receipts: By their ids.
-        told: The number of each request whose client was told of its decision, by its id.
+        decisions: The number of each request whose client got its decision's id, by this id.
         heard: By a request's number, its targets in order: name, mood, and tokens of an answer.
         counts: Each target's own.
-        metrics: What Prometheus is told; None where processes were killed, whose counts are lost.
+        metrics: What Prometheus reads; None where processes were killed, whose counts are lost.
         killed: The numbers of the requests whose replica was killed.
     """
-    known = {i: r for i, r in receipts.items() if i in told}
-    others = [r for i, r in receipts.items() if i not in told]
-    numbers = set(told.values())
+    matched = {i: r for i, r in receipts.items() if i in decisions}
+    others = [r for i, r in receipts.items() if i not in decisions]
+    numbers = set(decisions.values())
     rest = {number: of for number, of in heard.items() if number not in numbers}
     return {
-        "each told decision has its receipt": _verdict(sorted(set(told) - set(receipts))),
+        "each told decision has its receipt": _verdict(sorted(set(decisions) - set(receipts))),
         "each told request, attempt by attempt": _verdict(
-            line for i, row in known.items() for line in _one(row, heard.get(told[i], ()))
+            line
+            for i, row in matched.items()
+            for line in _compare_calls(row, heard.get(decisions[i], ()))
         ),
         "requests of clients that left, in sum": _verdict(_in_sum(others, rest, killed)),
         "requests that were hung up on unread": _verdict(
@@ -97,13 +99,13 @@ def audit(
 
 
 def _verdict(lines: Iterable[str]) -> Verdict:
-    found = list(lines)
-    more = [f"and {len(found) - _MOST} more"] if len(found) > _MOST else []
-    return [*found[:_MOST], *more] if found else EQUAL
+    differences = list(lines)
+    more = [f"and {len(differences) - _MOST} more"] if len(differences) > _MOST else []
+    return [*differences[:_MOST], *more] if differences else EQUAL
 
 
 def _reached(attempts: Attempts) -> list[tuple[str, str]]:
-    """The attempts that a target must have heard: whom, and how they ended."""
+    """The attempts that a target must have heard: the target, and how they ended."""
     return [
         (target, end)
         for target, end, status, _ in attempts
@@ -111,7 +113,7 @@ def _reached(attempts: Attempts) -> list[tuple[str, str]]:
     ]
 
 
-def _one(row: Mapping[str, Any], heard: Sequence[Any]) -> list[str]:
+def _compare_calls(row: Mapping[str, Any], heard: Sequence[Any]) -> list[str]:
     """What differs between a receipt and what the targets heard of its request."""
     reached = _reached(row["attempts"])
     place = f"{row['id']}: {row['attempts']}, heard {heard}"
@@ -135,14 +137,15 @@ def _in_sum(rows: Sequence[Mapping[str, Any]], heard: Heard, killed: Collection[
     for row in rows:
         least.update(target for target, _ in _reached(row["attempts"]))
         perhaps.update(_left_unknown(row["attempts"]))
-    asked = Counter(target for of in heard.values() for target, _, _ in of)
+    requests = Counter(target for of in heard.values() for target, _, _ in of)
     lost = Counter(target for number in killed for target, _, _ in heard.get(number, ()))
     return [
-        f"{name}: heard {asked[name]}, {lost[name]} of it of killed replicas; receipts have "
+        f"{name}: heard {requests[name]}, {lost[name]} of it of killed replicas; receipts have "
         f"{least[name]}, and {perhaps[name]} perhaps"
-        for name in sorted(asked | least)
+        for name in sorted(requests | least)
         if not (
-            least[name] <= asked[name] and asked[name] - lost[name] <= least[name] + perhaps[name]
+            least[name] <= requests[name]
+            and requests[name] - lost[name] <= least[name] + perhaps[name]
         )
     ]
 
@@ -181,28 +184,30 @@ def _metrics(rows: Iterable[Mapping[str, Any]], metrics: str) -> list[str]:
             due["tokens", kind] += row[f"{kind}_tokens"] or 0
         dollars.append(row["cost"] or 0.0)
     labels = {"requests": ("outcome",), "attempts": ("target", "end"), "tokens": ("kind",)}
-    found: Counter[tuple[str, str]] = Counter()
+    totals: Counter[tuple[str, str]] = Counter()
     for name, by in labels.items():
         for labelled, value in samples(metrics, f"prefill_router_{name}_total"):
-            found[name, " ".join(labelled[label] for label in by)] += int(value)
-    told = [
-        f"{' '.join(key)}: metrics have {found[key]}, receipts {due[key]}"
-        for key in sorted(due | found)
-        if found[key] != due[key]
+            totals[name, " ".join(labelled[label] for label in by)] += int(value)
+    differences = [
+        f"{' '.join(key)}: metrics have {totals[key]}, receipts {due[key]}"
+        for key in sorted(due | totals)
+        if totals[key] != due[key]
     ]
     spent = math.fsum(value for _, value in samples(metrics, "prefill_router_dollars_total"))
     if not math.isclose(spent, math.fsum(dollars), rel_tol=1e-9):
-        told.append(f"dollars: metrics have {spent}, receipts {math.fsum(dollars)}")
+        differences.append(f"dollars: metrics have {spent}, receipts {math.fsum(dollars)}")
     lost = math.fsum(value for _, value in samples(metrics, "prefill_router_receipts_lost_total"))
-    return [*told, f"{lost:g} receipts were lost"] if lost else told
+    return [*differences, f"{lost:g} receipts were lost"] if lost else differences
 
 
 def samples(text: str, name: str) -> list[tuple[dict[str, str], float]]:
     """A metric's children: labels, without escapes in them, and the value."""
-    found = []
+    children = []
     for row in text.splitlines():
         if row.startswith((name + "{", name + " ")):
             labels, _, value = row.removeprefix(name).rpartition(" ")
             pairs = (pair.split("=", 1) for pair in labels.strip("{}").split(",") if pair)
-            found.append(({label: told.strip('"') for label, told in pairs}, float(value)))
-    return found
+            children.append(
+                ({label: value_text.strip('"') for label, value_text in pairs}, float(value))
+            )
+    return children

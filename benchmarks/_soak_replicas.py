@@ -121,21 +121,23 @@ class Replicas:
         costs = [row["cost"] or 0.0 for row in receipts.values()]
         dollars, most = math.fsum(costs), killed * max(costs, default=0.0)
         missing = dollars - shared
-        told: Verdict = EQUAL
+        verdict: Verdict = EQUAL
         if not -1e-9 - most <= missing <= 1e-9 + (used - shared if self.kills else 0):
-            told = [f"receipts have {dollars} dollars, the database {shared}, with leases {used}"]
+            verdict = [
+                f"receipts have {dollars} dollars, the database {shared}, with leases {used}"
+            ]
         return {
             "receipts": dollars,
             "shared": shared,
             "missing": missing,
             "leased and not written as spent": used - shared,
-            "verdict": told,
+            "verdict": verdict,
         }
 
 
 @contextmanager
 def replicas_of(serve: tuple[object, ...], config: Path, count: int) -> Iterator[Replicas]:
-    """So many replicas that share a database of their own.
+    """Replicas that share a database of their own.
 
     Args:
         serve: The words of `serve`, without the port and the receipts.
@@ -144,8 +146,8 @@ def replicas_of(serve: tuple[object, ...], config: Path, count: int) -> Iterator
     """
     with postgres_server() as server, ExitStack() as stack:
         config.write_text(config.read_text() + CONFIG % server.url)
-        found = Replicas(serve, config.parent, server, stack)
+        replicas = Replicas(serve, config.parent, server, stack)
         for _ in range(count):
-            found.ports.append(free_port())
-            found.start(found.ports[-1])
-        yield found
+            replicas.ports.append(free_port())
+            replicas.start(replicas.ports[-1])
+        yield replicas

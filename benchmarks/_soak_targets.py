@@ -1,9 +1,9 @@
 """Targets that fail, stall, truncate and recover, in turns, and count what they were asked.
 
 Each listens on a port of its own. After a while of good answers it goes through its troubles, each
-for a few seconds; the targets do so at different times. Ports are told on standard output; at GET
-/counts of the first there are the counts of all, and what was heard of each request, by the number
-in its field `user`.
+for a few seconds; the targets do so at different times. Ports are printed on standard output. GET
+/counts at the first port gives the counts of all targets, and what they heard of each request, by
+the number in its field `user`.
 """
 
 import argparse
@@ -62,15 +62,15 @@ class SoakTarget:
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer what comes over one connection."""
         try:
-            goes_on = await self._one(reader, writer, first=True)
+            goes_on = await self._answer_next(reader, writer, first=True)
             while goes_on:
-                goes_on = await self._one(reader, writer, first=False)
+                goes_on = await self._answer_next(reader, writer, first=False)
         except (OSError, asyncio.IncompleteReadError):
             self.counts["left"] += 1
         finally:
             writer.close()
 
-    async def _one(
+    async def _answer_next(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, first: bool
     ) -> bool:
         if self.mood() == "refuse":
@@ -91,25 +91,25 @@ class SoakTarget:
         if mood == "fail":
             writer.write(_json_reply("503 Service Unavailable", {"error": {"message": "busy"}}))
         elif mood == "limited":
-            told = _json_reply(
+            refusal = _json_reply(
                 "429 Too Many Requests", {"error": {"message": "slow"}}, more=b"retry-after: 1\r\n"
             )
-            writer.write(told)
+            writer.write(refusal)
         elif body.get("stream"):
-            return await self._stream(body, writer, mood, heard)
+            return await self._send_stream(body, writer, mood, heard)
         else:
-            return await self._whole(body, writer, mood, heard)
+            return await self._send_whole(body, writer, mood, heard)
         return True
 
     def _usage(self, body: Any) -> dict[str, int]:
         given = len(json.dumps(body["messages"])) // 4
         return {"prompt_tokens": given, "completion_tokens": _WORDS, "total_tokens": given + _WORDS}
 
-    def _done(self, usage: dict[str, int], heard: list[Any]) -> None:
+    def _count_answer(self, usage: dict[str, int], heard: list[Any]) -> None:
         self.counts["answers"] += 1
         heard[2] = [usage["prompt_tokens"], usage["completion_tokens"]]
 
-    async def _whole(
+    async def _send_whole(
         self, body: Any, writer: asyncio.StreamWriter, mood: str, heard: list[Any]
     ) -> bool:
         usage = self._usage(body)
@@ -125,12 +125,12 @@ class SoakTarget:
             return False
         if mood == "slow":
             await asyncio.sleep(0.5)
-        self._done(usage, heard)
+        self._count_answer(usage, heard)
         writer.write(reply)
         await writer.drain()
         return True
 
-    async def _stream(
+    async def _send_stream(
         self, body: Any, writer: asyncio.StreamWriter, mood: str, heard: list[Any]
     ) -> bool:
         head = {"id": "c", "object": "chat.completion.chunk", "model": self.name}
@@ -151,7 +151,7 @@ class SoakTarget:
         writer.write(_chunk({**head, "choices": [last]}))
         usage = self._usage(body)
         writer.write(_chunk({**head, "choices": [], "usage": usage}))
-        self._done(usage, heard)
+        self._count_answer(usage, heard)
         writer.write(_chunk(b"[DONE]") + b"0\r\n\r\n")
         await writer.drain()
         return True

@@ -48,12 +48,12 @@ _STREAM = _STREAM_HEAD + b"".join(_delta("word ") for _ in range(20)) + _END
 class Answers(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, held: "set[Answers]") -> None:
-        self._held, self._bytes = held, bytearray()
+    def __init__(self, waiting: "set[Answers]") -> None:
+        self._waiting, self._bytes = waiting, bytearray()
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Somebody asks."""
+        """A client has connected."""
         if isinstance(transport, asyncio.Transport):
             self._transport = transport
 
@@ -73,33 +73,33 @@ class Answers(asyncio.Protocol):
         self._answer(head, body, self._transport)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Whoever asked has gone."""
+        """The client has left."""
         del error
-        self._held.discard(self)
+        self._waiting.discard(self)
 
     def _answer(self, head: bytes, body: bytes, transport: asyncio.Transport) -> None:
         if head.startswith(b"get"):
-            for held in list(self._held):
-                held.finish()
+            for answer in list(self._waiting):
+                answer.finish()
             transport.write(_WHOLE)
         elif b"hold" in body:
-            self._held.add(self)
+            self._waiting.add(self)
             transport.write(_STREAM_HEAD + _delta("word "))
         else:
             transport.write(_STREAM if b'"stream"' in body else _WHOLE)
 
     def finish(self) -> None:
         """End an answer that waits."""
-        self._held.discard(self)
+        self._waiting.discard(self)
         if self._transport is not None:
             self._transport.write(_END)
 
 
 async def serve() -> None:
     """Answer until the process is ended; the port is the first line of standard output."""
-    held: set[Answers] = set()
+    waiting: set[Answers] = set()
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Answers(held), "127.0.0.1", 0, backlog=2048)
+    server = await loop.create_server(lambda: Answers(waiting), "127.0.0.1", 0, backlog=2048)
     sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
     sys.stdout.flush()
     await server.serve_forever()

@@ -3,10 +3,11 @@
     python -m benchmarks.add_target --routers FOLDER [--store FOLDER ...]
 
 One router is fitted for all targets and one without each of them (kept in FOLDER). The target left
-out is then added with 50 to 500 labels, and judged on the test queries. Zero is the mean of the
-others' log-odds, which needs no label; one is the head of the router that was fitted on all of its
-labels. Told is how much of the way between is gone, in the mean over targets of AUC and of choice
-AUC (against the 13 others), and the Brier score above the full head's. Beside the chosen questions
+out is then added with 50 to 500 labels, and judged on the test queries. The
+baseline is the mean of the others' log-odds, which needs no label; the full head is that of the
+router that was fitted on all of its labels. The results are the share of the way from one to the
+other, in the mean over targets of AUC and of choice AUC (against the 13 others), and the Brier
+score above the full head's. Beside the chosen questions
 there are random ones, and with these a ridge regression on the others' log-odds, UniRoute's
 clusters and the nearest neighbours; the last two get the best of several sizes, by the test
 queries.
@@ -96,8 +97,8 @@ class World:
         self.labels, self.truth = self.train.correct[:, column], self.test.correct[:, column]
         self.truths = np.delete(self.test.correct, column, axis=1)
         full_others = np.delete(full.correctness, column, axis=1)
-        self.one = self.judge(full.correctness[:, column], full_others)
-        self.zero = self.judge(sigmoid(head_inputs(self.others)[:, 1]))
+        self.full_head = self.judge(full.correctness[:, column], full_others)
+        self.baseline = self.judge(sigmoid(head_inputs(self.others)[:, 1]))
 
     def judge(self, chances: Table, others: Table | None = None) -> list[float]:
         """AUC, mean choice AUC against the others, and the Brier score."""
@@ -169,8 +170,8 @@ def measured(world: World) -> dict[str, Any]:
     }
     return {
         "target": world.name,
-        "zero": world.zero,
-        "one": world.one,
+        "zero": world.baseline,
+        "one": world.full_head,
         **{
             name: [np.mean([method(n, d) for d in range(DRAWS)], axis=0).tolist() for n in LABELS]
             for name, method in methods.items()
@@ -186,35 +187,35 @@ def _of(
 
 def summary(targets: Sequence[Mapping[str, Any]]) -> dict[str, list[list[float]]]:
     """For each method and number of labels: both shares of the way, and the Brier score above."""
-    zero, one = (np.mean([t[name] for t in targets], axis=0) for name in ("zero", "one"))
-    found = {}
+    baseline, full_head = (np.mean([t[name] for t in targets], axis=0) for name in ("zero", "one"))
+    methods = {}
     for name in targets[0]:
         if name not in ("target", "zero", "one"):
             mean = np.mean([t[name] for t in targets], axis=0)
-            gone = (mean[:, :2] - zero[:2]) / (one[:2] - zero[:2])
-            above = mean[:, 2:] - one[2]
-            found[name] = np.hstack([gone, above]).tolist()
+            gone = (mean[:, :2] - baseline[:2]) / (full_head[:2] - baseline[:2])
+            above = mean[:, 2:] - full_head[2]
+            methods[name] = np.hstack([gone, above]).tolist()
     for kind in ("clusters", "neighbours"):
-        sizes = [rows for name, rows in found.items() if name.startswith(kind + " ")]
-        found[kind] = [max((rows[i] for rows in sizes), key=lambda row: row[0]) for i in range(4)]
-    return {name: rows for name, rows in found.items() if " " not in name}
+        sizes = [rows for name, rows in methods.items() if name.startswith(kind + " ")]
+        methods[kind] = [max((rows[i] for rows in sizes), key=lambda row: row[0]) for i in range(4)]
+    return {name: rows for name, rows in methods.items() if " " not in name}
 
 
-def table(found: Mapping[str, list[list[float]]]) -> str:
+def table(methods: Mapping[str, list[list[float]]]) -> str:
     """The shares of the way in per cent, AUC / choice AUC, and the Brier score above in 0.001."""
     lines = ["labels".ljust(14) + "".join(f"{n:>22}" for n in LABELS)]
-    for name, rows in found.items():
+    for name, rows in methods.items():
         cells = (f"{100 * a:7.0f} /{100 * c:5.0f} {1000 * b:+7.1f}" for a, c, b in rows)
         lines.append(name.ljust(14) + "".join(cells))
     return "\n".join(lines)
 
 
-def draw(found: Mapping[str, list[list[float]]], path: Path) -> None:
+def draw(methods: Mapping[str, list[list[float]]], path: Path) -> None:
     """Draw both shares by labels; write the data."""
     figure = new_figure(9.0, 3.6)
     for column, axes in enumerate(figure.subplots(1, 2)):
         title = ("AUC", "choice AUC")[column]
-        for name, rows in found.items():
+        for name, rows in methods.items():
             colour = BLUE if name == "chosen" else QUIET
             shares = [100 * row[column] for row in rows]
             axes.plot(LABELS, shares, marker="o", ms=3, color=colour, lw=1)
@@ -224,13 +225,13 @@ def draw(found: Mapping[str, list[list[float]]], path: Path) -> None:
         axes.minorticks_off()
         axes.set_ylim(-60, 100)
         style(axes, title=f"% of the way to the full head, {title}", x="labels")
-    told = ("labels", "auc", "choice_auc", "brier_above")
-    told_rows = [
-        {"method": name, **dict(zip(told, (n, *row), strict=True))}
-        for name, each in found.items()
+    columns = ("labels", "auc", "choice_auc", "brier_above")
+    table_rows = [
+        {"method": name, **dict(zip(columns, (n, *row), strict=True))}
+        for name, each in methods.items()
         for n, row in zip(LABELS, each, strict=True)
     ]
-    write_figure(figure, path, told_rows)
+    write_figure(figure, path, table_rows)
 
 
 def main() -> None:
@@ -240,7 +241,7 @@ def main() -> None:
     parser.add_argument("--store", type=Path, action="append", default=[])
     options = parser.parse_args()
     data = read_dataset(DATA)
-    drawn, stores = split(data, seed=0), [ActivationStore.open(path) for path in options.store]
+    parts, stores = split(data, seed=0), [ActivationStore.open(path) for path in options.store]
     config = FitConfig(recipe=recipe_from_dict(RECIPE))
 
     def router(number: int | None) -> Router:
@@ -248,18 +249,18 @@ def main() -> None:
         if not place.exists():
             names = [name for k, name in enumerate(data.pool.names) if k != number]
             part = data.select(targets=names)
-            learn(part, stores, drawn, config=config, progress=BarProgress()).save(place)
+            learn(part, stores, parts, config=config, progress=BarProgress()).save(place)
         return Router.load(place)
 
-    kept = json.loads(RESULT.read_text())["targets"] if RESULT.exists() else []
-    full = router(None).predict(data.select(drawn["test"]), stores=stores)
+    results = json.loads(RESULT.read_text())["targets"] if RESULT.exists() else []
+    full = router(None).predict(data.select(parts["test"]), stores=stores)
     for number, name in enumerate(data.pool.names):
-        if name not in [one["target"] for one in kept]:
-            kept.append(measured(World(name, router(number), full, data, stores)))
-            found = summary(kept)
-            files.write_json(RESULT, {"targets": kept, "summary": found, "machine": machine()})
-            draw(found, RESULT.with_suffix(""))
-            print(f"{len(kept)} targets\n{table(found)}", flush=True)
+        if name not in [one["target"] for one in results]:
+            results.append(measured(World(name, router(number), full, data, stores)))
+            methods = summary(results)
+            files.write_json(RESULT, {"targets": results, "summary": methods, "machine": machine()})
+            draw(methods, RESULT.with_suffix(""))
+            print(f"{len(results)} targets\n{table(methods)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -83,9 +83,9 @@ def pool() -> Pool:
     )
     targets = []
     for name, (provider, *prices) in _PRICES.items():
-        known: dict[str, Any] = dict(zip(names, prices, strict=True))
-        known["accepts"] = ("tools", "images", "files")
-        targets.append(Target(name=name, provider=provider, **known))
+        fields: dict[str, Any] = dict(zip(names, prices, strict=True))
+        fields["accepts"] = ("tools", "images", "files")
+        targets.append(Target(name=name, provider=provider, **fields))
     return Pool(tuple(targets), providers=tuple(places.values()))
 
 
@@ -100,18 +100,18 @@ class Router:
     fingerprint: str = "0123456789abcdef"
 
 
-def router(of: Pool) -> Router:
+def make_router(of: Pool) -> Router:
     """A router of these targets, whose answers have some length."""
-    one = np.ones(len(of))
+    ones = np.ones(len(of))
     return Router(
         of,
         CostEstimator(
             of,
-            median_output=_OUTPUT * one,
-            token_ratio=one,
-            least_input=200 * one,
-            most_input=60_000 * one,
-            fixed=np.nan * one,
+            median_output=_OUTPUT * ones,
+            token_ratio=ones,
+            least_input=200 * ones,
+            most_input=60_000 * ones,
+            fixed=np.nan * ones,
         ),
     )
 
@@ -120,12 +120,12 @@ class Caches:
     """The providers' caches, by target and conversation: tokens, and when they expire."""
 
     def __init__(self) -> None:
-        self._held: dict[tuple[str, str], tuple[int, float]] = {}
+        self._entries: dict[tuple[str, str], tuple[int, float]] = {}
 
     def copy(self) -> "Caches":
         """The same caches, to try what a request would cost."""
         other = Caches()
-        other._held = dict(self._held)
+        other._entries = dict(self._entries)
         return other
 
     def bill(self, step: Step, target: Target) -> float:
@@ -135,12 +135,12 @@ class Caches:
         mark = question.cache_mark if is_native else None
         caches = target.provider == "openai" or mark is not None
         place, at = (target.name, step.thread), question.at
-        tokens, expires = self._held.get(place, (0, 0.0))
+        tokens, expires = self._entries.get(place, (0, 0.0))
         read = min(tokens, step.tokens) if caches and at <= expires else 0
         written = step.tokens - read if caches and step.tokens >= _LEAST_CACHED else 0
         if read + written >= _LEAST_CACHED:
             seconds = 3600.0 if mark == "hour" else 300.0
-            self._held[place] = (read + written, at + _ANSWER_SECONDS + seconds)
+            self._entries[place] = (read + written, at + _ANSWER_SECONDS + seconds)
         usage = Usage(
             input_tokens=step.tokens,
             cached_tokens=read,
@@ -187,11 +187,11 @@ class Gateway:
         if question.agent.expected_requests > 1:
             agent = replace(question.agent, expected_requests=self._requests)
             question = replace(question, agent=agent)
-        said = Forecast(step.correctness, -(-question.scored_bytes // 4), False, None)
-        made = self._decider.decide(question, said)
+        forecast = Forecast(step.correctness, -(-question.scored_bytes // 4), False, None)
+        decision = self._decider.decide(question, forecast)
         outcome = RequestOutcome(
             kind="answered",
-            target=made.target,
+            target=decision.target,
             status=200,
             attempts=(),
             usage=Usage(input_tokens=step.tokens, output_tokens=step.output_tokens),
@@ -199,8 +199,8 @@ class Gateway:
         )
         moves = question.agent.kind != "compaction"
         at = question.at + _ANSWER_SECONDS
-        self._decider.record_outcome(made, outcome, cost=None, at=at, moves=moves)
-        return made.target
+        self._decider.record_outcome(decision, outcome, cost=None, at=at, moves=moves)
+        return decision.target
 
 
 class PerTask:
@@ -218,7 +218,7 @@ class PerTask:
 
 
 class LiteLLM:
-    """LiteLLM's auto-router by complexity, in this process; it asks nobody.
+    """LiteLLM's auto-router by complexity, in this process; it calls no model.
 
     Args:
         once: Whether it decides once for what a person asks.
@@ -249,12 +249,12 @@ class LiteLLM:
     def choose(self, step: Step) -> str:
         """The target of a request."""
         session = step.question.session
-        said: dict[str, Any] = {"metadata": {"session_id": session}} if session else {}
+        arguments: dict[str, Any] = {"metadata": {"session_id": session}} if session else {}
         hook = self._router.async_pre_routing_hook(
-            model="auto", request_kwargs=said, messages=_chats(step)
+            model="auto", request_kwargs=arguments, messages=_chats(step)
         )
-        found: Any = self._loop.run_until_complete(hook)
-        return str(found.model)
+        deployment: Any = self._loop.run_until_complete(hook)
+        return str(deployment.model)
 
 
 def _chats(step: Step) -> list[dict[str, Any]]:
@@ -354,25 +354,27 @@ def cost_at(quality: float, runs: Sequence[Run]) -> float:
 
 def litellm_runs(sessions: Sequence[Sequence[Step]], of: Pool) -> dict[str, list[Run]]:
     """LiteLLM's decisions, for each request and for each ask; none where it can't run here."""
-    found = {}
+    runs = {}
     for name, once in (("LiteLLM, each request", False), ("LiteLLM, each ask", True)):
         try:
-            found[name] = [run(sessions, LiteLLM(once=once).choose, of)]
+            runs[name] = [run(sessions, LiteLLM(once=once).choose, of)]
         except ImportError as error:
             print(f"{name}: not run, {error}")
-    return found
+    return runs
 
 
 def compare(sessions: Sequence[Sequence[Step]], of: Pool) -> dict[str, Any]:
     """The figures of every policy on these sessions."""
-    made = router(of)
-    ours = [run(sessions, Gateway(made, lam).choose, of) for lam in LAMS]
+    router = make_router(of)
+    ours = [run(sessions, Gateway(router, lam).choose, of) for lam in LAMS]
     others = {
         "a fixed target": [run(sessions, lambda _, name=name: name, of) for name in of.names],  # type: ignore[misc]
         "each request, without memory": [
-            run(sessions, Gateway(made, lam, remembers=False).choose, of) for lam in LAMS
+            run(sessions, Gateway(router, lam, remembers=False).choose, of) for lam in LAMS
         ],
-        "each task, without memory": [run(sessions, PerTask(made, lam).choose, of) for lam in LAMS],
+        "each task, without memory": [
+            run(sessions, PerTask(router, lam).choose, of) for lam in LAMS
+        ],
         **litellm_runs(sessions, of),
     }
     rows = []
@@ -386,19 +388,21 @@ def compare(sessions: Sequence[Sequence[Step]], of: Pool) -> dict[str, Any]:
         print(f"lam {lam:.2f}: {own}; {costs}; {share:.3f} of the best", flush=True)
     return {
         "ours": rows,
-        "by_expected_requests": {n: _most(sessions, made, n, others) for n in TRIED},
+        "by_expected_requests": {n: _most(sessions, router, n, others) for n in TRIED},
         "others": {name: [vars(each) for each in runs] for name, runs in others.items()},
     }
 
 
 def _most(
     sessions: Sequence[Sequence[Step]],
-    made: Router,
+    router: Router,
     requests: float,
     others: dict[str, list[Run]],
 ) -> float:
     """The most that the gateway costs as a share of the best of the others, over all lam."""
-    runs = [run(sessions, Gateway(made, lam, requests=requests).choose, made.pool) for lam in LAMS]
+    runs = [
+        run(sessions, Gateway(router, lam, requests=requests).choose, router.pool) for lam in LAMS
+    ]
     best = [min(cost_at(own.quality, other) for other in others.values()) for own in runs]
     return max(own.dollars / least for own, least in zip(runs, best, strict=True))
 
@@ -408,20 +412,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sessions", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     of = pool()
-    sessions = made_sessions(of, SKILL, count=given.sessions, seed=given.seed)
+    sessions = made_sessions(of, SKILL, count=arguments.sessions, seed=arguments.seed)
     if SAMPLES.is_dir():
-        sessions.append(recorded_session(of, SKILL, seed=given.seed))
+        sessions.append(recorded_session(of, SKILL, seed=arguments.seed))
     print(f"{len(sessions)} sessions, {sum(map(len, sessions))} requests")
-    found = compare(sessions, of)
-    shares = [row["of_the_best"] for row in found["ours"] if np.isfinite(row["of_the_best"])]
-    avoidable = sum(row["avoidable"] for row in found["ours"])
+    comparison = compare(sessions, of)
+    shares = [row["of_the_best"] for row in comparison["ours"] if np.isfinite(row["of_the_best"])]
+    avoidable = sum(row["avoidable"] for row in comparison["ours"])
     within = max(shares) <= ALLOWED and not avoidable
     counts = {"requests": sum(map(len, sessions)), "sessions": len(sessions)}
-    figures = {"machine": machine(), "arguments": vars(given), **counts, **found}
+    figures = {"machine": machine(), "arguments": vars(arguments), **counts, **comparison}
     files.write_json(RESULT, {**figures, "most_of_the_best": max(shares), "within": within})
-    print(f"by the expected number of requests: {found['by_expected_requests']}")
+    print(f"by the expected number of requests: {comparison['by_expected_requests']}")
     print(f"at most {max(shares):.3f} of the best others; {avoidable} avoidable switches")
     return 0 if within else 1
 

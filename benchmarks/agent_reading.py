@@ -107,8 +107,8 @@ def copilot(question: str) -> Shape:
     around = (
         "<environment_info>\nLinux\n</environment_info>\n<workspace_info>\na.py\n</workspace_info>"
     )
-    asked = f"<context>\ntoday\n</context>\n<userRequest>\n{question}\n</userRequest>"
-    turns = [{"role": "user", "content": text} for text in (around, asked)]
+    request = f"<context>\ntoday\n</context>\n<userRequest>\n{question}\n</userRequest>"
+    turns = [{"role": "user", "content": text} for text in (around, request)]
     return "chat", {"messages": turns}, {}
 
 
@@ -182,44 +182,44 @@ def read_variants(
         questions: What people ask about.
         sessions: The sessions of each harness.
     """
-    found: dict[str, Any] = {}
-    seen: dict[str, set[tuple[str, str]]] = {}
+    counts: dict[str, Any] = {}
+    conversations: dict[str, set[tuple[str, str]]] = {}
     wrong: list[str] = []
     pairs: dict[str, list[tuple[str, str]]] = {}
     for harness, session in made_variants(questions, sessions=sessions, seed=1):
-        row = found.setdefault(harness, {"requests": 0, "asks": 0, "agents": 0, "split": 0})
+        row = counts.setdefault(harness, {"requests": 0, "asks": 0, "agents": 0, "split": 0})
         names: dict[str, set[str]] = {}
-        for sent in session:
-            incoming, reading = read_variant(sent, pool)
+        for variant in session:
+            incoming, reading = read_variant(variant, pool)
             row["requests"] += 1
-            row["asks"] += reading.ask == sent.ask
-            row["agents"] += reading.agent == sent.agent
-            wrong += [] if reading.ask == sent.ask else [f"{harness}: {reading.ask!r}"]
-            if sent.conversation is not None:
+            row["asks"] += reading.ask == variant.ask
+            row["agents"] += reading.agent == variant.agent
+            wrong += [] if reading.ask == variant.ask else [f"{harness}: {reading.ask!r}"]
+            if variant.conversation is not None:
                 name = str(incoming.question.session)
-                names.setdefault(sent.conversation, set()).add(name)
-                seen.setdefault(name, set()).add((harness, sent.conversation))
-            if sent.is_first:
+                names.setdefault(variant.conversation, set()).add(name)
+                conversations.setdefault(name, set()).add((harness, variant.conversation))
+            if variant.is_first:
                 text = "" if incoming.prompt is None else prompt_text(incoming.prompt)
-                pairs.setdefault(harness, []).append((text, sent.ask))
+                pairs.setdefault(harness, []).append((text, variant.ask))
         row["split"] += sum(len(each) > 1 for each in names.values())
-    for harness, row in found.items():
+    for harness, row in counts.items():
         row["asks"] /= row["requests"]
         row["agents"] /= row["requests"]
         row["decisions"] = same_decisions(fitted, pairs[harness])
         print(f"{harness}: {row}", flush=True)
-    joined = sum(len(each) > 1 for each in seen.values())
+    joined = sum(len(each) > 1 for each in conversations.values())
     print(f"joined: {joined}; the first asks that were read wrongly: {wrong[:5]}")
-    return {"by harness": found, "joined": joined}
+    return {"by harness": counts, "joined": joined}
 
 
-def read_variant(sent: Variant, pool: Pool) -> tuple[IncomingRequest, RequestReading]:
+def read_variant(variant: Variant, pool: Pool) -> tuple[IncomingRequest, RequestReading]:
     """What the gateway reads of a request."""
-    body = json.dumps(sent.body).encode()
-    headers = [(name.encode(), value.encode()) for name, value in sent.headers.items()]
+    body = json.dumps(variant.body).encode()
+    headers = [(name.encode(), value.encode()) for name, value in variant.headers.items()]
     settings = GatewaySettings()
     incoming = read_incoming(
-        sent.endpoint,
+        variant.endpoint,
         body,
         headers,
         key=None,
@@ -229,7 +229,7 @@ def read_variant(sent: Variant, pool: Pool) -> tuple[IncomingRequest, RequestRea
         at=0.0,
         to_call=False,
     )
-    return incoming, read_envelope(sent.endpoint, body).read(headers, settings.agents.harnesses)
+    return incoming, read_envelope(variant.endpoint, body).read(headers, settings.agents.harnesses)
 
 
 def same_decisions(fitted: Callable[[], Router], pairs: Sequence[tuple[str, str]]) -> float:
@@ -275,38 +275,38 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=400)
     parser.add_argument("--sessions", type=int, default=100)
     parser.add_argument("--only", choices=["variants"], help="keep the figures of the shapes")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     whole = read_dataset(DATA)
     order = np.random.default_rng(0).permutation(len(whole))
     ids = np.array(whole.query_ids, dtype=object)[order].tolist()
-    fitted = cache(lambda: fit(whole.select(ids[: given.fit])))
-    asked = whole.select(ids[given.fit : given.fit + given.questions])
-    before = json.loads(RESULT.read_text()) if given.only else {}
-    shapes = before.get("shapes") or compare_shapes(fitted(), asked)
-    others = whole.select(ids[given.fit :]).queries
+    fitted = cache(lambda: fit(whole.select(ids[: arguments.fit])))
+    sample = whole.select(ids[arguments.fit : arguments.fit + arguments.questions])
+    before = json.loads(RESULT.read_text()) if arguments.only else {}
+    shapes = before.get("shapes") or compare_shapes(fitted(), sample)
+    others = whole.select(ids[arguments.fit :]).queries
     questions = list(dict.fromkeys(prompt_text(query.prompt).strip() for query in others))
     result = {
         "machine": machine(),
-        "arguments": before.get("arguments") or vars(given),
+        "arguments": before.get("arguments") or vars(arguments),
         "shapes": shapes,
-        "variants": read_variants(fitted, whole.pool, questions, given.sessions),
+        "variants": read_variants(fitted, whole.pool, questions, arguments.sessions),
         "speed": [time_reading(messages) for messages in (46, 200, 400)],
     }
     print(result["speed"])
     files.write_json(RESULT, result)
 
 
-def compare_shapes(router: Router, asked: RoutingDataset) -> dict[str, Any]:
+def compare_shapes(router: Router, questions: RoutingDataset) -> dict[str, Any]:
     """The forecasts of the same questions in every shape, by how the request is read."""
-    texts = [prompt_text(query.prompt) for query in asked.queries]
-    correct = asked.correct[:, [asked.pool.names.index(name) for name in router.pool.names]]
+    texts = [prompt_text(query.prompt) for query in questions.queries]
+    correct = questions.correct[:, [questions.pool.names.index(name) for name in router.pool.names]]
     figures: dict[str, dict[str, dict[str, float]]] = {}
     _, alone = measure(router, texts, correct, None)
     for name, shape in SHAPES.items():
         for scored in READINGS:
             prompts = [read_prompt(shape(text), scored) for text in texts]
-            found, _ = measure(router, prompts, correct, alone)
-            figures.setdefault(name, {})[scored] = found
+            scores, _ = measure(router, prompts, correct, alone)
+            figures.setdefault(name, {})[scored] = scores
         row = figures[name]
         shown = (f"{s} {row[s]['auc']:.3f} {row[s]['correlation']:.2f}" for s in READINGS)
         print(f"{name}: {', '.join(shown)}", flush=True)

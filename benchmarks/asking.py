@@ -33,7 +33,7 @@ Way = Callable[[int], Awaitable[None]]
 
 
 def chunks(tokens: int) -> list[bytes]:
-    """A stream of so many tokens, a chunk each, as a vLLM server sends it."""
+    """A stream of this many tokens, a chunk each, as a vLLM server sends it."""
     head: dict[str, Any] = {
         "id": "c",
         "object": "chat.completion.chunk",
@@ -44,11 +44,11 @@ def chunks(tokens: int) -> list[bytes]:
     choices: list[Any] = [[{"index": 0, "delta": d, "finish_reason": None}] for d in deltas]
     choices.append([{"index": 0, "delta": {}, "finish_reason": "stop"}])
     usage = {"prompt_tokens": 12, "completion_tokens": tokens, "total_tokens": tokens + 12}
-    sent: list[dict[str, Any]] = [{**head, "choices": c} for c in choices] + [
+    events: list[dict[str, Any]] = [{**head, "choices": c} for c in choices] + [
         {**head, "choices": [], "usage": usage}
     ]
-    told = [b"data: " + json.dumps(s).encode() + b"\n\n" for s in sent] + [b"data: [DONE]\n\n"]
-    return [b"%x\r\n%s\r\n" % (len(t), t) for t in told] + [b"0\r\n\r\n"]
+    lines = [b"data: " + json.dumps(s).encode() + b"\n\n" for s in events] + [b"data: [DONE]\n\n"]
+    return [b"%x\r\n%s\r\n" % (len(t), t) for t in lines] + [b"0\r\n\r\n"]
 
 
 async def serve(ready: Connection) -> None:
@@ -61,8 +61,8 @@ async def serve(ready: Connection) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while True:
-                asked = await reader.readuntil(b"\r\n\r\n")
-                length = int(asked.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+                request_head = await reader.readuntil(b"\r\n\r\n")
+                length = int(request_head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
                 body = await reader.readexactly(length)
                 writer.write(head)
                 for piece in bodies[json.loads(body)["model"]]:
@@ -133,7 +133,7 @@ async def measure(port: int, model: str, rounds: int, answers: int) -> dict[str,
     url = f"http://127.0.0.1:{port}/v1"
     provider = Provider(name="here", base_url=url, dialect="vllm", concurrency=IN_FLIGHT)
     target = Target(name=model, provider="here", request=RequestOptions(max_tokens=500))
-    found: dict[str, list[float]] = {}
+    times: dict[str, list[float]] = {}
     client = openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0)
     async with client, Upstream(Pool((target,), providers=(provider,))) as upstream:
 
@@ -147,9 +147,9 @@ async def measure(port: int, model: str, rounds: int, answers: int) -> dict[str,
         }
         for _ in range(rounds):
             for name, way in ways.items():
-                taken = await milliseconds(way, answers, TOKENS[model])
-                found.setdefault(name, []).append(taken)
-    least = {name: round(min(taken), 3) for name, taken in found.items()}
+                milliseconds_spent = await milliseconds(way, answers, TOKENS[model])
+                times.setdefault(name, []).append(milliseconds_spent)
+    least = {name: round(min(taken), 3) for name, taken in times.items()}
     return {
         "tokens": TOKENS[model],
         "client_milliseconds": least,
@@ -171,9 +171,9 @@ def main() -> None:
     port = ours.recv()
     result: dict[str, Any] = {"what": "processor time of the client for one answer, 64 in flight"}
     for model in TOKENS:
-        found = asyncio.run(measure(port, model, options.rounds, options.answers))
-        met = found["times_as_cheap_as_sdk"] >= NEEDED_TIMES
-        result[model] = {**found, "needed": NEEDED_TIMES, "met": met}
+        figures = asyncio.run(measure(port, model, options.rounds, options.answers))
+        met = figures["times_as_cheap_as_sdk"] >= NEEDED_TIMES
+        result[model] = {**figures, "needed": NEEDED_TIMES, "met": met}
     server.terminate()
     result["machine"] = {
         **machine(),

@@ -79,18 +79,18 @@ def by_programming(
     count, targets = predictions.correctness.shape
     cost = csr_array(predictions.estimated_cost.reshape(1, -1) / budget)
     ones, each = np.ones((1, targets)), np.ones((1, count))
-    one = LinearConstraint(kron(csr_array(np.eye(count)), ones), 1, 1)
+    choice = LinearConstraint(kron(csr_array(np.eye(count)), ones), 1, 1)
     most = LinearConstraint(
         vstack([cost, kron(each, np.eye(targets))]), -np.inf, np.concatenate([[1.0], limits])
     )
-    found = milp(
+    solution = milp(
         -predictions.correctness.ravel(),
-        constraints=[one, most],
+        constraints=[choice, most],
         integrality=np.ones(count * targets),
         bounds=Bounds(0, 1),
         options={"time_limit": SECONDS, "mip_rel_gap": 1e-7},
     )
-    return {"right": -float(found.fun), "proved_bound": -float(found.mip_dual_bound)}
+    return {"right": -float(solution.fun), "proved_bound": -float(solution.mip_dual_bound)}
 
 
 def compare(seed: int) -> list[dict[str, Any]]:
@@ -101,7 +101,7 @@ def compare(seed: int) -> list[dict[str, Any]]:
         for limits in ({}, {"target-5": SMALL // 50, "target-8": SMALL // 20}):
             budget = budget_at(predictions, share)
             begin = time.perf_counter()
-            found = assign(predictions, budget=budget, limits=limits)
+            assignment = assign(predictions, budget=budget, limits=limits)
             spent = time.perf_counter() - begin
             most = np.array([limits.get(name, SMALL) for name in predictions.targets])
             begin = time.perf_counter()
@@ -109,9 +109,9 @@ def compare(seed: int) -> list[dict[str, Any]]:
             row = {
                 "share": share,
                 "limits": dict(limits),
-                "right": found.expected_right,
-                "bound": found.bound,
-                "gap": found.gap,
+                "right": assignment.expected_right,
+                "bound": assignment.bound,
+                "gap": assignment.gap,
                 "seconds": round(spent, 3),
                 "exact": exact,
                 "exact_seconds": round(time.perf_counter() - begin, 2),
@@ -127,17 +127,21 @@ def in_memory(prompts: int) -> dict[str, Any]:
     predictions = tables(prompts, 0)
     budget = budget_at(predictions, 0.1)
     limits = {"target-5": prompts // 50, "target-8": prompts // 20}
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for name, limited in (("free", {}), ("limited", limits)):
         begin = time.perf_counter()
-        one = assign(predictions, budget=budget, limits=limited)
+        assignment = assign(predictions, budget=budget, limits=limited)
         seconds = round(time.perf_counter() - begin, 2)
-        found[name] = {"seconds": seconds, "right": one.expected_right, "gap": one.gap}
+        figures[name] = {
+            "seconds": seconds,
+            "right": assignment.expected_right,
+            "gap": assignment.gap,
+        }
     begin = time.perf_counter()
     for lam in np.linspace(0, 1, 11):
         choose(predictions.correctness, predictions.normalised_cost, float(lam))
-    found["seconds_of_one_lam"] = round((time.perf_counter() - begin) / 11, 2)
-    return found
+    figures["seconds_of_one_lam"] = round((time.perf_counter() - begin) / 11, 2)
+    return figures
 
 
 def run_command(folder: Path, prompts: int) -> dict[str, Any]:
@@ -151,20 +155,20 @@ def run_command(folder: Path, prompts: int) -> dict[str, Any]:
     encoding = measure((*large, "--encode", folder / "new", "--width", str(WIDE)))
     queries = pl.read_parquet(folder / "new" / "data" / "queries.parquet")
     queries.select(id="query_id", prompt="prompt").write_ndjson(folder / "prompts.jsonl")
-    told: dict[str, Any] = {"encode": encoding}
+    figures: dict[str, Any] = {"encode": encoding}
     for name, more in (("free", ()), ("limited", ("--at-most", "target-6=5%"))):
         budget = f"{prompts * 2.5e-4:g}"
         words = ("assign", folder / "fitted" / "router", folder / "prompts.jsonl", *more)
         options = ("--budget", budget, "--out", folder / name, "--format", "openai")
         program = Path(sys.executable).with_name("prefill-router")
-        told[name] = measure((program, *words, *options, "--store", folder / "new" / "states"))
-        told[name] |= _said(folder / name)
-        print(name, told[name], flush=True)
+        figures[name] = measure((program, *words, *options, "--store", folder / "new" / "states"))
+        figures[name] |= _read_summary(folder / name)
+        print(name, figures[name], flush=True)
     shutil.rmtree(folder)
-    return told
+    return figures
 
 
-def _said(folder: Path) -> Mapping[str, Any]:
+def _read_summary(folder: Path) -> Mapping[str, Any]:
     summary = json.loads((folder / "assignment.json").read_text())
     names = ("prompts", "budget", "expected_cost", "expected_right", "bound", "gap", "lam")
     counts = {name: figures["prompts"] for name, figures in summary["targets"].items()}
@@ -178,13 +182,13 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=1_000_000)
     options = parser.parse_args()
     command = run_command(options.folder, options.prompts)  # while this process is small
-    found = {
+    result = {
         "small": {"prompts": SMALL, "targets": TARGETS, "grid": GRID, "rows": compare(0)},
         "in_memory": {"prompts": options.prompts, **in_memory(options.prompts)},
         "command": command,
         "machine": machine(),
     }
-    files.write_json(RESULT, found)
+    files.write_json(RESULT, result)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def macro_auc(trial: Trial, rows: NDArray[np.int64]) -> float:
 
 def plain(trial: Trial, rows: NDArray[np.int64]) -> dict[str, float]:
     """Every headline metric on these rows, from the beginning."""
-    drawn = Trial(
+    sample = Trial(
         tuple(map(str, range(len(rows)))),
         trial.targets,
         trial.correctness[rows],
@@ -50,17 +50,17 @@ def plain(trial: Trial, rows: NDArray[np.int64]) -> dict[str, float]:
         trial.correct[rows],
         trial.observed_cost[rows],
     )
-    headline = Scorer(drawn).score(ones(len(rows))).headline
+    headline = Scorer(sample).score(ones(len(rows))).headline
     return {name: float(value[0]) for name, value in headline.items()} | {
         "auc_mean": macro_auc(trial, rows)
     }
 
 
 def check(
-    trials: list[Trial], drawn: list[NDArray[np.int64]], loop: list[dict[str, float]]
+    trials: list[Trial], draws: list[NDArray[np.int64]], loop: list[dict[str, float]]
 ) -> float:
     """The greatest difference of the loop's numbers from the weighted computation's."""
-    weights = np.stack([np.bincount(rows, minlength=len(rows)) for rows in drawn]).astype(float)
+    weights = np.stack([np.bincount(rows, minlength=len(rows)) for rows in draws]).astype(float)
     first, second = (Scorer(trial).score(weights).headline for trial in trials)
     # APGR and CPT are of two targets, so undefined here; AIQ and ParetoDist are of each alone. Of
     # reliability, resamples are without the noise of resampling, which drawn rows have.
@@ -108,11 +108,11 @@ def main() -> None:
     comparison = compare(first, second, data, resamples=options.resamples)
     ours, busy = time.perf_counter() - start, time.process_time() - busy
     trials = [Trial.join(predictions, data) for predictions in (first, second)]
-    drawn = list(draw(len(first), count=options.loop, seed=0))
+    draws = list(draw(len(first), count=options.loop, seed=0))
     start = time.perf_counter()
-    both = [[plain(trial, rows) for trial in trials] for rows in drawn]
+    both = [[plain(trial, rows) for trial in trials] for rows in draws]
     loop = (time.perf_counter() - start) / options.loop
-    difference = check(trials, drawn, [{n: a[n] - b[n] for n in a} for a, b in both])
+    difference = check(trials, draws, [{n: a[n] - b[n] for n in a} for a, b in both])
     assert difference < 1e-9, difference
     by_scipy = scipy_seconds(trials, count=options.loop)
     result: dict[str, Any] = {

@@ -71,13 +71,13 @@ def ways(name: str, rows: list[TokenizedPrompt], sites: list[Site]) -> dict[str,
     }
 
 
-def measure(found: dict[str, Any], rounds: int) -> dict[str, dict[str, list[float]]]:
+def measure(ways: dict[str, Any], rounds: int) -> dict[str, dict[str, list[float]]]:
     """Tokens, or decisions, a second of each way in each round."""
     rates: dict[str, dict[str, list[float]]] = {}
     for number in range(rounds + 1):
         for beside, count in (("alone", 0), ("beside a busy core", 1)):
             with busy_core(count):
-                for name, (run, amount) in found.items():
+                for name, (run, amount) in ways.items():
                     rate = amount / timed(run)
                     print(f"round {number}/{rounds}, {name}, {beside}: {rate:,.1f}/s", flush=True)
                     if number:  # the first warms up
@@ -118,8 +118,8 @@ def main() -> None:
     load = os.getloadavg()[0]
     rates = measure(ways(options.encoder, rows, sites), options.rounds)
     path = RESULTS / "busy_core.json"
-    held = read_results(path)
-    held[options.encoder] = {
+    results = read_results(path)
+    results[options.encoder] = {
         "what": f"layer {site}, both poolings, {THREADS} threads; tokens or decisions a second",
         "prompts": len(rows),
         "tokens": sum(len(row.ids) for row in rows),
@@ -127,14 +127,14 @@ def main() -> None:
         **summary(rates),
         "machine": machine() | {"load_before": round(load, 2)},
     }
-    files.write_json(path, held)
-    print(held[options.encoder])
+    files.write_json(path, results)
+    print(results[options.encoder])
 
 
 def read_results(path: Path) -> dict[str, Any]:
     """The results of other encoders."""
-    found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-    return found
+    results: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    return results
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ def recorded(pool: Pool, tasks: int, answers: int) -> Iterator[Answer]:
         )
 
 
-def made(count: int) -> list[Task]:
+def make_questions(count: int) -> list[Task]:
     """Short questions."""
     prompts = (f"What is {number} plus {number + 7}?" for number in range(count))
     return [
@@ -98,9 +98,9 @@ def made(count: int) -> list[Task]:
 
 
 def resume(pool: Pool, folder: Path, answers: int) -> dict[str, Any]:
-    """Seconds of the command that goes on with a run of so many answers."""
+    """Seconds of the command that goes on with a run of this many answers."""
     count = answers // len(pool)
-    tasks = made(count + 1)
+    tasks = make_questions(count + 1)
     write_tasks(tasks, folder / "tasks.jsonl")
     begin = time.perf_counter()
     with Run.create(folder / "run", pool) as run, Journal(run) as journal:
@@ -115,9 +115,9 @@ def resume(pool: Pool, folder: Path, answers: int) -> dict[str, Any]:
     seconds = []
     for turn in range(3):
         begin = time.perf_counter()
-        told = command("collect", *files_of, "--out", folder / "run", "--json")
+        output = command("collect", *files_of, "--out", folder / "run", "--json")
         seconds.append(time.perf_counter() - begin)
-        if json.loads(told)["answered"] != (len(pool) if turn == 0 else 0):
+        if json.loads(output)["answered"] != (len(pool) if turn == 0 else 0):
             raise RuntimeError("it asked what it had, or not what it lacked")
     return {
         "answers": count * len(pool),
@@ -179,13 +179,13 @@ def overhead(pool: Pool, folder: Path, tasks: list[Task], rounds: int) -> dict[s
             folder / f"asked-{next(turns)}", pool, tasks, asker=Upstream(pool)
         ),
     }
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
+    figures: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
-            found[name].append(watched(pool, way, len(requests)))
+            figures[name].append(watched(pool, way, len(requests)))
     medians = {
         name: {what: round(statistics.median(r[what] for r in rows), 3) for what in rows[0]}
-        for name, rows in found.items()
+        for name, rows in figures.items()
     }
     share = medians["collect"]["server_idle_share"]
     return {

@@ -107,11 +107,11 @@ def decision(encoder: HubEncoder, network: Any, queries: list[Query], rounds: in
         with torch.inference_mode():
             network(input_ids=ids, use_cache=False)
 
-    taken: dict[str, list[float]] = {"ours": [], "transformers": []}
+    seconds: dict[str, list[float]] = {"ours": [], "transformers": []}
     for _ in range(rounds):
-        taken["ours"].append(timed(lambda: encoder.encode([query], SITES)))
-        taken["transformers"].append(timed(full))
-    medians = {name: 1000 * median(seconds[1:]) for name, seconds in taken.items()}
+        seconds["ours"].append(timed(lambda: encoder.encode([query], SITES)))
+        seconds["transformers"].append(timed(full))
+    medians = {name: 1000 * median(seconds[1:]) for name, seconds in seconds.items()}
     return {
         "tokens": ids.shape[1],
         "rounds": rounds,
@@ -147,17 +147,17 @@ def main() -> None:
     queries = prompts(options.data, options.prompts)
     rows = encoder.tokenize(queries)
     many = encoding(encoder, network, rows, options.rounds)
-    one = decision(encoder, network, queries, 15 * options.rounds)
+    decision_time = decision(encoder, network, queries, 15 * options.rounds)
     result = {
         "what": f"smollm2 to layer {LAYER} of 30, both poolings, bfloat16",
         "encoding": many,
-        "decision": one,
+        "decision": decision_time,
         "error_against_float32": errors(encoder, network, rows[:8]),
         "needed": NEEDED,
         "met": many["minutes_for_2_million_tokens"] <= NEEDED["minutes"]
         and many["of_the_bare_products"] >= NEEDED["of_the_bare_products"]
-        and one["milliseconds"]["ours"] <= NEEDED["milliseconds"]
-        and one["of_transformers"] <= NEEDED["of_transformers"],
+        and decision_time["milliseconds"]["ours"] <= NEEDED["milliseconds"]
+        and decision_time["of_transformers"] <= NEEDED["of_transformers"],
         "machine": machine(),
     }
     files.write_json(RESULTS / "encoder.json", result)

@@ -71,11 +71,11 @@ def draw(tasks: Sequence[MiniTask], names: Sequence[str]) -> Answers:
         texts: dict[int, str] = {}
         queue = []
         for i, task in enumerate(tasks):
-            asked = model.read_chat([("user", task.prompt)])
-            prompt[i, k] = asked.tokens
+            chat = model.read_chat([("user", task.prompt)])
+            prompt[i, k] = chat.tokens
             for n in range(STEPS):
                 sampling = Sampling(temperature=TEMPERATURE, seed=STEPS * i + n)
-                job = Job(prompt=asked, max_tokens=24, sampling=sampling)
+                job = Job(prompt=chat, max_tokens=24, sampling=sampling)
                 queue.append(job)
                 jobs[id(job)], texts[id(job)] = (i, n), ""
         for step in model.generate(queue):
@@ -117,20 +117,20 @@ def _work_on(
         question = RoutingRequest(
             endpoint="chat", at=1e9 + 60.0 * i + step, session=f"{i:032x}", agent=agent
         )
-        made = decider.decide(question, forecast)
-        escalated |= made.reason == "escalation"
-        k, n = names.index(made.target), tried[made.target]
-        tried[made.target] += 1
+        decision = decider.decide(question, forecast)
+        escalated |= decision.reason == "escalation"
+        k, n = names.index(decision.target), tried[decision.target]
+        tried[decision.target] += 1
         usage = Usage(
             input_tokens=int(answers.prompt[i, k] + more),
             output_tokens=int(answers.tokens[i, k, n]),
         )
         more += answers.tokens[i, k, n] + TOOL_TOKENS
-        cost += cost_of(usage, router.pool[made.target]) or 0.0
-        done = RequestOutcome(
-            kind="answered", target=made.target, status=200, attempts=(), usage=usage
+        cost += cost_of(usage, router.pool[decision.target]) or 0.0
+        outcome = RequestOutcome(
+            kind="answered", target=decision.target, status=200, attempts=(), usage=usage
         )
-        decider.record_outcome(made, done, cost=None, at=question.at)
+        decider.record_outcome(decision, outcome, cost=None, at=question.at)
         if answers.right[i, k, n]:
             return True, cost, escalated
     return False, cost, escalated
@@ -142,9 +142,9 @@ def compare(runs: dict[tuple[str, float], dict[str, np.ndarray]]) -> list[dict[s
     for lam in LAMS:
         off, on = runs["off", lam], runs["on", lam]
         count = len(off["solved"])
-        drawn = random.integers(count, size=(DRAWS, count))
+        resamples = random.integers(count, size=(DRAWS, count))
         gain = on["solved"].astype(float) - off["solved"]
-        dollars = on["cost"][drawn].sum(axis=1) / off["cost"][drawn].sum(axis=1)
+        dollars = on["cost"][resamples].sum(axis=1) / off["cost"][resamples].sum(axis=1)
         rows.append(
             {
                 "lam": lam,
@@ -152,7 +152,7 @@ def compare(runs: dict[tuple[str, float], dict[str, np.ndarray]]) -> list[dict[s
                 "dollars": {mode: float(runs[mode, lam]["cost"].sum()) for mode in MODES},
                 "escalated": float(on["escalated"].mean()),
                 "gain": float(gain.mean()),
-                "gain_interval": np.quantile(gain[drawn].mean(axis=1), (0.025, 0.975)).tolist(),
+                "gain_interval": np.quantile(gain[resamples].mean(axis=1), (0.025, 0.975)).tolist(),
                 "cost_ratio": float(on["cost"].sum() / off["cost"].sum()),
                 "cost_interval": np.quantile(dollars, (0.025, 0.975)).tolist(),
             }
@@ -164,10 +164,12 @@ def main() -> None:
     """Draw the answers, work on the tasks at every setting, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", type=int, default=400)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     router = Router.load(ROUTER)
     seen = set(json.loads((ROUTER / "split.json").read_bytes())["parts"]["train"])
-    tasks = [t for t in make_tasks(2 * given.tasks, seed=36) if t.id not in seen][: given.tasks]
+    tasks = [t for t in make_tasks(2 * arguments.tasks, seed=36) if t.id not in seen][
+        : arguments.tasks
+    ]
     answers = draw(tasks, router.pool.names)
     found = router.forecast_many([t.prompt for t in tasks], progress=SilentProgress())
     forecasts = [replace(forecast, novelty=None) for forecast in found]
@@ -179,7 +181,7 @@ def main() -> None:
     rows = compare(runs)
     for row in rows:
         print(row, flush=True)
-    files.write_json(RESULT, {"machine": machine(), "arguments": vars(given), "rows": rows})
+    files.write_json(RESULT, {"machine": machine(), "arguments": vars(arguments), "rows": rows})
 
 
 if __name__ == "__main__":

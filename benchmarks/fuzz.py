@@ -23,7 +23,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks._attack import UPSTREAM_KEY, Spiteful, attack
+from benchmarks._attack import UPSTREAM_KEY, LeakyTarget, attack
 from benchmarks._malformed import KEY, PROMPT, WRONG_KEY, Case, cases, good
 from benchmarks._system import machine
 from benchmarks.gateway import COMMAND, RESULTS, await_port, free_port, make_router, process
@@ -37,15 +37,15 @@ PAGES = ("overview", "decisions?limit=200", "spend", "curve", "targets", "drift"
 
 
 @contextmanager
-def spiteful_target() -> Iterator[tuple[Spiteful, int]]:
+def leaky_target() -> Iterator[tuple[LeakyTarget, int]]:
     """The target in a thread, and its port."""
-    target, ready = Spiteful(), threading.Event()
-    found: list[Any] = []
+    target, ready = LeakyTarget(), threading.Event()
+    handles: list[Any] = []
 
     async def serve() -> None:
         server = await asyncio.start_server(target.serve, "127.0.0.1", 0)
         stop = asyncio.Event()
-        found.extend((server.sockets[0].getsockname()[1], asyncio.get_running_loop(), stop))
+        handles.extend((server.sockets[0].getsockname()[1], asyncio.get_running_loop(), stop))
         ready.set()
         async with server:
             await stop.wait()
@@ -54,9 +54,9 @@ def spiteful_target() -> Iterator[tuple[Spiteful, int]]:
     thread.start()
     ready.wait()
     try:
-        yield target, found[0]
+        yield target, handles[0]
     finally:
-        found[1].call_soon_threadsafe(found[2].set)
+        handles[1].call_soon_threadsafe(handles[2].set)
         thread.join()
 
 
@@ -77,26 +77,29 @@ def write_files(folder: Path, upstream: int) -> tuple[Path, Path]:
     return router, place
 
 
-def kept(port: int, folder: Path) -> dict[str, str]:
+def collect_texts(port: int, folder: Path) -> dict[str, str]:
     """Everything that the gateway says or keeps."""
-    said = {
+    texts = {
         name: _read(f"http://127.0.0.1:{port}{name}")
         for name in ("/metrics", "/v1/models", *(f"/page/api/{page}" for page in PAGES))
     }
     rest = {path.name: path for path in folder.glob("*.sqlite*")} | {"log": folder / "gateway.log"}
-    return said | {name: path.read_bytes().decode("latin-1") for name, path in rest.items()}
+    return texts | {name: path.read_bytes().decode("latin-1") for name, path in rest.items()}
 
 
-def leaks(told: dict[str, str]) -> list[str]:
+def leaks(texts: dict[str, str]) -> list[str]:
     """Where a secret is found."""
     return [
-        f"{secret} in {name}" for name, text in told.items() for secret in SECRETS if secret in text
+        f"{secret} in {name}"
+        for name, text in texts.items()
+        for secret in SECRETS
+        if secret in text
     ]
 
 
 def _read(url: str) -> str:
-    asked = urllib.request.Request(url, headers={"authorization": f"Bearer {KEY}"})
-    with urllib.request.urlopen(asked, timeout=60) as reply:
+    request = urllib.request.Request(url, headers={"authorization": f"Bearer {KEY}"})
+    with urllib.request.urlopen(request, timeout=60) as reply:
         text: str = reply.read().decode()
     return text
 
@@ -108,7 +111,7 @@ def main() -> None:
     options.add_argument("--seed", type=int, default=0)
     chosen = options.parse_args()
     os.environ["FUZZED_KEY"] = UPSTREAM_KEY
-    with tempfile.TemporaryDirectory() as temporary, spiteful_target() as (target, upstream):
+    with tempfile.TemporaryDirectory() as temporary, leaky_target() as (target, upstream):
         folder, port = Path(temporary), free_port()
         router, pool = write_files(folder, upstream)
         serve = f"{COMMAND} serve {router} --pool {pool} --port {port} --keys {folder}/keys.yaml"
@@ -117,31 +120,31 @@ def main() -> None:
         with process("sh", "-c", line, core=0):
             await_port(port)
             began = time.perf_counter()
-            sent = cases(chosen.count, seed=chosen.seed)
-            seen = asyncio.run(attack(port, sent, secrets=SECRETS))
+            attacks = cases(chosen.count, seed=chosen.seed)
+            replies = asyncio.run(attack(port, attacks, secrets=SECRETS))
             seconds = time.perf_counter() - began
             target.is_kind = True
             last = [Case("good", good(p)) for p in ("/v1/route", "/v1/chat/completions")]
             after = asyncio.run(attack(port, last, secrets=SECRETS, connections=1))
-            told = kept(port, folder)
-        found = {
+            texts = collect_texts(port, folder)
+        result = {
             "requests": chosen.count,
             "seed": chosen.seed,
             "seconds": seconds,
-            "kinds": dict(seen.kinds.most_common()),
-            "statuses": {str(status): n for status, n in sorted(seen.statuses.items())},
-            "heard by targets": target.asked,
-            "wrong": seen.wrong,
-            "leaks": leaks(told),
-            "tracebacks in the log": told["log"].count("Traceback"),
+            "kinds": dict(replies.kinds.most_common()),
+            "statuses": {str(status): n for status, n in sorted(replies.statuses.items())},
+            "heard by targets": target.requests,
+            "wrong": replies.wrong,
+            "leaks": leaks(texts),
+            "tracebacks in the log": texts["log"].count("Traceback"),
             "good requests afterwards": {str(s): n for s, n in after.statuses.items()},
         }
-    files.write_json(RESULTS / "fuzz.json", {"machine": machine(), **found})
-    print(files.as_json(found))
+    files.write_json(RESULTS / "fuzz.json", {"machine": machine(), **result})
+    print(files.as_json(result))
     if (
-        found["wrong"]
-        or found["leaks"]
-        or found["tracebacks in the log"]
+        result["wrong"]
+        or result["leaks"]
+        or result["tracebacks in the log"]
         or set(after.statuses) != {200}
     ):
         sys.exit(1)

@@ -25,7 +25,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks._asking import Seen, ask_many, request
+from benchmarks._asking import Timings, ask_many, request
 from benchmarks._system import machine
 from prefill_router import files
 from prefill_router.features.complexity import ComplexityConfig
@@ -64,7 +64,7 @@ def await_port(port: int) -> None:
             return
         except OSError:
             time.sleep(0.1)
-    raise RuntimeError(f"nobody listens on port {port}")
+    raise RuntimeError(f"no server listens on port {port}")
 
 
 def free_port() -> int:
@@ -109,28 +109,30 @@ def serve(
     config = folder / f"{name}.yaml"
     config.write_text(yaml.safe_dump({"logs": {"level": "warning"}, **settings}))
     line = ("serve", router, "--pool", pool, "--port", port, "--config", config)
-    kept = ("--receipts", f"sqlite:///{folder}/{name}.sqlite")
-    run = stack.enter_context(process(COMMAND, *line, *kept, core=0))
+    storage = ("--receipts", f"sqlite:///{folder}/{name}.sqlite")
+    run = stack.enter_context(process(COMMAND, *line, *storage, core=0))
     await_port(port)
     return port, run.pid
 
 
-def in_turns(asked: dict[str, tuple[int, bytes]], rounds: int, **how: Any) -> dict[str, list[Seen]]:
+def in_turns(
+    requests: dict[str, tuple[int, bytes]], rounds: int, **how: Any
+) -> dict[str, list[Timings]]:
     """Ask every port in turns, as `ask_many` does; the first round warms up."""
-    seen: dict[str, list[Seen]] = {name: [] for name in asked}
+    timings: dict[str, list[Timings]] = {name: [] for name in requests}
     for _ in range(rounds + 1):
-        for name, (port, sent) in asked.items():
-            seen[name].append(asyncio.run(ask_many(port, sent, **how)))
-    return {name: each[1:] for name, each in seen.items()}
+        for name, (port, message) in requests.items():
+            timings[name].append(asyncio.run(ask_many(port, message, **how)))
+    return {name: each[1:] for name, each in timings.items()}
 
 
-def figures(seen: list[Seen]) -> dict[str, float]:
+def figures(timings: list[Timings]) -> dict[str, float]:
     """Of several rounds together: answers each second, and milliseconds of an answer."""
-    every = sorted(s * 1e3 for one in seen for s in one.seconds)
-    if any(one.failed for one in seen):
+    every = sorted(s * 1e3 for part in timings for s in part.seconds)
+    if any(part.failed for part in timings):
         raise RuntimeError("some answers were errors")
     return {
-        "requests_per_second": len(every) / sum(one.wall for one in seen),
+        "requests_per_second": len(every) / sum(part.wall for part in timings),
         "median_ms": statistics.median(every),
         "p99_ms": every[int(0.99 * len(every))],
     }
@@ -140,17 +142,17 @@ def compare(
     ports: dict[str, int], models: dict[str, str], rounds: int, seconds: float
 ) -> dict[str, Any]:
     """Every way under every load, in turns."""
-    found: dict[str, Any] = {}
+    loads: dict[str, Any] = {}
     for shape in ("whole", "stream"):
         for load, every in (("full", 0.0), ("paced", CLIENTS / PACED)):
-            asked = {
+            requests = {
                 name: (port, request(models[name], TEXT, stream=shape == "stream"))
                 for name, port in ports.items()
             }
-            seen = in_turns(asked, rounds, clients=CLIENTS, seconds=seconds, every=every)
-            found[f"{shape}, {load}"] = told = {n: figures(s) for n, s in seen.items()}
-            print(f"{shape}, {load}: {told}", flush=True)
-    return found
+            timings = in_turns(requests, rounds, clients=CLIENTS, seconds=seconds, every=every)
+            loads[f"{shape}, {load}"] = by_way = {n: figures(s) for n, s in timings.items()}
+            print(f"{shape}, {load}: {by_way}", flush=True)
+    return loads
 
 
 def resident_mb(pid: int) -> float:
@@ -161,15 +163,15 @@ def resident_mb(pid: int) -> float:
 
 
 async def open_streams(port: int, upstream: int, count: int, pid: int) -> dict[str, float]:
-    """Open so many streams at once, look at the process, let them all go and read their ends."""
+    """The process's memory before and while `count` streams are open; read them to their ends."""
     before = resident_mb(pid)
-    sent = request("target-0", "hold", stream=True)
+    message = request("target-0", "hold", stream=True)
     pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(count)]
     for _, writer in pairs:
-        writer.write(sent)
+        writer.write(message)
     for reader, _ in pairs:
         await reader.readuntil(b"word ")
-    held = resident_mb(pid)
+    held_mb = resident_mb(pid)
     reader, writer = await asyncio.open_connection("127.0.0.1", upstream)
     writer.write(b"GET /let-go HTTP/1.1\r\n\r\n")
     for stream, _ in pairs:
@@ -177,13 +179,13 @@ async def open_streams(port: int, upstream: int, count: int, pid: int) -> dict[s
             raise RuntimeError("a stream broke off")
     for _, each in pairs:
         each.close()
-    return {"streams": count, "before_mb": before, "held_mb": held}
+    return {"streams": count, "before_mb": before, "held_mb": held_mb}
 
 
-def verdict(found: dict[str, Any], streams: dict[str, float]) -> dict[str, Any]:
+def verdict(loads: dict[str, Any], streams: dict[str, float]) -> dict[str, Any]:
     """What the gateway adds, by load, and whether that is within what is needed."""
     added: dict[str, Any] = {}
-    for load, by in found.items():
+    for load, by in loads.items():
         for name in ("named", "auto"):
             added[f"{load}, {name}"] = {
                 "median_ms": by[name]["median_ms"] - by["bare"]["median_ms"],
@@ -211,9 +213,9 @@ def main() -> None:
         os.sched_setaffinity(0, {1 % (os.cpu_count() or 1)})
         ports = {"direct": upstream, "bare": bare, "named": gateway, "auto": gateway}
         models = {"direct": "m", "bare": "m", "named": "target-0", "auto": "auto"}
-        found = compare(ports, models, chosen.rounds, chosen.seconds)
+        loads = compare(ports, models, chosen.rounds, chosen.seconds)
         streams = asyncio.run(open_streams(gateway, upstream, chosen.streams, pid))
-    result = {"machine": machine(), "loads": found, **verdict(found, streams)}
+    result = {"machine": machine(), "loads": loads, **verdict(loads, streams)}
     files.write_json(RESULTS / "gateway.json", result)
     print(files.as_json({k: result[k] for k in ("added", "streams")}))
 

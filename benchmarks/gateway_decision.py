@@ -57,7 +57,7 @@ def fit_elsewhere(data: Path, folder: Path) -> None:
 async def prompts_of(forecaster: Forecaster, folder: Path, count: int) -> list[str]:
     """Texts of about 100 tokens of the encoder, all different: questions and their neighbours."""
     words = " ".join(prompt_text(q.prompt) for q in read_dataset(folder).queries[:400]).split()
-    found = []
+    prompts = []
     for number in range(count):
         begin = (number * 97) % (len(words) - TOKENS)
         size = TOKENS
@@ -65,8 +65,8 @@ async def prompts_of(forecaster: Forecaster, folder: Path, count: int) -> list[s
             text = f"{number}: " + " ".join(words[begin : begin + size])
             read = (await forecaster.forecast(text, seconds=60)).tokens
             size = max(1, round(size * TOKENS / read))
-        found.append(f"{number}: " + " ".join(words[begin : begin + size]) + "?")
-    return found
+        prompts.append(f"{number}: " + " ".join(words[begin : begin + size]) + "?")
+    return prompts
 
 
 async def alone(forecaster: Forecaster, prompts: list[str]) -> dict[str, Any]:
@@ -88,23 +88,23 @@ async def together(forecaster: Forecaster, prompts: list[str]) -> dict[str, Any]
 
     async def client() -> None:
         for prompt in waiting:
-            begun = time.perf_counter()
+            start = time.perf_counter()
             await forecaster.forecast(prompt, seconds=60)
-            seconds.append(time.perf_counter() - begun)
+            seconds.append(time.perf_counter() - start)
 
     before, begun = forecaster.stats(), time.perf_counter()
     await asyncio.gather(*(client() for _ in range(AT_ONCE)))
-    taken, after = time.perf_counter() - begun, forecaster.stats()
+    elapsed, after = time.perf_counter() - begun, forecaster.stats()
     return {
         "at_once": AT_ONCE,
-        "per_second": round(len(prompts) / taken, 1),
+        "per_second": round(len(prompts) / elapsed, 1),
         "median_ms": round(float(np.median(seconds)) * 1000, 1),
         "mean_batch": round(len(prompts) / (after.batches - before.batches), 1),
     }
 
 
 async def measure(router: Path, data: Path, threads: int | None, count: int) -> dict[str, Any]:
-    """All figures with so many threads."""
+    """All figures with this number of threads."""
     forecaster = Forecaster(router, threads=threads, cache_entries=0)
     await forecaster.start()
     try:

@@ -59,13 +59,13 @@ def fit_pca(values: Array) -> Array:
 
 def compare(ours: Callable[[], Any], theirs: Callable[[], Any]) -> dict[str, float]:
     """The least seconds of each, taking turns, and how many times as fast ours is."""
-    taken: dict[str, list[float]] = {"ours": [], "scikit_learn": []}
+    times: dict[str, list[float]] = {"ours": [], "scikit_learn": []}
     for _ in range(ROUNDS):
         for name, way in (("ours", ours), ("scikit_learn", theirs)):
             start = time.perf_counter()
             way()
-            taken[name].append(time.perf_counter() - start)
-    best = {name: min(seconds) for name, seconds in taken.items()}
+            times[name].append(time.perf_counter() - start)
+    best = {name: min(seconds) for name, seconds in times.items()}
     return {**best, "times_as_fast": best["scikit_learn"] / best["ours"]}
 
 
@@ -82,15 +82,15 @@ def main() -> None:
         result["pca"][f"hidden {hidden}"] = row
     features = Reducer.fit(Moments.of(values), 300).transform(values).astype(np.float64)
     for dim in (100, 300):
-        kept = np.ascontiguousarray(features[:, :dim])
-        correct = answers(kept)
+        columns = np.ascontiguousarray(features[:, :dim])
+        correct = answers(columns)
         row = compare(
-            lambda f=kept, y=correct: Probes.fit(f.astype(np.float32), y),  # type: ignore[misc]
-            lambda f=kept, y=correct: fit_oracle(f, y),  # type: ignore[misc]
+            lambda f=columns, y=correct: Probes.fit(f.astype(np.float32), y),  # type: ignore[misc]
+            lambda f=columns, y=correct: fit_oracle(f, y),  # type: ignore[misc]
         )
-        exact = Probes.fit(kept, correct).weights
+        exact = Probes.fit(columns, correct).weights
         row["greatest_difference_in_float64"] = float(
-            np.abs(exact - fit_oracle(kept, correct)).max()
+            np.abs(exact - fit_oracle(columns, correct)).max()
         )
         result["probes"][f"dim {dim}"] = row
     result["machine"] = {

@@ -222,14 +222,14 @@ def plainly(encoder: HubEncoder, prompts: list[TokenizedPrompt], sites: list[Sit
         rows = [prompt.ids for prompt in prompts[first : first + BATCH]]
         batch = pad(rows, 0, encoder.device)
         with torch.inference_mode():
-            found = encoder.network(
+            outputs = encoder.network(
                 input_ids=batch.ids,
                 attention_mask=batch.mask,
                 output_hidden_states=True,
                 use_cache=False,
             )
         for site in sites:
-            batch.pool(found.hidden_states[site.layer], site.pooling).cpu().numpy()
+            batch.pool(outputs.hidden_states[site.layer], site.pooling).cpu().numpy()
 
 
 def measure_speed(
@@ -245,10 +245,10 @@ def measure_speed(
     """
     depth = ours.provenance.num_layers
     sites = default_sites_of(ours)
-    one = [Site(two_thirds(depth), pooling) for pooling in DEFAULT_POOLINGS]
+    one_layer = [Site(two_thirds(depth), pooling) for pooling in DEFAULT_POOLINGS]
     calls: dict[str, Callable[[], object]] = {
         "ours": lambda: ours.states(prompts, sites),
-        "ours_one_layer": lambda: ours.states(prompts, one),
+        "ours_one_layer": lambda: ours.states(prompts, one_layer),
         "transformers": lambda: as_loaded(plain, lambda: plainly(plain, prompts, sites)),
     }
     ways: dict[str, Any] = {name: lambda c=call: [timed(c)] for name, call in calls.items()}
@@ -310,16 +310,16 @@ def measure_decisions(encoder: HubEncoder, vocabulary: int) -> dict[str, Any]:
     """Milliseconds of one prompt to two thirds of the depth: the median of many calls."""
     sites = [Site(two_thirds(encoder.provenance.num_layers), "last")]
     ways = {"recorded": encoder, "not_recorded": replace(encoder, passes=None)}
-    found: dict[str, Any] = {}
+    decisions: dict[str, Any] = {}
     for tokens in DECISIONS:
         prompts = made_up_prompts([tokens], vocabulary)
         for way in ways.values():
             way.states(prompts, sites)
-        found[str(tokens)] = {
+        decisions[str(tokens)] = {
             name: round(1000 * median(call_times(way, prompts, sites)), 2)
             for name, way in ways.items()
         }
-    return found
+    return decisions
 
 
 def call_times(
@@ -403,10 +403,10 @@ def main() -> None:
     out = options.out or (None if options.tiny else RESULTS / "gpu_encoder.json")
     shapes = {"tiny": TINY} if options.tiny else {name: SHAPES[name] for name in options.sizes}
     for name, shape in shapes.items():
-        found = measure_shape(shape, device, options)
-        found["share_of_card"] = round(found["tflops"]["ours"] / result["card_tflops"], 3)
-        result["sizes"][name] = found
-        print(name, found, flush=True)
+        figures = measure_shape(shape, device, options)
+        figures["share_of_card"] = round(figures["tflops"]["ours"] / result["card_tflops"], 3)
+        result["sizes"][name] = figures
+        print(name, figures, flush=True)
         if out is not None:
             files.write_json(out, result)  # after each size, so that none is lost
         if is_gpu:

@@ -93,12 +93,12 @@ def export(run: Run, folder: Path) -> None:
     right = {task.query.id: task.answer[0] for task in run.tasks()}
     folder.mkdir()
     for target in run.pool:
-        found = [
+        answers = [
             {"id": a.query_id, "answer": right[a.query_id], "model_outputs": a.reply.text}
             for a in run.answers(targets=[target.name])
             if a.reply is not None
         ]
-        (folder / f"{target.name}.json").write_text(json.dumps(found))
+        (folder / f"{target.name}.json").write_text(json.dumps(answers))
 
 
 def benchmarks_letter(text: str) -> str | None:

@@ -49,12 +49,12 @@ class Population:
     def of(cls, name: str, trial: Trial, best: str) -> "Population":
         """Look all of it up, on the queries whose labels and costs are all known."""
         rows = ~np.isnan(trial.correct).any(axis=1) & ~np.isnan(trial.observed_cost).any(axis=1)
-        kept = part(trial, np.flatnonzero(rows))
-        choices = [kept.path.at(lam) for lam in GRID]
-        column = kept.targets.index(best)
-        tables = (kept.correct, kept.observed_cost)
-        router, cost = (np.stack([kept.of_choice(t, c) for c in choices]) for t in tables)
-        return cls(name, kept, best, router, cost, *(t[:, column] for t in tables))
+        sample = part(trial, np.flatnonzero(rows))
+        choices = [sample.path.at(lam) for lam in GRID]
+        column = sample.targets.index(best)
+        tables = (sample.correct, sample.observed_cost)
+        router, cost = (np.stack([sample.of_choice(t, c) for c in choices]) for t in tables)
+        return cls(name, sample, best, router, cost, *(t[:, column] for t in tables))
 
 
 def part(trial: Trial, rows: NDArray[np.int64]) -> Trial:
@@ -95,12 +95,12 @@ def last_rejected(
     losses: Callable[[int], Array], threshold: float, test: Test, first: int, level: float
 ) -> int:
     """The last place of an unbroken sequence of rejections; -1 without any."""
-    found = -1
+    best_place = -1
     for place in range(first, len(GRID)):
         if test(losses(place), threshold, level) > level:
             break
-        found = place
-    return found
+        best_place = place
+    return best_place
 
 
 def chosen(
@@ -134,7 +134,7 @@ def simulate(
     order = order_ids(tuple(map(str, range(queries))))
     truth = population.router.mean(axis=1) / population.alone.mean()
     saved = 1 - population.cost.mean(axis=1) / population.alone_cost.mean()
-    found: dict[str, list[int]] = {}
+    places_of: dict[str, list[int]] = {}
     for draw in range(draws):
         rows = random.integers(0, len(population.alone), queries)
         places = chosen(population, rows[order], keep, level)
@@ -150,7 +150,7 @@ def simulate(
             place = places["betting (ours)"]
             assert ours.lam == (None if place < 0 else GRID[place])
         for name, place in places.items():
-            found.setdefault(name, []).append(place)
+            places_of.setdefault(name, []).append(place)
     fine = np.flatnonzero(truth >= keep)
     table = {
         name: {
@@ -158,7 +158,7 @@ def simulate(
             "found": float(np.mean([p >= 0 for p in places])),
             "saved": float(np.mean([saved[p] if p >= 0 else 0.0 for p in places])),
         }
-        for name, places in found.items()
+        for name, places in places_of.items()
     }
     return {
         "population": population.name,
@@ -179,11 +179,11 @@ def real(data: Path, store: Path) -> Population:
     from prefill_router.fitting import FitConfig, fit_router
 
     dataset, states = read_dataset(data), ActivationStore.open(store)
-    drawn = split(dataset, fractions={"train": 0.3, "test": 0.7})
-    fitted = fit_router(dataset, [states], config=FitConfig(test=0.15, resamples=20), split=drawn)
-    test = dataset.select(drawn["test"])
+    parts = split(dataset, fractions={"train": 0.3, "test": 0.7})
+    fitted = fit_router(dataset, [states], config=FitConfig(test=0.15, resamples=20), split=parts)
+    test = dataset.select(parts["test"])
     trial = Trial.join(fitted.router.predict(test, stores=[states]), test)
-    return Population.of(f"{data.name}, 70 %", trial, best_single(dataset.select(drawn["train"])))
+    return Population.of(f"{data.name}, 70 %", trial, best_single(dataset.select(parts["train"])))
 
 
 def synthetic(noise: float) -> Population:

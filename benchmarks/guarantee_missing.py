@@ -99,14 +99,14 @@ def simulate(
     best = whole.targets.index(population.best)
     truth = population.router.mean(axis=1) / population.alone.mean()
     saved = 1 - population.cost.mean(axis=1) / population.alone_cost.mean()
-    found: dict[str, list[int]] = {"at their worst (ours)": [], "left out": []}
+    places_of: dict[str, list[int]] = {"at their worst (ours)": [], "left out": []}
     for _ in range(draws):
         sample = part(masked, random.integers(0, len(whole), queries))
         ours = guarantee(
             sample, best=population.best, keep=keep, confidence=CONFIDENCE, lams=GRID, resamples=0
         )
-        found["at their worst (ours)"].append(-1 if ours.lam is None else GRID.index(ours.lam))
-        found["left out"].append(leaving_out(sample, best, keep))
+        places_of["at their worst (ours)"].append(-1 if ours.lam is None else GRID.index(ours.lam))
+        places_of["left out"].append(leaving_out(sample, best, keep))
     lost = Losses.of(masked, masked.path.at(1.0), best, keep).measured
     return {
         "population": population.name,
@@ -122,7 +122,7 @@ def simulate(
                 "found": float(np.mean([p >= 0 for p in places])),
                 "saved": float(np.mean([saved[p] if p >= 0 else 0.0 for p in places])),
             }
-            for name, places in found.items()
+            for name, places in places_of.items()
         },
     }
 

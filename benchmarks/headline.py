@@ -5,8 +5,8 @@
 MMLU-Pro (14 targets), RouterBench's three tasks (11 targets, dollar costs) and RouteLLM's MMLU and
 GSM8K (two targets). On each split, recipes are chosen and routers fitted on the train part, and all
 are judged on the same test questions. Differences are paired within each split. Splits of one
-benchmark share most of their questions, so their spread isn't an interval: how many of the five
-intervals exclude zero is told instead. What is kept is kept after each split.
+benchmark share most of their questions, so their spread isn't an interval: the
+results say how many of the five intervals exclude zero. They are written after each split.
 """
 
 import argparse
@@ -53,17 +53,19 @@ def measure(dataset: RoutingDataset, stores: Sequence[Activations], seed: int) -
     result = run_plan(plan, dataset, stores, progress=BarProgress())
     return {
         "seed": seed,
-        "taken": {name: one.words for name, one in chosen.items()},
-        "routers": {one.name: _told(one.evaluation) for one in result.routers},
+        "taken": {name: recipe.words for name, recipe in chosen.items()},
+        "routers": {router.name: _summarise(router.evaluation) for router in result.routers},
         "differences": {
-            one.name: {name: one.against[name].to_dict() for name in METRICS if name in one.against}
-            for one in result.routers
-            if one.against
+            router.name: {
+                name: router.against[name].to_dict() for name in METRICS if name in router.against
+            }
+            for router in result.routers
+            if router.against
         },
     }
 
 
-def _told(evaluation: Evaluation) -> dict[str, Any]:
+def _summarise(evaluation: Evaluation) -> dict[str, Any]:
     verdict = evaluation.verdict
     return {
         "verdict": "" if verdict is None else verdict.word,
@@ -90,7 +92,7 @@ DRAWN = {"auc_mean": "mean AUC", "choice_auc": "choice AUC"}
 TITLES = {"mmlu_pro": "MMLU-Pro", "routerbench": "RouterBench", "routellm": "RouteLLM"}
 
 
-def readme_block(kept: Mapping[str, Any]) -> str:
+def readme_block(results: Mapping[str, Any]) -> str:
     """The table of all benchmarks in docs/proven.md.
 
     Means over the splits, and in how many of them a router is worth it, and significantly better or
@@ -99,8 +101,8 @@ def readme_block(kept: Mapping[str, Any]) -> str:
     head = "mean AUC  choice AUC    Brier  over mix  worth it  AUC +/-  choice +/-"
     lines = ["means of five splits".ljust(32) + head]
     for name, title in TITLES.items():
-        splits = kept[name]["splits"]
-        lines.append(f"{title}, {kept[name]['queries']:,} queries")
+        splits = results[name]["splits"]
+        lines.append(f"{title}, {results[name]['queries']:,} queries")
         lines += [f"  {router}".ljust(32) + _cells(splits, router) for router in SHOWN]
     return "\n".join(lines)
 
@@ -121,28 +123,28 @@ def _cells(splits: Sequence[Mapping[str, Any]], router: str) -> str:
     return f"{numbers}{signs[0]:>9}{signs[1]:>12}".rstrip()
 
 
-def draw(kept: Mapping[str, Any], path: Path) -> None:
+def draw(results: Mapping[str, Any], path: Path) -> None:
     """Draw each router's mean AUC and choice AUC on every split, and their mean; write the data."""
     figure = new_figure(12.0, 5.6)
     panels = figure.subplots(len(DRAWN), len(TITLES))
     for across, (name, title) in enumerate(TITLES.items()):
-        splits = kept[name]["splits"]
+        splits = results[name]["splits"]
         names = list(splits[0]["routers"])[::-1]
         for down, (metric, words) in enumerate(DRAWN.items()):
             axes = panels[down][across]
             for place, router in enumerate(names):
-                values = [one["routers"][router][metric]["value"] for one in splits]
+                values = [split["routers"][router][metric]["value"] for split in splits]
                 colour = BLUE if router == OURS else QUIET
                 axes.plot(values, [place] * len(values), "o", color=colour, ms=4, alpha=0.5)
                 axes.plot(_mean(values), place, "|", color=colour, ms=14, mew=2)
             style(axes, title=title if not down else "", x=words)
             name_rows(axes, names if not across else [""] * len(names))
     rows = [
-        {"benchmark": name, "seed": one["seed"], "router": router}
-        | {metric: found[metric]["value"] for metric in DRAWN}
+        {"benchmark": name, "seed": split["seed"], "router": router}
+        | {metric: scores[metric]["value"] for metric in DRAWN}
         for name in TITLES
-        for one in kept[name]["splits"]
-        for router, found in one["routers"].items()
+        for split in results[name]["splits"]
+        for router, scores in split["routers"].items()
     ]
     write_figure(figure, path, rows)
 
@@ -165,17 +167,24 @@ def main() -> None:
     parser.add_argument("--store", type=Path, action="append", default=[])
     parser.add_argument("--again", action="store_true", help="measure what is kept, too")
     options = parser.parse_args()
-    kept = json.loads(RESULT.read_text()) if RESULT.exists() and not options.again else {}
+    results = json.loads(RESULT.read_text()) if RESULT.exists() and not options.again else {}
     for name in options.only or BENCHMARKS:
         dataset = BENCHMARKS[name]()
-        held = [one for one in map(ActivationStore.open, options.store) if not _lacks(one, dataset)]
-        states = states_of(dataset, held)
-        splits = kept.setdefault(name, {"queries": len(dataset), "splits": []})["splits"]
+        stores = [
+            store
+            for store in map(ActivationStore.open, options.store)
+            if not _lacks(store, dataset)
+        ]
+        states = states_of(dataset, stores)
+        splits = results.setdefault(name, {"queries": len(dataset), "splits": []})["splits"]
         for seed in range(len(splits), SPLITS):
             splits.append(measure(dataset, states, seed))
-            files.write_json(RESULT, kept | {"machine": machine()})
-        if all(len(kept.get(one, {"splits": ()})["splits"]) == SPLITS for one in BENCHMARKS):
-            draw(kept, RESULT.with_suffix(""))
+            files.write_json(RESULT, results | {"machine": machine()})
+        if all(
+            len(results.get(benchmark, {"splits": ()})["splits"]) == SPLITS
+            for benchmark in BENCHMARKS
+        ):
+            draw(results, RESULT.with_suffix(""))
         print(
             f"{name}: {len(dataset):,} queries, {len(splits)} splits\n{table(splits)}", flush=True
         )

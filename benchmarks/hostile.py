@@ -101,7 +101,7 @@ def _field(text: str) -> None:
         _REDACTION.redact_reply(reading.reply(began=0.0, ended=1.0))
 
 
-def _watched(text: str) -> None:
+def _observe_stream(text: str) -> None:
     """As a stream that the gateway hands on."""
     for endpoint in ("chat", "responses", "messages"):
         watch = StreamObserver(endpoint, leave_out_usage=True)
@@ -111,7 +111,7 @@ def _watched(text: str) -> None:
         watch.close()
 
 
-def _answered(text: str) -> None:
+def _read_answer(text: str) -> None:
     """As an answer in one piece, and its end."""
     data, facts = _bytes(text), ResponseMetadata("chat")
     for value in (parsed(data), parsed(b'{"error":%b}' % data), parsed(b'{"usage":%b}' % data)):
@@ -124,7 +124,7 @@ def _answered(text: str) -> None:
     )
 
 
-def _asked(text: str) -> None:
+def _read_client_request(text: str) -> None:
     """As a request of a client, in each of its places."""
     value = _bytes(text)
     if len(text) <= 200_000:
@@ -147,7 +147,7 @@ def _all_of(envelope: Any) -> None:
     envelope.body_for("other", ask_usage=True)
 
 
-def _wished(text: str) -> None:
+def _read_wishes(text: str) -> None:
     value = text.encode("latin-1", "replace")
     for name in (*(HEADER + n for n in ("lam", "max-cost", "allow", "scored")), SESSION_HEADER):
         try:
@@ -156,16 +156,16 @@ def _wished(text: str) -> None:
             continue
 
 
-def _waited(text: str) -> None:
+def _read_waits(text: str) -> None:
     names = ("retry-after-ms", "retry-after", "date", "x-ratelimit-reset")
     for name in (*names, "x-ratelimit-reset-tokens", "anthropic-ratelimit-tokens-reset"):
-        told = {name: text, "anthropic-ratelimit-tokens-remaining": "0"}
-        retry_after(told, now=0.0)
+        headers = {name: text, "anthropic-ratelimit-tokens-remaining": "0"}
+        retry_after(headers, now=0.0)
 
 
-def _kept(text: str) -> None:
+def _read_record(text: str) -> None:
     """As a record of a run."""
-    with contextlib.suppress(ValueError):  # told as one that is corrupt, by who reads it
+    with contextlib.suppress(ValueError):  # its reader reports it as corrupt
         records.answer_from_text(text)
 
 
@@ -191,12 +191,12 @@ TEXTS: dict[str, Reader] = {
     "a stream": _stream,
     "contents": _content,
     "a field": _field,
-    "a passing stream": _watched,
-    "a passing answer": _answered,
-    "a request": _asked,
-    "wishes": _wished,
-    "waits": _waited,
-    "records": _kept,
+    "a passing stream": _observe_stream,
+    "a passing answer": _read_answer,
+    "a request": _read_client_request,
+    "wishes": _read_wishes,
+    "waits": _read_waits,
+    "records": _read_record,
     "the minipool's request": _minipool,
     "redaction": _REDACTION,
     "thoughts": lambda text: split_thinking(text, "vllm"),
@@ -207,7 +207,7 @@ TEXTS: dict[str, Reader] = {
 def _of_folder(read: Callable[[Path], object], *names: str) -> Callable[[Path], Reader]:
     """Reads a folder whose files all hold the text, as their checksums say."""
 
-    def made(folder: Path) -> Reader:
+    def make_reader(folder: Path) -> Reader:
         def reader(text: str) -> None:
             for name in names:
                 (folder / name).write_bytes(_bytes(text))
@@ -216,18 +216,18 @@ def _of_folder(read: Callable[[Path], object], *names: str) -> Callable[[Path], 
 
         return reader
 
-    return made
+    return make_reader
 
 
 def _of_file(read: Callable[[Path], object], name: str) -> Callable[[Path], Reader]:
-    def made(folder: Path) -> Reader:
+    def make_reader(folder: Path) -> Reader:
         def reader(text: str) -> None:
             (folder / name).write_bytes(_bytes(text))
             read(folder / name)
 
         return reader
 
-    return made
+    return make_reader
 
 
 def _import(kind: str) -> Callable[[Path], object]:
@@ -271,14 +271,14 @@ def timed(read: Reader, text: str) -> tuple[float, str | None]:
     return took, odd
 
 
-def looked_at(name: str, read: Reader, length: int) -> list[dict[str, Any]]:
+def try_shapes(name: str, read: Reader, length: int) -> list[dict[str, Any]]:
     """What a reader makes of each shape."""
-    found = []
+    rows = []
     for shape, make in SHAPES.items():
         times, errors = zip(*(timed(read, make(length * k)) for k in (1, 2, 4)), strict=True)
         exponent = math.log2(max(times[2], 1e-6) / max(times[0], 1e-6)) / 2
         is_slow = times[2] > SECONDS or (exponent > EXPONENT and times[2] > LEAST)
-        found.append(
+        rows.append(
             {
                 "reader": name,
                 "shape": shape,
@@ -288,7 +288,7 @@ def looked_at(name: str, read: Reader, length: int) -> list[dict[str, Any]]:
                 "is slow": is_slow,
             }
         )
-    return found
+    return rows
 
 
 def main() -> None:
@@ -297,26 +297,26 @@ def main() -> None:
     options.add_argument("readers", nargs="*")
     options.add_argument("--length", type=int, default=25_000)
     chosen = options.parse_args()
-    found = []
+    rows = []
     with tempfile.TemporaryDirectory() as temporary:
         readers = TEXTS | {name: make(Path(temporary)) for name, make in FILES.items()}
         for name, read in readers.items():
             if not chosen.readers or name in chosen.readers:
-                found += looked_at(name, read, chosen.length)
-                for row in found[-len(SHAPES) :]:
+                rows += try_shapes(name, read, chosen.length)
+                for row in rows[-len(SHAPES) :]:
                     if row["is slow"] or row["error"]:
                         print(json.dumps(row), flush=True)
-    wrong = [row for row in found if row["is slow"] or row["error"]]
+    wrong = [row for row in rows if row["is slow"] or row["error"]]
     if not chosen.readers:
         summary = {
             "readers": len(readers),
             "shapes": len(SHAPES),
             "characters": 4 * chosen.length,
-            "slowest": sorted(found, key=lambda row: -row["seconds"])[:20],
+            "slowest": sorted(rows, key=lambda row: -row["seconds"])[:20],
             "wrong": wrong,
         }
         files.write_json(RESULTS / "hostile.json", {"machine": machine(), **summary})
-    print(f"{len(wrong)} of {len(found)} are wrong")
+    print(f"{len(wrong)} of {len(rows)} are wrong")
     sys.exit(bool(wrong))
 
 

@@ -55,13 +55,13 @@ def quantised(encoder: HubEncoder) -> HubEncoder:
 
 def milliseconds(ways: dict[str, Way], rounds: int) -> dict[str, float]:
     """The median processor time of each way; the first round warms up."""
-    taken: dict[str, list[float]] = {name: [] for name in ways}
+    times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds + 1):
         for name, way in ways.items():
             begun = time.process_time()
             way()
-            taken[name].append(1000 * (time.process_time() - begun))
-    return {name: round(median(seen[1:]), 1) for name, seen in taken.items()}
+            times[name].append(1000 * (time.process_time() - begun))
+    return {name: round(median(durations[1:]), 1) for name, durations in times.items()}
 
 
 def decision(rounds: int) -> dict[str, Any]:
@@ -182,17 +182,19 @@ def main() -> None:
     torch.set_num_threads(1)
     whole = decision(rounds)
     alone = products(whole["tokens"], rounds)
-    taken = whole["milliseconds"]
+    milliseconds_of = whole["milliseconds"]
     saved = alone["bfloat16, torch"] - min(ms for name, ms in alone.items() if "int8," in name)
     result = {
         "what": f"smollm2 to layer {LAYER} of 30, one prompt, one thread; processor milliseconds",
         "rounds": rounds,
         "decision": whole,
         "products_alone": alone,
-        "times_as_fast": round(taken["bfloat16"] / taken["int8"], 2),
-        "times_as_fast_at_most": round(taken["bfloat16"] / (taken["bfloat16"] - saved), 2),
+        "times_as_fast": round(milliseconds_of["bfloat16"] / milliseconds_of["int8"], 2),
+        "times_as_fast_at_most": round(
+            milliseconds_of["bfloat16"] / (milliseconds_of["bfloat16"] - saved), 2
+        ),
         "needed": NEEDED,
-        "met": taken["bfloat16"] / taken["int8"] >= NEEDED["times_as_fast"],
+        "met": milliseconds_of["bfloat16"] / milliseconds_of["int8"] >= NEEDED["times_as_fast"],
         "machine": machine(),
     }
     files.write_json(RESULTS / "int8_weights.json", result)

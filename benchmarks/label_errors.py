@@ -41,14 +41,14 @@ STRENGTHS = (0.1, 1.0, 3.0, 10.0)
 JUDGED = 4000
 
 
-def scores(said: Array, correct: Array) -> dict[str, float]:
+def scores(predictions: Array, correct: Array) -> dict[str, float]:
     """The quality of probabilities."""
-    ranked = tuple(Ranking.of(*column) for column in zip(said.T, correct.T, strict=True))
-    once = ones(len(said))
+    ranked = tuple(Ranking.of(*column) for column in zip(predictions.T, correct.T, strict=True))
+    once = ones(len(predictions))
     return {
         "auc": float(np.nanmean(auc_by_target(ranked, once))),
-        "choice_auc": float(PairRankings.of(said, correct).scores(once)["choice_auc"][0]),
-        "brier": float(np.nanmean((said - correct) ** 2)),
+        "choice_auc": float(PairRankings.of(predictions, correct).scores(once)["choice_auc"][0]),
+        "brier": float(np.nanmean((predictions - correct) ** 2)),
     }
 
 
@@ -61,9 +61,9 @@ def flipped(correct: Array, noise: str, draw: int) -> tuple[Array, Array]:
     return np.where(chance < errors, 1 - correct, correct), errors
 
 
-def first_prior(said: Array, error: Array) -> Array:
+def first_prior(predictions: Array, error: Array) -> Array:
     """Predictions of erring labels as predictions of right answers."""
-    prior: Array = np.clip((said - error.mean()) / (1 - 2 * error.mean()), 0.02, 0.98)
+    prior: Array = np.clip((predictions - error.mean()) / (1 - 2 * error.mean()), 0.02, 0.98)
     return prior
 
 
@@ -72,16 +72,18 @@ def trunk(examples: Examples, truth: Array, error: Array, judged: NDArray[np.flo
     config = TrunkConfig().lighter()
 
     def learn(label: Array) -> tuple[Array, Array]:
-        given = replace(examples, correct=label)
-        return config.fit(given).predictor.correctness(judged), out_of_fold(config, given, seed=0)
+        relabelled = replace(examples, correct=label)
+        return config.fit(relabelled).predictor.correctness(judged), out_of_fold(
+            config, relabelled, seed=0
+        )
 
     label = examples.correct
     yield "exact", config.fit(replace(examples, correct=truth)).predictor.correctness(judged)
-    said, unseen = learn(label)
-    yield "as they are", said
+    predictions, unseen = learn(label)
+    yield "as they are", predictions
     first = posterior(label, error, first_prior(unseen, error))
-    said, unseen = learn(first)
-    yield "posterior, one round", said
+    predictions, unseen = learn(first)
+    yield "posterior, one round", predictions
     second = posterior(label, error, unseen)
     fitted = config.fit(replace(examples, correct=second))
     yield "posterior, two rounds", fitted.predictor.correctness(judged)
@@ -91,7 +93,7 @@ def logistic(examples: Examples, truth: Array, error: Array, judged: NDArray[np.
     """A logistic regression's predictions, by its labels, weights and loss."""
     middle, spread = examples.features.mean(axis=0), examples.features.std(axis=0) + 1e-9
     scale = spread * np.sqrt(examples.features.shape[1])
-    rows, held = ((x - middle) / scale for x in (examples.features, judged))
+    rows, judged_rows = ((x - middle) / scale for x in (examples.features, judged))
     folds, label = examples.folds, examples.correct
     assert folds is not None
     inside = folds != 0
@@ -104,27 +106,31 @@ def logistic(examples: Examples, truth: Array, error: Array, judged: NDArray[np.
             )
 
         def loss(strength: float) -> float:
-            said = fit(inside, strength)(rows[~inside])
+            chances = fit(inside, strength)(rows[~inside])
             wrong = error[~inside]
-            seen = np.clip((1 - 2 * wrong) * said + wrong, 1e-6, 1 - 1e-6)
-            given = label[~inside]
-            return -float(np.nanmean(given * np.log(seen) + (1 - given) * np.log(1 - seen)))
+            label_chances = np.clip((1 - 2 * wrong) * chances + wrong, 1e-6, 1 - 1e-6)
+            labels = label[~inside]
+            return -float(
+                np.nanmean(
+                    labels * np.log(label_chances) + (1 - labels) * np.log(1 - label_chances)
+                )
+            )
 
         best = min(STRENGTHS, key=loss)
         unseen = np.full(target.shape, np.nan)
         for fold in np.unique(folds):
             unseen[folds == fold] = fit(folds != fold, best)(rows[folds == fold])
-        return fit(np.ones(len(rows), dtype=np.bool_), best)(held), unseen
+        return fit(np.ones(len(rows), dtype=np.bool_), best)(judged_rows), unseen
 
     yield "exact", learn(truth)[0]
-    said, unseen = learn(label)
-    yield "as they are", said
+    predictions, unseen = learn(label)
+    yield "as they are", predictions
     yield "weights", learn(label, (1 - 2 * error) ** 2)[0]
     yield "forward correction", learn(label, forward=True)[0]
     yield "unbiased labels", learn(correct_labels(label, error))[0]
     first = posterior(label, error, first_prior(unseen, error))
-    said, unseen = learn(first)
-    yield "posterior, one round", said
+    predictions, unseen = learn(first)
+    yield "posterior, one round", predictions
     yield "posterior, two rounds", learn(posterior(label, error, unseen))[0]
 
 
@@ -146,8 +152,8 @@ def regression(
             loss = torch.nn.functional.binary_cross_entropy_with_logits(odds, y, reduction="none")
         else:
             e = torch.tensor(error)
-            said = ((1 - 2 * e) * torch.sigmoid(odds) + e).clamp(1e-9, 1 - 1e-9)
-            loss = -(y * said.log() + (1 - y) * (1 - said).log())
+            chances = ((1 - 2 * e) * torch.sigmoid(odds) + e).clamp(1e-9, 1 - 1e-9)
+            loss = -(y * chances.log() + (1 - y) * (1 - chances).log())
         total = (loss * counted).sum() + strength * (slope**2).sum() / 2
         total.backward()  # type: ignore[no-untyped-call]
         return total
@@ -160,7 +166,7 @@ def regression(
 PREDICTORS: Mapping[str, Any] = {"shared trunk": trunk, "logistic": logistic}
 
 
-def one(
+def score_draw(
     data: RoutingDataset, states: Activations, predictor: str, queries: int, draw: int
 ) -> list[tuple[str, str, dict[str, float]]]:
     """One draw: noise, labels, and the scores."""
@@ -169,15 +175,15 @@ def one(
     train, test = data.select(ids[:queries]), data.select(ids[queries : queries + JUDGED])
     family = PrefillConfig().fit(train, [states])
     rows, judged = (family.read(PromptStates.of_dataset(p, [states])) for p in (train, test))
-    found = []
+    results = []
     for noise in NOISE:
         label, error = flipped(train.correct, noise, draw)
         groups, folds = ("",) * queries, folds_of(train, seed=0)
         examples = Examples(rows, label, train.pool.names, groups, folds=folds)
-        for name, said in PREDICTORS[predictor](examples, train.correct, error, judged):
-            found.append((noise, name, scores(said, test.correct)))
-            print(predictor, draw, *found[-1], flush=True)
-    return found
+        for name, predictions in PREDICTORS[predictor](examples, train.correct, error, judged):
+            results.append((noise, name, scores(predictions, test.correct)))
+            print(predictor, draw, *results[-1], flush=True)
+    return results
 
 
 def main() -> None:
@@ -196,15 +202,15 @@ def main() -> None:
     table: dict[tuple[str, str, str], list[dict[str, float]]] = {}
     for draw in range(options.draws):
         for predictor in PREDICTORS:
-            for noise, name, told in one(data, states, predictor, options.queries, draw):
-                table.setdefault((predictor, noise, name), []).append(told)
+            for noise, name, values in score_draw(data, states, predictor, options.queries, draw):
+                table.setdefault((predictor, noise, name), []).append(values)
         rows = [
             {
                 **dict(zip(("predictor", "errors", "labels"), key, strict=True)),
-                **{name: round(float(np.mean([t[name] for t in told])), 4) for name in told[0]},
-                "draws": len(told),
+                **{name: round(float(np.mean([t[name] for t in values])), 4) for name in values[0]},
+                "draws": len(values),
             }
-            for key, told in table.items()
+            for key, values in table.items()
         ]
         result = {
             "what": "quality of probabilities learned from labels of which some are wrong",

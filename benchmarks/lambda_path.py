@@ -57,7 +57,7 @@ def main() -> None:
     grid = np.linspace(0, 1, options.steps)
     start = time.perf_counter()
     expected = plain(trial, grid)
-    taken = time.perf_counter() - start
+    elapsed = time.perf_counter() - start
     at = sweep.place(grid)
     difference = max(
         float(np.abs(a[at] / b - 1).max()) for a, b in zip(curve, expected, strict=True)
@@ -70,10 +70,10 @@ def main() -> None:
         "steps": options.steps,
         "operating_points": len(sweep),
         "operating_points_met_by_the_grid": len(np.unique(at)),
-        "seconds": {"plain": taken, "ours_median": float(np.median(seconds))},
-        "times_as_fast_as_plain": taken / float(np.median(seconds)),
+        "seconds": {"plain": elapsed, "ours_median": float(np.median(seconds))},
+        "times_as_fast_as_plain": elapsed / float(np.median(seconds)),
         "needed": NEEDED,
-        "met": taken / float(np.median(seconds)) >= NEEDED,
+        "met": elapsed / float(np.median(seconds)) >= NEEDED,
         "greatest_relative_difference": difference,
         "machine": machine(),
     }

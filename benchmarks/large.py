@@ -73,34 +73,34 @@ def measure(arguments: Sequence[str | Path], *, codes: Sequence[int] = (0,)) -> 
     """Run a process; its time, its processors' time, and the most memory that it had."""
     begin = time.perf_counter()
     process = subprocess.Popen(list(map(str, arguments)), stdout=subprocess.PIPE)
-    told = "" if process.stdout is None else process.stdout.read().decode()
+    output = "" if process.stdout is None else process.stdout.read().decode()
     _, status, used = os.wait4(process.pid, 0)
     if os.waitstatus_to_exitcode(status) not in codes:
         raise SystemExit(f"{arguments} failed: {os.waitstatus_to_exitcode(status)}")
     seconds = round(time.perf_counter() - begin, 2)
-    first = told.split("\n", 1)[0]
-    said = json.loads(first) if first.startswith("{") and first.endswith("}") else {}
+    first = output.split("\n", 1)[0]
+    figures = json.loads(first) if first.startswith("{") and first.endswith("}") else {}
     cpu = round(used.ru_utime + used.ru_stime, 2)
     peak = round(used.ru_maxrss * 1024 / 1e9, 3)
-    return {"seconds": seconds, "cpu_seconds": cpu, "peak_gb": peak, **said}
+    return {"seconds": seconds, "cpu_seconds": cpu, "peak_gb": peak, **figures}
 
 
 def of_prompts(folder: Path, prompts: int) -> dict[str, Any]:
-    """What `encode` takes for so many prompts, and what it takes to find that nothing is left."""
+    """What `encode` takes for this many prompts, and what it takes to find that nothing is left."""
     write_world(folder / "data", prompts, answers=False)
     run = (sys.executable, "-m", "benchmarks.large", "--encode", folder, "--width", str(NARROW))
     return {"encode": measure(run), "restart": measure(run)}
 
 
 def of_queries(folder: Path, queries: int) -> dict[str, Any]:
-    """What the commands take for so many queries."""
+    """What the commands take for this many queries."""
     write_world(folder / "data", queries)
     encode_into = ("--encode", folder, "--width", str(WIDE))
-    found = {"encode": measure((sys.executable, "-m", "benchmarks.large", *encode_into))}
+    figures = {"encode": measure((sys.executable, "-m", "benchmarks.large", *encode_into))}
     for name in COMMANDS:
-        found[name] = measure(command(name, folder), codes=(0, 4, 5))
-        print(f"{queries:>12,} {name:9} {found[name]}", flush=True)
-    return found
+        figures[name] = measure(command(name, folder), codes=(0, 4, 5))
+        print(f"{queries:>12,} {name:9} {figures[name]}", flush=True)
+    return figures
 
 
 def command(name: str, folder: Path) -> list[str | Path]:
@@ -109,14 +109,14 @@ def command(name: str, folder: Path) -> list[str | Path]:
         return [sys.executable, "-m", "benchmarks.large", "--fit", folder]
     routers = folder / "routers.yaml"
     files.write_json(routers, {"routers": ROUTERS})  # JSON is YAML
-    given: dict[str, list[str | Path]] = {
+    own: dict[str, list[str | Path]] = {
         "evaluate": [folder / "router", "--out", folder / name],
         "doctor": [folder / "router", "--no-probe"],
         "compare": [routers, "--out", folder / name],
     }
     program = Path(sys.executable).with_name("prefill-router")
     read: list[str | Path] = ["--data", folder / "data", "--store", folder / "states"]
-    return [program, name, *given[name], *read, "--resamples", str(RESAMPLES)]
+    return [program, name, *own[name], *read, "--resamples", str(RESAMPLES)]
 
 
 def exponents(rows: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, float]:
@@ -133,16 +133,16 @@ def exponents(rows: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, flo
 TICKS = {"seconds": (3, 10, 30, 100, 300, 1000), "peak_gb": (0.2, 0.5, 1, 2, 4)}
 
 
-def draw(kept: Mapping[str, Any], path: Path) -> None:
+def draw(results: Mapping[str, Any], path: Path) -> None:
     """Draw time and memory by the number of queries; write the data."""
     figure = new_figure(11.0, 4.6)
     panels = figure.subplots(1, 2)
     names = [*COMMANDS, "encode"]
     rows = [
-        {"command": name, "queries": size, **_numbers(kept[part][str(size)][name])}
+        {"command": name, "queries": size, **_numbers(results[part][str(size)][name])}
         for name in names
         for part in (("prompts",) if name == "encode" else ("queries",))
-        for size in sorted(map(int, kept[part]))
+        for size in sorted(map(int, results[part]))
     ]
     for axes, what, words in zip(
         panels, ("seconds", "peak_gb"), ("seconds", "most memory, GB"), strict=True
@@ -162,8 +162,8 @@ def draw(kept: Mapping[str, Any], path: Path) -> None:
     write_figure(figure, path, rows)
 
 
-def _numbers(found: Mapping[str, Any]) -> dict[str, float]:
-    return {what: found[what] for what in ("seconds", "peak_gb")}
+def _numbers(figures: Mapping[str, Any]) -> dict[str, float]:
+    return {what: figures[what] for what in ("seconds", "peak_gb")}
 
 
 def main() -> None:
@@ -183,32 +183,32 @@ def main() -> None:
     if options.fit is not None:
         fit(options.fit)
         return
-    kept = json.loads(RESULT.read_text()) if RESULT.exists() and not options.again else {}
+    results = json.loads(RESULT.read_text()) if RESULT.exists() and not options.again else {}
     plans = (
         ("prompts", of_prompts, (*SIZES, options.prompts), options.prompts),
         ("queries", of_queries, SIZES, options.largest),
     )
     for part, run, sizes, most in plans:
-        found = kept.setdefault(part, {})
-        for size in (size for size in sizes if size <= most and str(size) not in found):
+        by_size = results.setdefault(part, {})
+        for size in (size for size in sizes if size <= most and str(size) not in by_size):
             folder = options.folder / f"{part}-{size}"
             shutil.rmtree(folder, ignore_errors=True)
-            found[str(size)] = run(folder, size)
+            by_size[str(size)] = run(folder, size)
             shutil.rmtree(folder)
-            print(f"{part} {size:,}: {found[str(size)]}", flush=True)
-            _keep(kept)
-    if all(kept[part] for part, *_ in plans):
-        draw(kept, RESULT.with_suffix(""))
+            print(f"{part} {size:,}: {by_size[str(size)]}", flush=True)
+            _write_results(results)
+    if all(results[part] for part, *_ in plans):
+        draw(results, RESULT.with_suffix(""))
 
 
-def _keep(kept: dict[str, Any]) -> None:
+def _write_results(results: dict[str, Any]) -> None:
     for part, names in (("prompts", ("encode", "restart")), ("queries", COMMANDS)):
-        if kept.get(part):
-            kept.setdefault("exponents", {})[part] = {
-                name: exponents(kept[part], name) for name in names
+        if results.get(part):
+            results.setdefault("exponents", {})[part] = {
+                name: exponents(results[part], name) for name in names
             }
-    told = {"targets": TARGETS, "latents": LATENTS, "width": WIDE, "resamples": RESAMPLES}
-    files.write_json(RESULT, kept | {"world": told, "routers": ROUTERS, "machine": machine()})
+    world = {"targets": TARGETS, "latents": LATENTS, "width": WIDE, "resamples": RESAMPLES}
+    files.write_json(RESULT, results | {"world": world, "routers": ROUTERS, "machine": machine()})
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import tempfile
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from benchmarks._asking import Seen, ask_many, request
+from benchmarks._asking import Timings, ask_many, request
 from benchmarks._system import machine
 from benchmarks.gateway import RESULTS, TEXT, begin, figures, process, serve
 from prefill_router import files
@@ -33,34 +33,34 @@ CLIENTS, PACED = 16, 100.0
 MOST_P99 = 1.1
 
 
-def asked(
+def ask_in_turns(
     ports: dict[str, int],
     learner: "subprocess.Popen[str]",
     *,
     stream: bool,
     rounds: int,
     seconds: float,
-) -> list[dict[str, Seen]]:
+) -> list[dict[str, Timings]]:
     """Rounds in which every gateway is asked once, in an order that turns; the first warms up."""
-    sent, found, names = request("auto", TEXT, stream=stream), [], list(ports)
+    message, by_round, names = request("auto", TEXT, stream=stream), [], list(ports)
     for turn in range(rounds + 1):
-        seen, first = {}, turn % len(names)
+        timings, first = {}, turn % len(names)
         for name in names[first:] + names[:first]:
             learner.send_signal(signal.SIGCONT if name == LEARNING else signal.SIGSTOP)
             every = CLIENTS / PACED
-            asking = ask_many(ports[name], sent, clients=CLIENTS, seconds=seconds, every=every)
-            seen[name] = asyncio.run(asking)
-        found.append(seen)
-    return found[1:]
+            asking = ask_many(ports[name], message, clients=CLIENTS, seconds=seconds, every=every)
+            timings[name] = asyncio.run(asking)
+        by_round.append(timings)
+    return by_round[1:]
 
 
-def compared(found: list[dict[str, Seen]]) -> dict[str, object]:
+def compare(by_round: list[dict[str, Timings]]) -> dict[str, object]:
     """Figures of each gateway, and ratios to the first: of all rounds, and their median."""
-    told = {name: figures([one[name] for one in found]) for name in SHARES}
-    rounds = [{name: figures([seen]) for name, seen in one.items()} for one in found]
+    by_name = {name: figures([timings[name] for timings in by_round]) for name in SHARES}
+    rounds = [{name: figures([part]) for name, part in timings.items()} for timings in by_round]
     base, *others = SHARES
     ratios = {
-        name: {what: told[name][what] / told[base][what] for what in ("median_ms", "p99_ms")}
+        name: {what: by_name[name][what] / by_name[base][what] for what in ("median_ms", "p99_ms")}
         | {
             f"{what}, median round": statistics.median(
                 r[name][what] / r[base][what] for r in rounds
@@ -69,7 +69,7 @@ def compared(found: list[dict[str, Seen]]) -> dict[str, object]:
         }
         for name in others
     }
-    return {"figures": told, "ratios": ratios}
+    return {"figures": by_name, "ratios": ratios}
 
 
 def count(file: Path, table: str) -> int:
@@ -111,8 +111,10 @@ def main() -> None:
         learner = begin_learner(stack, receipts[LEARNING], pool, folder / "versions")
         os.sched_setaffinity(0, {1 % (os.cpu_count() or 1)})
         loads = {
-            name: compared(
-                asked(ports, learner, stream=stream, rounds=chosen.rounds, seconds=chosen.seconds)
+            name: compare(
+                ask_in_turns(
+                    ports, learner, stream=stream, rounds=chosen.rounds, seconds=chosen.seconds
+                )
             )
             for name, stream in (("whole", False), ("stream", True))
         }

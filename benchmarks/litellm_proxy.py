@@ -32,7 +32,7 @@ from prefill_router_gateway.receipts import read_receipts
 
 NEEDED = ("litellm", "backoff", "apscheduler", "orjson")
 KEY = "sk-of-this-benchmark-alone-0123456789"
-SAID = "what nobody else is to read"
+SAID = "a prompt that must not be in the log"
 MODELS = ("small", "mid", "large")
 PRICES = {"input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6}
 PATIENCE = 120
@@ -68,8 +68,8 @@ class Proxy:
 
     def ask(self, path: str = "chat/completions", **body: Any) -> tuple[str, str | None]:
         """The reply, and the id of the decision in its headers."""
-        asked = {} if "prompt" in body else {"messages": [{"role": "user", "content": SAID}]}
-        return post(f"{self.url}/v1/{path}", {"model": "auto", **asked, **body})
+        messages = {} if "prompt" in body else {"messages": [{"role": "user", "content": SAID}]}
+        return post(f"{self.url}/v1/{path}", {"model": "auto", **messages, **body})
 
     @property
     def lines(self) -> list[str]:
@@ -107,12 +107,16 @@ def proxy(folder: Path, place: World, gateway: str) -> Iterator[Proxy]:
     port = unheard().removesuffix("/v1").rpartition(":")[2]
     line = [sys.executable, "-c", "from litellm import run_server; run_server()"]
     line += ["--config", str(folder / "config.yaml"), "--host", "127.0.0.1", "--port", port]
-    known = {"PYTHONPATH": os.pathsep.join(sys.path), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    environment = {"PYTHONPATH": os.pathsep.join(sys.path), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     log = folder / "proxy.log"
     with (
         log.open("w") as out,
         subprocess.Popen(
-            line, cwd=folder, env={**os.environ, **known}, stdout=out, stderr=subprocess.STDOUT
+            line,
+            cwd=folder,
+            env={**os.environ, **environment},
+            stdout=out,
+            stderr=subprocess.STDOUT,
         ) as process,
     ):
         try:
@@ -140,43 +144,52 @@ def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
 
 
 def receipts(folder: Path, *, reported: int) -> dict[str, Receipt]:
-    """All receipts by id, once so many outcomes have been reported; LiteLLM logs later."""
-    found: dict[str, Receipt] = {}
+    """All receipts by id, once `reported` have an outcome; LiteLLM logs later."""
+    by_id: dict[str, Receipt] = {}
     for _ in range(40):
         every = read_receipts(str(folder / "receipts.sqlite"))
-        found = {receipt.choice.id: receipt for receipt in every}
-        if sum(receipt.outcome.kind != "routed" for receipt in found.values()) >= reported:
+        by_id = {receipt.choice.id: receipt for receipt in every}
+        if sum(receipt.outcome.kind != "routed" for receipt in by_id.values()) >= reported:
             break
         time.sleep(0.25)
-    return found
+    return by_id
 
 
-def check_decisions(asked: Proxy, folder: Path, place: World, checks: Checks) -> None:
+def check_decisions(litellm_proxy: Proxy, folder: Path, place: World, checks: Checks) -> None:
     """What the proxy calls, and what the gateway's receipts then have."""
     cheap, middle, _ = place.targets
-    whole, first = asked.ask()
+    whole, first = litellm_proxy.ask()
     checks.equal("the chosen target answers", '"content":"small"' in whole, True)
-    stream, second = asked.ask(stream=True)
+    stream, second = litellm_proxy.ask(stream=True)
     checks.equal("a stream", '"content":"sm' in stream, True)
-    said = [asked.ask(path, **more) for path, more in _CALLS]
-    checks.equal("messages and text completions", ["small" in text for text, _ in said], [True] * 2)
-    other, none = asked.ask(model="other")
+    replies = [litellm_proxy.ask(path, **more) for path, more in _CALLS]
+    checks.equal(
+        "messages and text completions", ["small" in text for text, _ in replies], [True] * 2
+    )
+    other, none = litellm_proxy.ask(model="other")
     checks.equal("other groups go as before", ('"content":"other"' in other, none), (True, None))
-    risky, third = asked.ask(model="risky")
+    risky, third = litellm_proxy.ask(model="risky")
     checks.equal("a target that is down is followed", '"content":"mid"' in risky, True)
-    found = receipts(folder, reported=6)
-    ends = [(r.outcome.kind, r.outcome.target) for r in found.values()]
+    by_id = receipts(folder, reported=6)
+    ends = [(r.outcome.kind, r.outcome.target) for r in by_id.values()]
     wanted = [("answered", cheap)] * 4 + [("failed", None), ("answered", middle)]
     checks.equal("each attempt's outcome is reported, once", ends, wanted)
-    one, two, three = (found[str(name)] for name in (first, second, third))
-    usage, sure = one.outcome.usage, one.outcome.total_seconds > one.decision_seconds
-    given, written = _counts(whole)
+    whole_receipt, stream_receipt, risky_receipt = (
+        by_id[str(name)] for name in (first, second, third)
+    )
+    usage, sure = (
+        whole_receipt.outcome.usage,
+        whole_receipt.outcome.total_seconds > whole_receipt.decision_seconds,
+    )
+    read, written = _counts(whole)
     counts = None if usage is None else (usage.input_tokens, usage.output_tokens)
-    checks.equal("tokens are LiteLLM's", counts, (given, written))
-    spent = given * PRICES["input_cost_per_token"] + written * PRICES["output_cost_per_token"]
-    checks.equal("so is the cost", round(one.cost or 0, 12), round(spent, 12))
-    checks.equal("without its price, it is the pool's", (three.cost or 0) > 0, True)
-    checks.equal("latency", (sure, two.outcome.first_byte_seconds is not None), (True, True))
+    checks.equal("tokens are LiteLLM's", counts, (read, written))
+    spent = read * PRICES["input_cost_per_token"] + written * PRICES["output_cost_per_token"]
+    checks.equal("so is the cost", round(whole_receipt.cost or 0, 12), round(spent, 12))
+    checks.equal("without its price, it is the pool's", (risky_receipt.cost or 0) > 0, True)
+    checks.equal(
+        "latency", (sure, stream_receipt.outcome.first_byte_seconds is not None), (True, True)
+    )
     scored, _ = post(f"{place.gateway}/v1/feedback", {"id": first, "score": 1})
     checks.equal("feedback, by the id in the response", json.loads(scored)["kept"], True)
 
@@ -192,14 +205,14 @@ def _counts(reply: str) -> tuple[int, int]:
     return usage["prompt_tokens"], usage["completion_tokens"]
 
 
-def check_alone(asked: Proxy, checks: Checks) -> None:
-    """The proxy while nobody listens at the gateway's address."""
-    said = [asked.ask() for _ in range(4)]
-    answered = [any(f'"content":"{m}"' in text for m in MODELS) for text, _ in said]
+def check_alone(litellm_proxy: Proxy, checks: Checks) -> None:
+    """The proxy while no gateway listens at its address."""
+    replies = [litellm_proxy.ask() for _ in range(4)]
+    answered = [any(f'"content":"{m}"' in text for m in MODELS) for text, _ in replies]
     checks.equal("without a gateway LiteLLM chooses", answered, [True] * 4)
-    warned = [line for line in asked.lines if "the gateway can't be reached" in line]
+    warned = [line for line in litellm_proxy.lines if "the gateway can't be reached" in line]
     checks.equal("which is said once", len(warned), 1)
-    checks.equal("without the prompt", any(SAID in line for line in asked.lines), False)
+    checks.equal("without the prompt", any(SAID in line for line in litellm_proxy.lines), False)
 
 
 def main() -> None:
@@ -210,10 +223,10 @@ def main() -> None:
     checks = Checks()
     print(f"LiteLLM {importlib.metadata.version('litellm')}, its proxy")
     with tempfile.TemporaryDirectory() as name, world(Path(name)) as place:
-        with proxy(Path(name) / "with", place, place.gateway) as asked:
-            check_decisions(asked, Path(name), place, checks)
-        with proxy(Path(name) / "alone", place, unheard().removesuffix("/v1")) as asked:
-            check_alone(asked, checks)
+        with proxy(Path(name) / "with", place, place.gateway) as litellm_proxy:
+            check_decisions(litellm_proxy, Path(name), place, checks)
+        with proxy(Path(name) / "alone", place, unheard().removesuffix("/v1")) as litellm_proxy:
+            check_alone(litellm_proxy, checks)
     raise SystemExit(1 if checks.failed else 0)
 
 

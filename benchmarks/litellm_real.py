@@ -32,13 +32,13 @@ OTHERS = ("azure", "gemini", "ollama", "deepseek")
 
 
 def litellm() -> ModuleType:
-    """LiteLLM, which is to ask nobody for anything."""
+    """LiteLLM, set to download nothing and to log errors alone."""
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
-    found = importlib.import_module("litellm")
-    found.__dict__["suppress_debug_info"] = True
+    library = importlib.import_module("litellm")
+    library.__dict__["suppress_debug_info"] = True
     logging.getLogger("LiteLLM").setLevel(logging.CRITICAL)
     logging.getLogger("LiteLLM Router").setLevel(logging.CRITICAL)
-    return found
+    return library
 
 
 @final
@@ -48,29 +48,29 @@ class Checks:
     def __init__(self) -> None:
         self.failed = 0
 
-    def equal(self, what: str, seen: object, wanted: object) -> None:
+    def equal(self, what: str, actual: object, wanted: object) -> None:
         """Say what was seen, and what it should have been."""
-        right = seen == wanted
+        right = actual == wanted
         self.failed += not right
-        print(f"{'yes' if right else 'NO '} {what}" + ("" if right else f": {seen!r}"))
+        print(f"{'yes' if right else 'NO '} {what}" + ("" if right else f": {actual!r}"))
 
 
 @final
-class Asking:
+class RoutedClient:
     """A Router of LiteLLM with a strategy, and what comes of requests."""
 
     def __init__(
-        self, found: ModuleType, place: World, *down: str, gateway: str = "", **options: Any
+        self, library: ModuleType, place: World, *down: str, gateway: str = "", **options: Any
     ) -> None:
-        cheap, middle, dear = place.targets
+        cheap, middle, large = place.targets
         rows = [
             place.deployment(group, model, base=unheard() if model in down else "")
             for group, model in (
                 *(("auto", "spare"), ("other", "other")),
-                *((cheap, "small"), (middle, "mid"), (dear, "large")),
+                *((cheap, "small"), (middle, "mid"), (large, "large")),
             )
         ]
-        self.router = found.Router(model_list=rows, num_retries=2, retry_after=0)
+        self.router = library.Router(model_list=rows, num_retries=2, retry_after=0)
         where = {} if "router" in options else {"gateway": gateway or place.gateway}
         chosen = PrefillRouterStrategy(
             self.router, **{"lam": 0.0, "timeout": 60.0, **where, **options}
@@ -78,15 +78,15 @@ class Asking:
         newer = getattr(self.router, "register_plugin", None)
         (newer or self.router.set_custom_routing_strategy)(chosen)
 
-    def said(self, model: str = "auto", **options: Any) -> str:
-        """Who answers a call that isn't awaited."""
+    def ask(self, model: str = "auto", **options: Any) -> str:
+        """The name of the model that answers a call that isn't awaited."""
         reply = self.router.completion(model, TURNS, **options)
         if options.get("stream"):
             return "".join(chunk.choices[0].delta.content or "" for chunk in reply)
         return str(reply.choices[0].message.content)
 
-    async def said_async(self, model: str = "auto", **options: Any) -> str:
-        """Who answers one that is."""
+    async def ask_async(self, model: str = "auto", **options: Any) -> str:
+        """The name of the model that answers an awaited call."""
         reply = await self.router.acompletion(model, TURNS, **options)
         if options.get("stream"):
             return "".join([chunk.choices[0].delta.content or "" async for chunk in reply])
@@ -102,13 +102,13 @@ def error_of(call: Callable[[], object]) -> str:
     return ""
 
 
-async def check_awaited(asking: Asking, checks: Checks) -> None:
+async def check_awaited(client: RoutedClient, checks: Checks) -> None:
     """Calls that are awaited, and those that no decision is asked for."""
-    checks.equal("awaited", await asking.said_async(), "small")
-    checks.equal("an awaited stream", await asking.said_async(stream=True), "small")
-    text = await asking.router.atext_completion(model="auto", prompt="hi")
+    checks.equal("awaited", await client.ask_async(), "small")
+    checks.equal("an awaited stream", await client.ask_async(stream=True), "small")
+    text = await client.router.atext_completion(model="auto", prompt="hi")
     checks.equal("a text completion", text.choices[0].text, "small")
-    for name, given in (
+    for name, fields in (
         ("aresponses", {"input": "hi"}),
         ("aembedding", {"input": ["hi"]}),
         ("amoderation", {"input": "hi"}),
@@ -116,54 +116,54 @@ async def check_awaited(asking: Asking, checks: Checks) -> None:
         ("aspeech", {"input": "hi", "voice": "x"}),
     ):
         with suppress(openai.OpenAIError):  # the models know no such call; decisions are counted
-            await getattr(asking.router, name)(model="auto", num_retries=0, **given)
+            await getattr(client.router, name)(model="auto", num_retries=0, **fields)
 
 
-def check_strategy(found: ModuleType, folder: Path, checks: Checks) -> None:
-    """Whom the real Router asks."""
+def check_strategy(library: ModuleType, folder: Path, checks: Checks) -> None:
+    """Which targets the real Router asks."""
     with world(folder) as place:
-        asking = Asking(found, place)
-        checks.equal("the cheapest at lam 0", asking.said(), "small")
-        checks.equal("a stream", asking.said(stream=True), "small")
-        asyncio.run(check_awaited(asking, checks))
-        dear = Asking(found, place, lam=1.0)
-        checks.equal("the most probable at lam 1", dear.said(), "large")
-        checks.equal("other groups go as before", asking.said("other"), "other")
-        by_name = asking.said("openai/large", specific_deployment=True)
+        client = RoutedClient(library, place)
+        checks.equal("the cheapest at lam 0", client.ask(), "small")
+        checks.equal("a stream", client.ask(stream=True), "small")
+        asyncio.run(check_awaited(client, checks))
+        expensive = RoutedClient(library, place, lam=1.0)
+        checks.equal("the most probable at lam 1", expensive.ask(), "large")
+        checks.equal("other groups go as before", client.ask("other"), "other")
+        by_name = client.ask("openai/large", specific_deployment=True)
         checks.equal("so do requests for one deployment", by_name, "large")
-        local = Asking(found, place, router=place.router)
-        checks.equal("a router in this process", local.said(), "small")
-        _check_failures(found, place, checks)
+        local = RoutedClient(library, place, router=place.router)
+        checks.equal("a router in this process", local.ask(), "small")
+        _check_failures(library, place, checks)
     wanted = {"chat": 10, "responses": 1}  # two of each request that a target was down for
     checks.equal("decisions are asked for chats and responses alone", decided(folder), wanted)
 
 
-def _check_failures(found: ModuleType, place: World, checks: Checks) -> None:
-    down = Asking(found, place, "small")
-    checks.equal("a target that is down is followed by the next", down.said(), "mid")
-    checks.equal("also where awaited", asyncio.run(down.said_async()), "mid")
-    alone = Asking(found, place, gateway=unheard().removesuffix("/v1"))
-    checks.equal("without a gateway the group's own deployments", alone.said(), "spare")
-    with refusing() as (url, asked):
-        refused = Asking(found, place, gateway=url)
-        checks.equal("a refusal is told", error_of(refused.said), SpentError.__name__)
-        checks.equal("and not asked for again", len(asked), 1)
+def _check_failures(library: ModuleType, place: World, checks: Checks) -> None:
+    down = RoutedClient(library, place, "small")
+    checks.equal("a target that is down is followed by the next", down.ask(), "mid")
+    checks.equal("also where awaited", asyncio.run(down.ask_async()), "mid")
+    alone = RoutedClient(library, place, gateway=unheard().removesuffix("/v1"))
+    checks.equal("without a gateway the group's own deployments", alone.ask(), "spare")
+    with refusing() as (url, requests):
+        refused = RoutedClient(library, place, gateway=url)
+        checks.equal("a refusal is raised", error_of(refused.ask), SpentError.__name__)
+        checks.equal("and not asked for again", len(requests), 1)
 
 
-def check_known(found: ModuleType, checks: Checks) -> None:
+def check_providers(library: ModuleType, checks: Checks) -> None:
     """Names, addresses and key variables of providers."""
     for variable in [name for name in os.environ if name.endswith(("_API_KEY", "_API_BASE"))]:
         del os.environ[variable]
     wrong: dict[str, object] = {}
-    for name, known in KNOWN.items():
-        if known.key_env:
-            os.environ[known.key_env] = "sk-test"
-        _, provider, key, base = found.get_llm_provider(f"{name}/x")
-        if known.key_env:
-            del os.environ[known.key_env]
+    for name, defaults in KNOWN.items():
+        if defaults.key_env:
+            os.environ[defaults.key_env] = "sk-test"
+        _, provider, key, base = library.get_llm_provider(f"{name}/x")
+        if defaults.key_env:
+            del os.environ[defaults.key_env]
         keyless = key is None and base is None  # then main.py knows both
-        elsewhere = base not in (None, known.base_url) and name not in OTHERS
-        unkeyed = known.key_env is not None and not keyless and key != "sk-test"
+        elsewhere = base not in (None, defaults.base_url) and name not in OTHERS
+        unkeyed = defaults.key_env is not None and not keyless and key != "sk-test"
         if provider != name or elsewhere or unkeyed:
             wrong[name] = (provider, base)
     checks.equal(f"{len(KNOWN)} providers are where LiteLLM asks them", wrong, {})
@@ -193,24 +193,24 @@ CONFIG: Mapping[str, Any] = {
 }
 
 
-def check_importer(found: ModuleType, folder: Path, checks: Checks) -> None:
+def check_importer(library: ModuleType, folder: Path, checks: Checks) -> None:
     """One configuration, imported and given to the Router."""
     (folder / "config.yaml").write_text(yaml.safe_dump(dict(CONFIG)))
     pool = import_config(folder / "config.yaml", environment={}).pool
     os.environ["OPENAI_API_KEY"] = os.environ["GROQ_API_KEY"] = "sk-test"
-    router = found.Router(model_list=[dict(row) for row in CONFIG["model_list"]])
+    router = library.Router(model_list=[dict(row) for row in CONFIG["model_list"]])
     registry = getattr(router, "registry", None)
     rows = router.model_list if registry is None else registry().all()
     for row in rows:
         name, params, info = row["model_name"], row["litellm_params"], row["model_info"]
         target, provider = pool[name], pool.provider_of(name)
-        model, asked, _, base = found.get_llm_provider(
+        model, provider_name, _, base = library.get_llm_provider(
             params["model"], api_base=params.get("api_base")
         )
         checks.equal(
             f"{name}: model, provider and address",
             (target.model, provider.name, provider.base_url),
-            (model, asked, base or "https://api.openai.com/v1"),
+            (model, provider_name, base or "https://api.openai.com/v1"),
         )
         checks.equal(
             f"{name}: limits",
@@ -218,7 +218,7 @@ def check_importer(found: ModuleType, folder: Path, checks: Checks) -> None:
             (params.get("rpm"), params.get("tpm")),
         )
         if target.input_price is not None:
-            priced = found.get_model_info(info["id"])
+            priced = library.get_model_info(info["id"])
             prices = (priced["input_cost_per_token"], priced["output_cost_per_token"])
             checks.equal(
                 f"{name}: prices",
@@ -232,12 +232,12 @@ def main() -> None:
     if importlib.util.find_spec("litellm") is None:
         print("LiteLLM isn't installed here; see the top of this file")
         return
-    found, checks = litellm(), Checks()
+    library, checks = litellm(), Checks()
     print(f"LiteLLM {importlib.import_module('litellm._version').version}")
     with tempfile.TemporaryDirectory() as folder:
-        check_strategy(found, Path(folder), checks)
-        check_known(found, checks)
-        check_importer(found, Path(folder), checks)
+        check_strategy(library, Path(folder), checks)
+        check_providers(library, checks)
+        check_importer(library, Path(folder), checks)
     raise SystemExit(1 if checks.failed else 0)
 
 

@@ -67,15 +67,15 @@ class PlainEncoder:
 def compare(ours: Callable[[], object], plain: Callable[[], object], pairs: int) -> dict[str, Any]:
     """Median milliseconds of each way, and the median of the ratios of pairs."""
     ours(), plain()
-    taken = [
+    seconds = [
         (timed(ours), timed(plain)) if i % 2 else (timed(plain), timed(ours))[::-1]
         for i in range(pairs)
     ]
-    ratios = sorted(first / second for first, second in taken)
+    ratios = sorted(first / second for first, second in seconds)
     return {
         "milliseconds": {
-            "ours": round(1000 * median(first for first, _ in taken), 2),
-            "transformers": round(1000 * median(second for _, second in taken), 2),
+            "ours": round(1000 * median(first for first, _ in seconds), 2),
+            "transformers": round(1000 * median(second for _, second in seconds), 2),
         },
         "of_transformers": round(median(ratios), 3),
         "of_transformers_quartiles": [round(ratios[i * pairs // 4], 3) for i in (1, 3)],
@@ -88,10 +88,12 @@ def largest_errors(
     """The largest distance of a state at any site, relative to its norm: in batches, and alone."""
     expected = plain.states(tokens, ALL_SITES)
 
-    def error(found: dict[Site, Any], rows: slice) -> float:
+    def error(states: dict[Site, Any], rows: slice) -> float:
         return max(
             float(
-                (np.linalg.norm(found[s] - e[rows], axis=1) / np.linalg.norm(e[rows], axis=1)).max()
+                (
+                    np.linalg.norm(states[s] - e[rows], axis=1) / np.linalg.norm(e[rows], axis=1)
+                ).max()
             )
             for s, e in expected.items()
         )
@@ -123,10 +125,10 @@ def main() -> None:
     single: dict[str, Any] = {}
     for length in LENGTHS:
         encoder = load_encoder("minilm", dtype="float32", max_tokens=length)
-        one = encoder.tokenize([Query("q", text)])
+        prompt_tokens = encoder.tokenize([Query("q", text)])
         single[str(length)] = compare(
-            lambda one=one: ours.states(one, SITES),  # type: ignore[misc]
-            lambda one=one: plain.states(one, SITES),  # type: ignore[misc]
+            lambda rows=prompt_tokens: ours.states(rows, SITES),  # type: ignore[misc]
+            lambda rows=prompt_tokens: plain.states(rows, SITES),  # type: ignore[misc]
             2 * options.pairs,
         )
         print(length, single[str(length)], flush=True)

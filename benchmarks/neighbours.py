@@ -74,17 +74,17 @@ def train_part() -> tuple[RoutingDataset, MemoryActivations]:
 def ours(count: int) -> dict[str, float]:
     """Fit, then read `count` queries."""
     train, states = train_part()
-    queries, asked = made_up(count, start=TRAIN)
-    reading = PromptStates.of([query.prompt for query in queries], [asked])
+    queries, activations = made_up(count, start=TRAIN)
+    reading = PromptStates.of([query.prompt for query in queries], [activations])
     before = peak_gib()
     start = time.process_time()
     family = NeighboursConfig(encoder="made-up", ks=KS).fit(train, [states])
     fitted = time.process_time()
     columns = family.read(reading)
-    done = time.process_time()
+    end = time.process_time()
     return {
         "fit_seconds": fitted - start,
-        "seconds_per_thousand": 1000 * (done - fitted) / count,
+        "seconds_per_thousand": 1000 * (end - fitted) / count,
         "columns": columns.shape[1],
         "gib_of_the_inputs": before,
     }
@@ -94,52 +94,52 @@ def plain(count: int) -> dict[str, float]:
     """scikit-learn's search, and a loop."""
     from sklearn.neighbors import NearestNeighbors
 
-    vectors, asked, correct = arrays(count)
+    vectors, queries, correct = arrays(count)
     start = time.process_time()
     search = NearestNeighbors(n_neighbors=KS[-1], algorithm="brute").fit(vectors)
-    distances, rows = search.kneighbors(asked)
+    distances, rows = search.kneighbors(queries)
     searched = time.process_time()
     for d, near in zip(distances, rows, strict=True):
         of_one(d.astype(np.float64), correct[near])
-    done = time.process_time()
+    end = time.process_time()
     return {
         "search_seconds_per_thousand": 1000 * (searched - start) / count,
-        "seconds_per_thousand": 1000 * (done - start) / count,
+        "seconds_per_thousand": 1000 * (end - start) / count,
     }
 
 
 def of_one(distances: NDArray[np.float64], labels: NDArray[np.float64]) -> list[float]:
     """The four statistics of each K and target of one query."""
-    found = []
+    columns = []
     for k in KS:
         for target in range(TARGETS):
             known = ~np.isnan(labels[:k, target])
             d, y = distances[:k][known], labels[:k, target][known]
             w = 1 / np.maximum(d, 1e-3 * distances[k - 1])
             far = distances[k - 1]
-            found += [
+            columns += [
                 y.mean() if len(y) else 0.5,
                 (w * y).sum() / w.sum() if len(y) else 0.5,
                 (y * d).sum() / y.sum() if y.any() else far,
                 ((1 - y) * d).sum() / (1 - y).sum() if (1 - y).any() else far,
             ]
-    return found
+    return columns
 
 
 def numpy_search(count: int) -> dict[str, float]:
     """All distances in float64, and whether the index finds the same rows."""
-    vectors, asked, _ = arrays(count)
+    vectors, queries, _ = arrays(count)
     wide, squares = vectors.astype(np.float64), (vectors.astype(np.float64) ** 2).sum(axis=1)
     start = time.process_time()
     nearest = np.empty((count, KS[-1]), dtype=np.int64)
     for at in range(0, count, 500):
-        some = asked[at : at + 500].astype(np.float64)
+        some = queries[at : at + 500].astype(np.float64)
         distances = (some**2).sum(axis=1)[:, None] + squares - 2 * some @ wide.T
         nearest[at : at + 500] = np.argsort(distances, axis=1, kind="stable")[:, : KS[-1]]
     seconds = time.process_time() - start
     index = NeighbourIndex.of(vectors)
     start = time.process_time()
-    _, rows = index.search(asked, KS[-1])
+    _, rows = index.search(queries, KS[-1])
     return {
         "search_seconds_per_thousand": 1000 * seconds / count,
         "ours_search_seconds_per_thousand": 1000 * (time.process_time() - start) / count,
@@ -150,9 +150,9 @@ def numpy_search(count: int) -> dict[str, float]:
 def arrays(count: int) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float64]]:
     """Vectors of length 1, of train rows and of queries, and the labels."""
     train, states = train_part()
-    vectors, asked = states.states[SITE], made_up(count, start=TRAIN)[1].states[SITE]
-    lengths = [np.linalg.norm(v, axis=1, keepdims=True) for v in (vectors, asked)]
-    return vectors / lengths[0], asked / lengths[1], train.correct
+    vectors, queries = states.states[SITE], made_up(count, start=TRAIN)[1].states[SITE]
+    lengths = [np.linalg.norm(v, axis=1, keepdims=True) for v in (vectors, queries)]
+    return vectors / lengths[0], queries / lengths[1], train.correct
 
 
 def peak_gib() -> float:

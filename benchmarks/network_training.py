@@ -97,7 +97,7 @@ def plain_seed(
     net = Plain(rows[0].shape[1], targets, config)
     kind = torch.optim.Adam if isinstance(config, TrunkConfig) else torch.optim.AdamW
     adam = kind(net.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
-    fit, held = (
+    fit, validation_rows = (
         tuple(part[torch.from_numpy(n)] for part in rows) for n in (parts.fit, parts.validation)
     )
     validation = 0.0
@@ -110,7 +110,9 @@ def plain_seed(
             adam.step()
         net.eval()
         with torch.no_grad():
-            validation = float(net.losses((held[0], held[1], held[2]), config)[0])
+            validation = float(
+                net.losses((validation_rows[0], validation_rows[1], validation_rows[2]), config)[0]
+            )
     return validation
 
 

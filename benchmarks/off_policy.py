@@ -65,7 +65,7 @@ class Population:
     def truth(self) -> dict[str, float]:
         """What is to be estimated, by name."""
         trial = self.trial
-        found = {
+        accuracies = {
             f"lam {lam:g}": float(trial.of_choice(trial.correct, trial.path.at(lam)).mean())
             for lam in JUDGED
         }
@@ -74,31 +74,33 @@ class Population:
         cost = float(trial.of_choice(trial.paid, choice).mean())
         table = ReferenceTable.of(FixedChoice.mix(self.train), trial)
         mix = table.spend(np.arange(len(trial)), cost).label.mean()
-        gain = found[f"lam {JUDGED[-2]:g}"] - float(mix)
-        return found | {f"target {name}": accuracy for name, accuracy in alone} | {"gain": gain}
+        gain = accuracies[f"lam {JUDGED[-2]:g}"] - float(mix)
+        return (
+            accuracies | {f"target {name}": accuracy for name, accuracy in alone} | {"gain": gain}
+        )
 
     def log(self, case: str, queries: int, random: np.random.Generator) -> Trial:
         """One log, as it is judged."""
         rows = random.integers(0, len(self.data), queries)
         ids = tuple(map(str, range(queries)))
-        told = self.predictions
+        source = self.predictions
         predictions = replace(
-            told,
+            source,
             query_ids=ids,
-            correctness=told.correctness[rows],
-            estimated_cost=told.estimated_cost[rows],
+            correctness=source.correctness[rows],
+            estimated_cost=source.estimated_cost[rows],
         )
         chance = self.propensity(case, rows)
-        seen = random.random(chance.shape) < chance
+        observed = random.random(chance.shape) < chance
         correct = self.data.correct[rows]
         error = ERROR if case == "noisy" else 0.0
         correct = np.where(random.random(chance.shape) < error, 1 - correct, correct)
         log = RoutingDataset.of(
             [Query(name, "?") for name in ids],
             self.data.pool,
-            np.where(seen, correct, np.nan),
-            recorded_cost=np.where(seen, self.data.observed_cost[rows], np.nan),
-            label_error=np.where(seen, error, np.nan) if error else None,
+            np.where(observed, correct, np.nan),
+            recorded_cost=np.where(observed, self.data.observed_cost[rows], np.nan),
+            label_error=np.where(observed, error, np.nan) if error else None,
             propensity=chance,
         )
         return Trial.join(predictions, log)
@@ -107,14 +109,14 @@ class Population:
         """The probability with which each label is observed."""
         trial = self.trial
         running = trial.path.at(RUNNING)[rows, None] == np.arange(len(trial.targets))
-        asked = np.full(running.shape, ASKED)
+        chance = np.full(running.shape, ASKED)
         if case == "chosen":
-            said = trial.correctness[rows]
-            gap = np.abs(said - said[running][:, None])
-            asked = FLOOR + 0.4 * np.maximum(0, 1 - gap / 0.2)
+            predicted = trial.correctness[rows]
+            gap = np.abs(predicted - predicted[running][:, None])
+            chance = FLOOR + 0.4 * np.maximum(0, 1 - gap / 0.2)
         if case == "no overlap":
-            asked[:, np.bincount(trial.path.at(1.0)).argmax()] = 0
-        return np.where(running, 1.0, asked)
+            chance[:, np.bincount(trial.path.at(1.0)).argmax()] = 0
+        return np.where(running, 1.0, chance)
 
 
 def estimates(
@@ -127,12 +129,12 @@ def estimates(
     """
     values = PolicyValues.of(log)
     for lam in JUDGED:
-        found = values.at(lam)
-        yield f"lam {lam:g}", "doubly robust", found.accuracy
-        yield f"lam {lam:g}", "inverse propensity", found.inverse
-    for name, found in values.targets.items():
-        yield f"target {name}", "doubly robust", found.accuracy
-        yield f"target {name}", "inverse propensity", found.inverse
+        value = values.at(lam)
+        yield f"lam {lam:g}", "doubly robust", value.accuracy
+        yield f"lam {lam:g}", "inverse propensity", value.inverse
+    for name, value in values.targets.items():
+        yield f"target {name}", "doubly robust", value.accuracy
+        yield f"target {name}", "inverse propensity", value.inverse
     references = References.fit(train, np.zeros(train.correct.shape))
     part = JudgedPart(log, references, lam=JUDGED[-2])
     gain = judge([part], resamples=resamples).setting.mix.gain
@@ -151,26 +153,26 @@ def simulate(
     for _ in range(logs):
         log = population.log(case, queries, random)
         try:
-            for name, how, found in estimates(log, population.train, resamples):
-                held = found.lower <= truth[name] <= found.upper
-                told = held, found.upper - found.lower, found.value - truth[name]
-                rows.setdefault((name.split()[0], how), []).append(told)
+            for name, how, estimate in estimates(log, population.train, resamples):
+                covered = estimate.lower <= truth[name] <= estimate.upper
+                errors = covered, estimate.upper - estimate.lower, estimate.value - truth[name]
+                rows.setdefault((name.split()[0], how), []).append(errors)
                 if not name.startswith("target"):
-                    rows.setdefault((name, how), []).append(told)
+                    rows.setdefault((name, how), []).append(errors)
         except OverlapError:
             refused += 1
     table = [
         {
             "of": name,
             "by": how,
-            "covered": round(float(np.mean([row[0] for row in told])), 4),
-            "width": round(float(np.mean([row[1] for row in told])), 4),
-            "bias": round(float(np.mean([row[2] for row in told])), 5),
+            "covered": round(float(np.mean([row[0] for row in errors])), 4),
+            "width": round(float(np.mean([row[1] for row in errors])), 4),
+            "bias": round(float(np.mean([row[2] for row in errors])), 5),
         }
-        for (name, how), told in rows.items()
+        for (name, how), errors in rows.items()
     ]
-    known = {"case": case, "logs": logs, "queries": queries, "refused": refused}
-    return {**known, "intervals": table}
+    facts = {"case": case, "logs": logs, "queries": queries, "refused": refused}
+    return {**facts, "intervals": table}
 
 
 def real(data: Path, store: Path) -> Population:
@@ -180,14 +182,14 @@ def real(data: Path, store: Path) -> Population:
     from prefill_router.fitting import FitConfig, fit_router, recipe_from_dict
 
     dataset, states = read_dataset(data), ActivationStore.open(store)
-    drawn = split(dataset, fractions={"train": 0.3, "test": 0.7})
+    parts = split(dataset, fractions={"train": 0.3, "test": 0.7})
     recipe = recipe_from_dict({"predictor": {"kind": "shared_trunk", "seeds": 2, "keep": 2}})
     config = FitConfig(recipe=recipe, resamples=0)
-    router = fit_router(dataset, [states], config=config, split=drawn).router
-    test = dataset.select(drawn["test"])
+    router = fit_router(dataset, [states], config=config, split=parts).router
+    test = dataset.select(parts["test"])
     known = ~np.isnan(test.correct + test.observed_cost).any(axis=1)
     test = test.select(np.array(test.query_ids, dtype=object)[known].tolist())
-    return Population(router.predict(test, stores=[states]), test, dataset.select(drawn["train"]))
+    return Population(router.predict(test, stores=[states]), test, dataset.select(parts["train"]))
 
 
 def synthetic() -> Population:

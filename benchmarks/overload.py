@@ -41,7 +41,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @final
 @dataclass
-class Told:
+class DecisionTimes:
     """What came back.
 
     Attributes:
@@ -96,7 +96,7 @@ def encoder_seconds(gateway: int) -> float:
 
 @final
 class Prompts:
-    """Texts of about so many words of questions, none twice."""
+    """Texts of about `words` words of questions, all different."""
 
     def __init__(self, data: Path, words: int) -> None:
         self._all = " ".join(
@@ -118,66 +118,66 @@ class Prompts:
 
 
 async def ask(
-    pair: tuple[asyncio.StreamReader, asyncio.StreamWriter], sent: bytes, told: Told
+    pair: tuple[asyncio.StreamReader, asyncio.StreamWriter], message: bytes, tally: DecisionTimes
 ) -> None:
     """Ask once, and note what comes."""
     reader, writer = pair
     began = time.perf_counter()
-    writer.write(sent)
+    writer.write(message)
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     names = dict(line.split(b": ", 1) for line in head.strip().split(b"\r\n")[1:])
     await reader.readexactly(int(names[b"content-length"]))
     if b" 200 " not in head[:16]:
-        told.failed += 1
+        tally.failed += 1
         return
-    told.waited.append((time.perf_counter() - began) * 1e3)
-    taken = float(names[b"x-prefill-router-decision-ms"])
+    tally.waited.append((time.perf_counter() - began) * 1e3)
+    milliseconds = float(names[b"x-prefill-router-decision-ms"])
     fallback = names.get(b"x-prefill-router-fallback", b"").decode()
     if fallback:
-        told.fallbacks.append(taken)
-        told.reasons[fallback] = told.reasons.get(fallback, 0) + 1
+        tally.fallbacks.append(milliseconds)
+        tally.reasons[fallback] = tally.reasons.get(fallback, 0) + 1
     else:
-        told.forecasts.append(taken)
+        tally.forecasts.append(milliseconds)
 
 
 async def in_turns(port: int, prompts: Prompts, *, clients: int, seconds: float) -> dict[str, Any]:
-    """So many clients, each asking again once it has its answer."""
-    told, began = Told(), time.perf_counter()
+    """Several clients, each asking again once it has its answer."""
+    tally, began = DecisionTimes(), time.perf_counter()
 
     async def client() -> None:
         pair = await asyncio.open_connection("127.0.0.1", port)
         while time.perf_counter() < began + seconds:
-            await ask(pair, prompts.request(), told)
+            await ask(pair, prompts.request(), tally)
         pair[1].close()
 
     await asyncio.gather(*(client() for _ in range(clients)))
-    return {"clients": clients, **told.figures(time.perf_counter() - began)}
+    return {"clients": clients, **tally.figures(time.perf_counter() - began)}
 
 
 async def at_a_rate(port: int, prompts: Prompts, *, rate: float, seconds: float) -> dict[str, Any]:
-    """So many requests a second, over as many connections as it takes."""
-    told, began = Told(), time.perf_counter()
+    """`rate` requests a second, over as many connections as it takes."""
+    tally, began = DecisionTimes(), time.perf_counter()
     idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
     going: set[asyncio.Task[None]] = set()
-    made = [prompts.request() for _ in range(round(rate * seconds))]
+    messages = [prompts.request() for _ in range(round(rate * seconds))]
 
-    async def one(sent: bytes) -> None:
+    async def send(message: bytes) -> None:
         pair = idle.pop() if idle else await asyncio.open_connection("127.0.0.1", port)
-        await ask(pair, sent, told)
+        await ask(pair, message, tally)
         idle.append(pair)
 
-    for number, sent in enumerate(made):
+    for number, message in enumerate(messages):
         late = time.perf_counter() - began - number / rate
         if late < 0:
             await asyncio.sleep(-late)
-        task = asyncio.create_task(one(sent))
+        task = asyncio.create_task(send(message))
         going.add(task)
         task.add_done_callback(going.discard)
     sending = time.perf_counter() - began
     await asyncio.gather(*going)
     for _, writer in idle:
         writer.close()
-    return {"rate": round(rate, 1), "sent_in_seconds": round(sending, 1), **told.figures(sending)}
+    return {"rate": round(rate, 1), "sent_in_seconds": round(sending, 1), **tally.figures(sending)}
 
 
 @contextmanager
@@ -195,7 +195,7 @@ def served(router: Path, folder: Path) -> Iterator[tuple[int, int]]:
 
 
 def write_targets(data: Path, folder: Path) -> None:
-    """The pool file: the targets of the answers at an address that nobody is asked at."""
+    """The pool file: the targets of the answers at an address that is never called."""
     address = "http://127.0.0.1:9/v1"
     targets = tuple(Target(name=name, base_url=address) for name in read_dataset(data).pool.names)
     write_pool(Pool(targets), folder / "pool.yaml")

@@ -65,14 +65,14 @@ def measure(name: str, work: Path) -> dict[str, Any]:
     part = PeerPart(JudgedPart(trial, references, router.record.chosen), train)
     queries = [*train.queries, *judged.queries]
     tiers: dict[str, dict[str, int]] = {
-        one: dict(
+        classifier: dict(
             zip(
                 [query.id for query in queries],
-                classify_prompts([query.prompt for query in queries], one),
+                classify_prompts([query.prompt for query in queries], classifier),
                 strict=True,
             )
         )
-        for one in CLASSIFIERS
+        for classifier in CLASSIFIERS
     }
     study = study_peers([part], tiers)
     facts = {"trained on": f"{len(train):,} queries", "recipe": effort.name}
@@ -98,31 +98,33 @@ SYSTEMS = {
 COLUMNS = (0.3, 0.5)
 
 
-def tabulate(held: Mapping[str, Any], names: Sequence[str] = tuple(TITLES)) -> str:
+def tabulate(results: Mapping[str, Any], names: Sequence[str] = tuple(TITLES)) -> str:
     """The table in Markdown: accuracies at shares of the best target's price.
 
     Args:
-        held: The figures.
+        results: The figures.
         names: The runs that it shows.
     """
     heads = [f"{TITLES[name]}, at {100 * share:.0f} %" for name in names for share in COLUMNS]
     rows = [["% right, for a share of the best's price", *heads], ["---"] * (len(heads) + 1)]
     for key, title in SYSTEMS.items():
-        rows.append([title, *(_percent(point["accuracy"]) for point in _points(held, names, key))])
-    gains = (point["over_mix"] for point in _points(held, names, "router"))
+        rows.append(
+            [title, *(_percent(point["accuracy"]) for point in _points(results, names, key))]
+        )
+    gains = (point["over_mix"] for point in _points(results, names, "router"))
     rows.append(["over the mix, points", *(_gain(gain) for gain in gains)])
-    alone = [_percent(held[name]["best_accuracy"]) for name in names for _ in COLUMNS]
+    alone = [_percent(results[name]["best_accuracy"]) for name in names for _ in COLUMNS]
     rows.append(["the best alone, for all of its price", *alone])
-    counts = [f"{held[name]['queries']:,}" for name in names for _ in COLUMNS]
+    counts = [f"{results[name]['queries']:,}" for name in names for _ in COLUMNS]
     rows.append(["questions", *counts])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def _points(
-    held: Mapping[str, Any], names: Sequence[str], system: str
+    results: Mapping[str, Any], names: Sequence[str], system: str
 ) -> Iterator[Mapping[str, Any]]:
     for name in names:
-        points = {point["share"]: point for point in held[name]["systems"][system]}
+        points = {point["share"]: point for point in results[name]["systems"][system]}
         yield from (points[share] for share in COLUMNS)
 
 
@@ -139,10 +141,10 @@ def main() -> None:
     """Measure the runs that are named, by default all; the others' figures are kept."""
     names = sys.argv[1:] or ["mmlu_pro", "mmlu_pro_longer", "routerbench"]
     for name in names:
-        held = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-        held[name] = {"machine": machine(), **measure(name, Path("build/peers"))}
-        files.write_json(RESULT, held)
-        print(name, json.dumps(held[name]["systems"], indent=1)[:2000])
+        results = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+        results[name] = {"machine": machine(), **measure(name, Path("build/peers"))}
+        files.write_json(RESULT, results)
+        print(name, json.dumps(results[name]["systems"], indent=1)[:2000])
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from prefill_router.reporting.report_files import write_csv
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 QUESTION = "Find the largest of 601 602 604."
-"""Of the tiny pool's tasks one whose choice changes twice, at lams that can be told apart."""
+"""A task of the tiny pool whose choice changes twice, at lams that are far apart."""
 
 COLUMNS, ROWS = (0.97, 2.99, 5.01, 7.03), (3.6, 2.1, 0.6)
 WIDE, HIGH = 1.74, 1.04
@@ -173,8 +173,8 @@ def draw_step(axes: Axes, step: Step, y: float) -> None:
         axes.text((start + end) / 2, y + 0.05, step.text, ha="center", bbox=white, **at)
         beside = max(start, end) + 0.15
     if step.otherwise:
-        told: dict[str, Any] = {**at, "color": ORANGE, "style": "italic"}
-        axes.text(beside, low, step.otherwise, bbox=white, **told)
+        note: dict[str, Any] = {**at, "color": ORANGE, "style": "italic"}
+        axes.text(beside, low, step.otherwise, bbox=white, **note)
 
 
 def decision_rows(router: Router) -> list[dict[str, Any]]:

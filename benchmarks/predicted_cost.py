@@ -62,23 +62,23 @@ def at_dollars(
 
 
 def judged_costs(
-    found: Predictions, correct: Array, observed: Array, corners: NDArray[np.int64]
+    predictions: Predictions, correct: Array, observed: Array, corners: NDArray[np.int64]
 ) -> dict[str, Any]:
     """What choices by these costs gain, and how well the costs hold."""
-    given = found.correctness, found.normalised_cost, correct, observed, corners
-    choices = chosen(*given[:2])
-    lam = gains(choices, *given[2:])
+    tables = predictions.correctness, predictions.normalised_cost, correct, observed, corners
+    choices = chosen(*tables[:2])
+    lam = gains(choices, *tables[2:])
     spent = [1e5 * observed[np.arange(len(observed)), choice].mean() for choice in choices]
-    known = np.log(observed), np.log(found.estimated_cost)
-    variance = np.square(known[0] - known[0].mean(axis=0)).mean(axis=0)
-    unexplained = np.square(known[0] - known[1])
+    log_costs = np.log(observed), np.log(predictions.estimated_cost)
+    variance = np.square(log_costs[0] - log_costs[0].mean(axis=0)).mean(axis=0)
+    unexplained = np.square(log_costs[0] - log_costs[1])
     return {
-        "at_dollars": at_dollars(*given),
+        "at_dollars": at_dollars(*tables),
         "at_lam": np.round(lam, 2).tolist(),
         "cents_per_1000_at_lam": np.round(spent, 3).tolist(),
         "mean_over_lam": round(float(lam.mean()), 3),
         "observed_over_estimated": np.round(
-            observed.mean(axis=0) / found.estimated_cost.mean(axis=0), 3
+            observed.mean(axis=0) / predictions.estimated_cost.mean(axis=0), 3
         ).tolist(),
         "log_cost_r2": round(float(1 - unexplained.mean() / np.log(observed).var()), 3),
         "log_cost_r2_by_target": np.round(1 - unexplained.mean(axis=0) / variance, 3).tolist(),
@@ -93,19 +93,19 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULT)
     options = parser.parse_args()
     data = read_dataset(options.data)
-    given = [] if options.store is None else [ActivationStore.open(options.store)]
-    [states] = given or gather([Need("minilm")], data, [], progress=BarProgress())
-    drawn, began = split(data, seed=0), time.process_time()
-    router = learn(data, [states], drawn, config=FitConfig(resamples=0))
+    stores = [] if options.store is None else [ActivationStore.open(options.store)]
+    [states] = stores or gather([Need("minilm")], data, [], progress=BarProgress())
+    parts, began = split(data, seed=0), time.process_time()
+    router = learn(data, [states], parts, config=FitConfig(resamples=0))
     seconds = time.process_time() - began
     head = router.output
     assert head is not None
-    one, length = np.zeros((1, head.width), dtype=np.float32), np.array([100])
+    features, length = np.zeros((1, head.width), dtype=np.float32), np.array([100])
     began = time.process_time()
     for _ in range(CALLS):
-        head.expect(one, length)
+        head.expect(features, length)
     microseconds = 1e6 * (time.process_time() - began) / CALLS
-    train, test = data.select(drawn["train"]), data.select(drawn["test"])
+    train, test = data.select(parts["train"]), data.select(parts["test"])
     judged = test.select([test.query_ids[i] for i in complete(test)])
     corners = np.array(FixedChoice.mix(train).corners)
     correct, observed = judged.correct, judged.observed_cost
@@ -114,12 +114,12 @@ def main() -> None:
     median = replace(router, output=None).predict(judged, stores=[states])
     predicted = router.predict(judged, stores=[states])
     stretched = replace(predicted, scale=CostScale(float(own.min()), float(own.max())))
-    for name, found in (
+    for name, predictions in (
         ("Equation 1", median),
         ("predicted", predicted),
         ("predicted, on their own range over the train rows", stretched),
     ):
-        rows[name] = judged_costs(found, correct, observed, corners)
+        rows[name] = judged_costs(predictions, correct, observed, corners)
     result = {
         "what": "points of accuracy above the best fixed mix at equal observed cost",
         "queries": {"train": len(train), "judged": len(judged)},

@@ -152,19 +152,21 @@ def kills(data: Path, count: int, wanted: int) -> dict[str, Any]:
         words = [sys.executable, "-m", "benchmarks.ray_engine", "--job", str(store)]
         words += ["--data", str(data), "--prompts", str(count)]
         driver = subprocess.Popen(words)
-        held, after = 0, 2
+        written, after = 0, 2
         while sum(killed.values()) < wanted:
             assert driver.poll() is None, "the driver ended before the last kill; more --prompts"
-            if shards(store) >= held + after and (found := workers(driver.pid)):
+            if shards(store) >= written + after and (process_ids := workers(driver.pid)):
                 which = "drivers" if chance.random() < 0.25 else "workers"
-                os.kill(driver.pid if which == "drivers" else chance.choice(found), signal.SIGKILL)
+                os.kill(
+                    driver.pid if which == "drivers" else chance.choice(process_ids), signal.SIGKILL
+                )
                 killed[which] += 1
                 print(killed, shards(store), flush=True)
                 if which == "drivers":
                     driver.wait()
                     ActivationStore.open(store).verify()
                     driver = subprocess.Popen(words)
-                held, after = shards(store), chance.randint(1, 4)
+                written, after = shards(store), chance.randint(1, 4)
             time.sleep(0.02)
         assert driver.wait() == 0
         begin = time.perf_counter()
@@ -185,18 +187,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--job", type=Path, help="Only encode on Ray, into this store.")
-    asked = parser.parse_args()
-    if asked.job is not None:
+    options = parser.parse_args()
+    if options.job is not None:
         encoder = load_encoder(NAME, device="cpu")
-        on_ray(planned(encoder, asked.data, asked.prompts, asked.job, KILL_CHUNK), encoder)
+        on_ray(planned(encoder, options.data, options.prompts, options.job, KILL_CHUNK), encoder)
         return
-    found = {
+    result = {
         "machine": machine(),
-        "speed": speed(asked.data, asked.prompts, asked.rounds),
-        "kills": kills(asked.data, asked.prompts, asked.kills),
+        "speed": speed(options.data, options.prompts, options.rounds),
+        "kills": kills(options.data, options.prompts, options.kills),
     }
-    files.write_json(RESULTS / "ray_engine.json", found)
-    print(found)
+    files.write_json(RESULTS / "ray_engine.json", result)
+    print(result)
 
 
 if __name__ == "__main__":

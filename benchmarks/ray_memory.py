@@ -51,14 +51,14 @@ def encode(folder: Path) -> None:
         sites=[Site(4, "mean")],
         cache=folder / "cache",
     )
-    told: dict[str, Any] = {"plan_gb": peak_gb(os.getpid()), "left": plan.left}
-    told["plan_seconds"] = round(time.perf_counter() - start, 1)
+    figures: dict[str, Any] = {"plan_gb": peak_gb(os.getpid()), "left": plan.left}
+    figures["plan_seconds"] = round(time.perf_counter() - start, 1)
     Thread(target=watch, args=(most,), daemon=True).start()
     source: Any = LatentSource()
-    told |= {"shards": len(plan.chunks)}
+    figures |= {"shards": len(plan.chunks)}
     report = run_encoding_on(RayEngine(workers=(WORKERS, WORKERS)), plan, source)
-    told |= {"driver_gb": peak_gb(os.getpid()), "worker_gb": max(most.values(), default=0.0)}
-    print(json.dumps(told | {"seconds": round(report.seconds, 1)}), flush=True)
+    figures |= {"driver_gb": peak_gb(os.getpid()), "worker_gb": max(most.values(), default=0.0)}
+    print(json.dumps(figures | {"seconds": round(report.seconds, 1)}), flush=True)
 
 
 def watch(most: dict[int, float]) -> None:
@@ -104,18 +104,18 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("build/ray_memory"))
     parser.add_argument("--sizes", type=int, nargs="+", default=[200_000, 1_000_000])
     parser.add_argument("--encode", type=Path, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.encode is not None:
+    options = parser.parse_args()
+    if options.encode is not None:
         from benchmarks import ray_memory  # so that workers find the encoder by its module
 
-        ray_memory.encode(asked.encode)
+        ray_memory.encode(options.encode)
         return
-    found = {}
-    for size in asked.sizes:
-        found[str(size)] = measured(asked.folder, size)
-        print(size, found[str(size)], flush=True)
+    by_size = {}
+    for size in options.sizes:
+        by_size[str(size)] = measured(options.folder, size)
+        print(size, by_size[str(size)], flush=True)
     files.write_json(
-        RESULTS / "ray_memory.json", {"machine": machine(), "workers": WORKERS, "prompts": found}
+        RESULTS / "ray_memory.json", {"machine": machine(), "workers": WORKERS, "prompts": by_size}
     )
 
 

@@ -114,7 +114,7 @@ def measure(data: Path, stores: Sequence[ActivationStore], work: Path) -> dict[s
     write_report(first, work / "report", title="What fit takes on MMLU-Pro")
     return {
         "machine": machine(),
-        "tried": {name: [one.to_dict() for one in got.trials] for name, got in chosen.items()},
+        "tried": {name: [trial.to_dict() for trial in got.trials] for name, got in chosen.items()},
         "queries": first.queries,
         "compared": first.coverage.compared,
         "targets": len(first.targets),
@@ -122,16 +122,18 @@ def measure(data: Path, stores: Sequence[ActivationStore], work: Path) -> dict[s
         "verdict": None if first.verdict is None else first.verdict.to_dict(),
         "beyond_mix": {"usd": DOLLARS, "points": beyond_mix(plan, result, dataset, states)},
         "routers": {
-            one.name: {
-                **{name: one.headline[name].value for name in COLUMNS},
-                "verdict": "" if one.evaluation.verdict is None else one.evaluation.verdict.word,
+            router.name: {
+                **{name: router.headline[name].value for name in COLUMNS},
+                "verdict": ""
+                if router.evaluation.verdict is None
+                else router.evaluation.verdict.word,
             }
-            for one in result.routers
+            for router in result.routers
         },
         "differences": {
-            one.name: {name: _interval(one.against[name]) for name in COLUMNS}
-            for one in result.routers
-            if one.against
+            router.name: {name: _interval(router.against[name]) for name in COLUMNS}
+            for router in result.routers
+            if router.against
         },
     }
 
@@ -149,12 +151,17 @@ def beyond_mix(
     train, test = (dataset.select(plan.split[part]) for part in ("train", "test"))
     judged = test.select([test.query_ids[place] for place in complete(test)])
     corners = np.array(FixedChoice.mix(train).corners)
-    found = {}
-    for one in result.routers:
-        told = one.fit.router.predict(judged, stores=states)
-        paid = told.correctness, told.normalised_cost, judged.correct, judged.observed_cost
-        found[one.name] = at_dollars(*paid, corners)
-    return found
+    points = {}
+    for router in result.routers:
+        predictions = router.fit.router.predict(judged, stores=states)
+        paid = (
+            predictions.correctness,
+            predictions.normalised_cost,
+            judged.correct,
+            judged.observed_cost,
+        )
+        points[router.name] = at_dollars(*paid, corners)
+    return points
 
 
 def states_of(dataset: RoutingDataset, stores: Sequence[Activations]) -> tuple[Activations, ...]:
@@ -168,12 +175,12 @@ def planned(
 ) -> tuple[ComparisonPlan, dict[str, EffortChoice]]:
     """The routers of a split, and what was tried on its train part for those that `fit` takes."""
     baselines = _baselines()
-    drawn = draw_for(baselines, dataset, seed=seed)
+    parts = draw_for(baselines, dataset, seed=seed)
     chosen = {
         name: choose_recipe(
             dataset,
             _of(states, encoders),
-            drawn,
+            parts,
             minutes=math.inf,  # so that all recipes are tried on any machine
             seed=seed,
             progress=BarProgress(),
@@ -182,7 +189,7 @@ def planned(
     }
     recipes = {name: one.recipe for name, one in chosen.items()}
     recipes[PAPER] = Recipe(features=(PrefillConfig(encoders=(LANGUAGE,)),))
-    return ComparisonPlan(recipes | baselines, PAPER, drawn, seed=seed), chosen
+    return ComparisonPlan(recipes | baselines, PAPER, parts, seed=seed), chosen
 
 
 def _baselines() -> dict[str, Recipe]:

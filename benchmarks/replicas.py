@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks._asking import Seen
+from benchmarks._asking import Timings
 from benchmarks._system import machine
 from benchmarks.gateway import RESULTS, TEXT, begin, figures, in_turns, serve
 from packages.gateway.tests.receipts.postgres_server import postgres_server
@@ -59,9 +59,9 @@ LOADS = {"one": (1, 0.0), "paced": (CLIENTS, CLIENTS / PACED), "full": (CLIENTS,
 """How many clients, and how often each begins a request, in seconds."""
 
 
-def tenth(rounds: Sequence[Seen]) -> float:
+def tenth(rounds: Sequence[Timings]) -> float:
     """The tenth percentile of all answers' times, in milliseconds."""
-    every = sorted(seconds for one in rounds for seconds in one.seconds)
+    every = sorted(seconds for part in rounds for seconds in part.seconds)
     return 1e3 * every[len(every) // 10]
 
 
@@ -69,27 +69,27 @@ def compare(
     ports: dict[str, int], loads: Sequence[str], rounds: int, seconds: float
 ) -> dict[str, Any]:
     """Every kind of request under every load, in turns."""
-    found: dict[str, Any] = {}
-    for work, sent in WORK.items():
+    result: dict[str, Any] = {}
+    for work, message in WORK.items():
         for load in loads:
             clients, every = LOADS[load]
-            asked = {name: (port, sent) for name, port in ports.items()}
-            seen = in_turns(asked, rounds, clients=clients, seconds=seconds, every=every)
-            told: dict[str, Any] = {name: figures(each) for name, each in seen.items()}
+            requests = {name: (port, message) for name, port in ports.items()}
+            timings = in_turns(requests, rounds, clients=clients, seconds=seconds, every=every)
+            by_way: dict[str, Any] = {name: figures(each) for name, each in timings.items()}
             medians = [
                 1e3 * (statistics.median(shared.seconds) - statistics.median(alone.seconds))
-                for alone, shared in zip(seen["alone"], seen["shared"], strict=True)
+                for alone, shared in zip(timings["alone"], timings["shared"], strict=True)
             ]
-            told["added_ms"] = {
-                "median": told["shared"]["median_ms"] - told["alone"]["median_ms"],
-                "tenth percentile": tenth(seen["shared"]) - tenth(seen["alone"]),
+            by_way["added_ms"] = {
+                "median": by_way["shared"]["median_ms"] - by_way["alone"]["median_ms"],
+                "tenth percentile": tenth(timings["shared"]) - tenth(timings["alone"]),
                 "least and most of a round": [min(medians), max(medians)],
             }
-            rates = [told[name]["requests_per_second"] for name in ("shared", "alone")]
-            told["throughput"] = rates[0] / rates[1]
-            found[f"{work}, {load}"] = told
-            print(f"{work}, {load}: {told}", flush=True)
-    return found
+            rates = [by_way[name]["requests_per_second"] for name in ("shared", "alone")]
+            by_way["throughput"] = rates[0] / rates[1]
+            result[f"{work}, {load}"] = by_way
+            print(f"{work}, {load}: {by_way}", flush=True)
+    return result
 
 
 def main() -> None:
@@ -119,15 +119,15 @@ def main() -> None:
                 "shared": shared,
             }
             ports[name], _ = serve(stack, router, pool, name=name, settings=settings)
-        found = compare(ports, chosen.loads, chosen.rounds, chosen.seconds)
-    added = {load: told["added_ms"] for load, told in found.items()}
+        loads = compare(ports, chosen.loads, chosen.rounds, chosen.seconds)
+    added = {load: by_way["added_ms"] for load, by_way in loads.items()}
     rounds = {"rounds": chosen.rounds, "seconds": chosen.seconds, "load": os.getloadavg()[0]}
     result = {
         "machine": machine(),
         **rounds,
         "needed_ms": NEEDED_MS,
         "added_ms": added,
-        "loads": found,
+        "loads": loads,
     }
     files.write_json(RESULTS / "replicas.json", result)
     print(files.as_json(added))

@@ -41,17 +41,17 @@ def traffic(gain: float, seed: int) -> RolloutData:
     propensity[np.arange(REQUESTS), np.where(live, candidate, current)] = 1.0
     right = rng.random((REQUESTS, 2)) < truth
     graded = right ^ (rng.random((REQUESTS, 2)) < ERROR)
-    asked = rng.random((REQUESTS, 2)) < propensity
+    is_used = rng.random((REQUESTS, 2)) < propensity
     dollars = np.array([0.002, 0.001]) * rng.lognormal(0, 0.5, (REQUESTS, 2))
     return RolloutData(
         current=current,
         candidate=candidate,
         predicted=np.clip(truth + rng.normal(0, 0.1, truth.shape), 0, 1),
-        label=np.where(asked, graded, np.nan),
+        label=np.where(is_used, graded, np.nan),
         label_error=np.full((REQUESTS, 2), ERROR),
         propensity=propensity,
         expected_dollars=np.tile([0.0022, 0.0012], (REQUESTS, 1)),
-        dollars=np.where(asked, dollars, np.nan),
+        dollars=np.where(is_used, dollars, np.nan),
         live=live,
     )
 
@@ -75,13 +75,13 @@ def ended(gain: float, seed: int) -> tuple[str, int, int]:
 
 def measured(gain: float, seeds: int) -> dict[str, Any]:
     """What became of the candidates, and after how many labels."""
-    found = [ended(gain, seed) for seed in range(seeds)]
-    settled = [row for row in found if row[0] != "wait"]
+    ends = [ended(gain, seed) for seed in range(seeds)]
+    settled = [row for row in ends if row[0] != "wait"]
     labels = np.array([row[2] for row in settled])
     return {
         "gain": gain,
         "seeds": seeds,
-        "ends": dict(Counter(row[0] for row in found)),
+        "ends": dict(Counter(row[0] for row in ends)),
         "requests_median": float(np.median([row[1] for row in settled])) if settled else None,
         "labels_median": float(np.median(labels)) if settled else None,
         "labels_most": int(labels.max()) if settled else None,

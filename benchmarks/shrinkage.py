@@ -1,6 +1,6 @@
 """Routers from few labels against the best fixed mix, with shrinkage and without.
 
-So many queries are drawn and learned from, again and again; the rest is judged, on the queries
+Queries are drawn at random and learned from, again and again; the rest is judged, on the queries
 where the labels and costs of all targets are known. At each lam the router's accuracy is compared
 with that of the best fixed mix of targets at the router's own mean cost. The mix is found on the
 same labelled queries; beside it stands the mix that hindsight finds on the judged ones. Costs are
@@ -66,7 +66,7 @@ class Draw:
     features: Callable[[], tuple[Columns, Columns]]
 
 
-def made(kind: str, queries: int, draw: int) -> Draw:
+def make_pool(kind: str, queries: int, draw: int) -> Draw:
     """A pool whose interactions can't be predicted."""
     random = np.random.default_rng([7, queries, draw, KINDS.index(kind)])
     count, targets = queries + MADE_TESTED, MADE_TARGETS
@@ -98,7 +98,7 @@ def made(kind: str, queries: int, draw: int) -> Draw:
 
 
 def real(data: RoutingDataset, states: Activations, queries: int, draw: int) -> Draw:
-    """So many of a dataset's queries, and the others."""
+    """A dataset's queries, `queries` of them to learn from and the others to judge."""
     order = np.random.default_rng([queries, draw]).permutation(len(data))
     ids = [data.query_ids[i] for i in order]
     train, test = data.select(ids[:queries]), data.select(ids[queries:])
@@ -128,18 +128,18 @@ def predictions(draw: Draw, place: Path | None) -> Mapping[str, Array]:
     predictor = config.fit(examples).predictor
     times.append(time.process_time())
     folds = folds_of(train, seed=0)
-    found = out_of_fold(config, replace(examples, folds=folds), seed=0)
+    unseen = out_of_fold(config, replace(examples, folds=folds), seed=0)
     times.append(time.process_time())
-    made: dict[str, Array] = {
+    arrays: dict[str, Array] = {
         "judged": predictor.correctness(last),
-        "out_of_fold": found,
+        "out_of_fold": unseen,
         "folds": folds.astype(np.float64),
         "seconds": np.diff(times),
     }
     if place is not None:
         with files.replacing_file(place) as temporary, temporary.open("wb") as stream:
-            np.savez(stream, allow_pickle=False, **made)
-    return made
+            np.savez(stream, allow_pickle=False, **arrays)
+    return arrays
 
 
 def chosen(correctness: Array, normalised: Array) -> list[NDArray[np.int64]]:
@@ -155,11 +155,11 @@ def gains(
     rows = np.arange(len(correct))
     alone_cost, alone = cost[:, corners].mean(axis=0), correct[:, corners].mean(axis=0)
     order = np.argsort(alone_cost, kind="stable")
-    found = []
+    points = []
     for choice in choices:
         mix = np.interp(cost[rows, choice].mean(), alone_cost[order], alone[order])
-        found.append(100 * (correct[rows, choice].mean() - mix))
-    return np.array(found)
+        points.append(100 * (correct[rows, choice].mean() - mix))
+    return np.array(points)
 
 
 def complete(data: RoutingDataset) -> NDArray[np.int64]:
@@ -168,18 +168,18 @@ def complete(data: RoutingDataset) -> NDArray[np.int64]:
     return np.flatnonzero(known)
 
 
-def one(draw: Draw, found: Mapping[str, Array]) -> dict[str, Any]:
+def judge_draw(draw: Draw, arrays: Mapping[str, Array]) -> dict[str, Any]:
     """One draw: each system's gains at each lam, its AUC and Brier score; and the factors."""
     train, test = draw.train, draw.test
     shrinkage = Shrinkage.fit(
-        found["out_of_fold"], train.correct, found["folds"].astype(np.int64), train.pool.names
+        arrays["out_of_fold"], train.correct, arrays["folds"].astype(np.int64), train.pool.names
     )
     rows = complete(test)
     judged = test.select([test.query_ids[i] for i in rows])
     correct, observed = judged.correct, judged.observed_cost
     costs = CostEstimator.fit(train, draw.tokens[0])
     estimated = costs.estimate(draw.tokens[1][rows], input_tokens=judged.input_tokens)
-    normalised, raw = costs.scale.normalise(estimated), found["judged"][rows]
+    normalised, raw = costs.scale.normalise(estimated), arrays["judged"][rows]
     first, last = draw.features()
     folds = folds_of(train, seed=0)
     head = fit_output(first, train, draw.tokens[0], folds, costs).head
@@ -194,7 +194,7 @@ def one(draw: Draw, found: Mapping[str, Array]) -> dict[str, Any]:
         "shrunk": shrinkage.shrink(raw),
         "base rates": np.tile(shrinkage.base, (len(rows), 1)),
     }
-    seconds = found["seconds"]
+    seconds = arrays["seconds"]
     table: dict[str, Any] = {
         "choice": shrinkage.choice,
         "difficulty": shrinkage.difficulty,
@@ -255,12 +255,12 @@ def summary(pool: str, queries: int, draws: list[dict[str, Any]]) -> dict[str, A
 
 def draw_gains(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """The gain of the shrunk router by lam, a panel for each number of labels of the first pool."""
-    shown = [row for row in rows if row["pool"] == rows[0]["pool"]]
+    pool_rows = [row for row in rows if row["pool"] == rows[0]["pool"]]
     figure, axes = plt.subplots(
-        2, -(-len(shown) // 2), sharex=True, sharey=True, figsize=(11, 6), layout="constrained"
+        2, -(-len(pool_rows) // 2), sharex=True, sharey=True, figsize=(11, 6), layout="constrained"
     )
     kinds = {"gain_by_lam": "Equation 1", "predicted_costs_by_lam": "predicted costs"}
-    for row, panel in zip(shown, axes.flat, strict=False):
+    for row, panel in zip(pool_rows, axes.flat, strict=False):
         for kind, label in kinds.items():
             panel.plot(range(len(LAMS)), row["shrunk"][kind], marker="o", markersize=4, label=label)
         panel.axhline(0, color="black", linewidth=1, label="the best fixed mix")
@@ -283,7 +283,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=max(DRAWS), help="queries, at most")
     parser.add_argument("--out", type=Path, default=RESULT)
     options = parser.parse_args()
-    pools: Mapping[str, Callable[[int, int], Draw]] = {k: partial(made, k) for k in KINDS}
+    pools: Mapping[str, Callable[[int, int], Draw]] = {k: partial(make_pool, k) for k in KINDS}
     if options.data and options.store:
         data, states = read_dataset(options.data), ActivationStore.open(options.store)
         pools = {options.data.name: partial(real, data, states), **pools}
@@ -295,7 +295,7 @@ def main() -> None:
             for number in range(DRAWS[queries]):
                 draw, name = of(queries, number), f"{pool} {queries} {number}.npz"
                 place = options.keep / name.replace(" ", "_") if options.keep else None
-                tables.append(one(draw, predictions(draw, place)))
+                tables.append(judge_draw(draw, predictions(draw, place)))
             rows.append(summary(pool, queries, tables))
             print(json.dumps(rows[-1]), flush=True)
             files.write_json(options.out, {**result, "machine": machine()})

@@ -1,10 +1,10 @@
 """A soak: targets that fail, stall, truncate and recover, clients that leave, and reloads.
 
 The gateway runs as its user runs it. Clients ask for `auto` and for targets by name, streaming and
-not, in conversations and alone, and some leave in the middle. Every so often the gateway is told to
-reload. At the end: has every request an answer or a proper error, is memory flat, do connections
-and processes end, and do receipts and metrics agree with what clients and targets saw? What may
-differ there, and why, is told in `_soak_audit`.
+not, in conversations and alone, and some leave in the middle. Every minute the gateway reloads.
+At the end: has every request an answer or a proper error, is memory flat, do connections and
+processes end, and do receipts and metrics agree with what clients and targets saw? What may differ
+there, and why, is in `_soak_audit`.
 
 With `--replicas 3` clients ask several gateways that share a database; one after another is killed,
 and so is the database. Then spending is compared as well, and memory and reloads are left out.
@@ -69,14 +69,14 @@ class Tally:
 
     Attributes:
         ends: How many requests ended how.
-        told: The number of each request whose reply named its decision, by the decision's id.
+        decisions: The number of each request whose reply named its decision, by the decision's id.
         odd: What was no proper end, a few of them.
         left: The requests whose client left: number, port, and when.
         killed: The numbers of the requests whose replica was killed.
     """
 
     ends: Counter[str] = field(default_factory=Counter)
-    told: dict[str, str] = field(default_factory=dict)
+    decisions: dict[str, str] = field(default_factory=dict)
     odd: list[str] = field(default_factory=list)
     left: list[tuple[str, int, float]] = field(default_factory=list)
     killed: set[str] = field(default_factory=set)
@@ -133,7 +133,7 @@ async def read_end(reader: asyncio.StreamReader, user: str, tally: Tally) -> str
             body += (await reader.readexactly(size + 2))[:size]
         await reader.readexactly(2)
     if named := fields.get("x-prefill-router-decision-id"):
-        tally.told[named] = user
+        tally.decisions[named] = user
     end = how_it_ended(status, fields, bytes(body))
     if end.startswith("odd") and len(tally.odd) < 20:
         tally.odd.append(f"{end}: {head[:300]!r} {bytes(body[-300:])!r}")
@@ -204,10 +204,10 @@ async def client(
         await asyncio.sleep(chance.random() * 0.2)
 
 
-def held(pid: int) -> dict[str, int]:
+def count_open(pid: int) -> dict[str, int]:
     """What a process has open."""
     place = Path(f"/proc/{pid}")
-    children = [one.read_text() for one in place.glob("task/*/children")]
+    children = [path.read_text() for path in place.glob("task/*/children")]
     return {
         "files": len(list((place / "fd").iterdir())),
         "threads": len(list((place / "task").iterdir())),
@@ -268,11 +268,11 @@ def main() -> None:
         config.write_text(_CONFIG)
         serve = ("serve", router, "--pool", place, "--config", config)
         soaked = soak_one if chosen.replicas == 1 else soak_several
-        found = soaked(serve, config, chosen, ports[0])
+        result = soaked(serve, config, chosen, ports[0])
     name = "soak.json" if chosen.replicas == 1 else "soak_replicas.json"
-    files.write_json(RESULTS / name, {"machine": machine(), **found})
-    print(files.as_json(found))
-    if found["odd"] or any(told != EQUAL for told in found["audit"].values()):
+    files.write_json(RESULTS / name, {"machine": machine(), **result})
+    print(files.as_json(result))
+    if result["odd"] or any(finding != EQUAL for finding in result["audit"].values()):
         sys.exit(1)
 
 
@@ -283,7 +283,7 @@ Serve = tuple[object, ...]
 def soak_one(serve: Serve, config: Path, chosen: argparse.Namespace, upstream: int) -> Any:
     """Soak one gateway, and audit it."""
     port, database = free_port(), config.parent / "r.sqlite"
-    kept = ("--port", port, "--receipts", f"sqlite:///{database}")
+    storage = ("--port", port, "--receipts", f"sqlite:///{database}")
     tally, sizes = Tally(), list[tuple[float, float]]()
     until = chosen.minutes * 60
 
@@ -295,21 +295,27 @@ def soak_one(serve: Serve, config: Path, chosen: argparse.Namespace, upstream: i
         await asyncio.sleep(SETTLE_SECONDS)  # what stalls ends by its time limits
         return await reloads
 
-    with process(COMMAND, *serve, *kept, core=0) as run:
+    with process(COMMAND, *serve, *storage, core=0) as run:
         await_port(port)
-        before = held(run.pid)
+        before = count_open(run.pid)
         reloads = asyncio.run(soak(run.pid))
         metrics = read(f"http://127.0.0.1:{port}/metrics")
-        seen = json.loads(read(f"http://127.0.0.1:{upstream}/counts"))
+        upstream_counts = json.loads(read(f"http://127.0.0.1:{upstream}/counts"))
         receipts = read_receipts(database)
         return {
             "minutes": chosen.minutes,
             "reloads": reloads,
-            **shown(tally, receipts),
+            **summarise(tally, receipts),
             "memory": growth(sizes),
-            "held": {"before": before, "after": held(run.pid)},
-            "audit": audit(receipts, tally.told, seen["heard"], seen["counts"], metrics),
-            "counts of targets": seen["counts"],
+            "held": {"before": before, "after": count_open(run.pid)},
+            "audit": audit(
+                receipts,
+                tally.decisions,
+                upstream_counts["heard"],
+                upstream_counts["counts"],
+                metrics,
+            ),
+            "counts of targets": upstream_counts["counts"],
         }
 
 
@@ -330,32 +336,39 @@ def soak_several(serve: Serve, config: Path, chosen: argparse.Namespace, upstrea
     with replicas_of(serve, config, chosen.replicas) as several:
         asyncio.run(soak(several))
         ready = [json.loads(read(f"http://127.0.0.1:{p}/ready")) for p in several.ports]
-        seen = json.loads(read(f"http://127.0.0.1:{upstream}/counts"))
+        upstream_counts = json.loads(read(f"http://127.0.0.1:{upstream}/counts"))
         receipts = read_receipts(*several.databases)
         killed = tally.killed | several.left_by(tally.left)
-        audited = audit(receipts, tally.told, seen["heard"], seen["counts"], None, killed)
+        audited = audit(
+            receipts,
+            tally.decisions,
+            upstream_counts["heard"],
+            upstream_counts["counts"],
+            None,
+            killed,
+        )
         spending = several.spending(receipts, len(killed))
         return {
             "minutes": chosen.minutes,
             "replicas": chosen.replicas,
             "killed under a request": len(killed),
             "kills": {"of replicas": len(several.kills), "of the database": several.stops},
-            **shown(tally, receipts),
+            **summarise(tally, receipts),
             "dollars": spending,
             "shared state in the end": [one["checks"]["shared"]["state"] for one in ready],
             "audit": {**audited, "spending and receipts": spending.pop("verdict")},
-            "counts of targets": seen["counts"],
+            "counts of targets": upstream_counts["counts"],
         }
 
 
-def shown(tally: Tally, receipts: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def summarise(tally: Tally, receipts: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """What clients saw, and what receipts say of it."""
     return {
         "ends": dict(tally.ends),
         "odd": tally.odd,
         "receipts": len(receipts),
         "outcomes": dict(Counter(row["outcome"] for row in receipts.values())),
-        "decisions that clients were told of": len(tally.told),
+        "decisions that clients were told of": len(tally.decisions),
     }
 
 

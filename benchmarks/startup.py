@@ -37,13 +37,15 @@ def spent(*arguments: object, compiled: Path, **environment: str) -> float:
         compiled: The folder.
         environment: What is added to this process's environment.
     """
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    inherited = {
+        name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+    }
     before = os.times()
     subprocess.run(
         [sys.executable, *map(str, arguments)],
         check=True,
         capture_output=True,
-        env={**kept, "PYTHONPYCACHEPREFIX": str(compiled), **environment},
+        env={**inherited, "PYTHONPYCACHEPREFIX": str(compiled), **environment},
     )
     after = os.times()
     user = after.children_user - before.children_user
@@ -52,10 +54,10 @@ def spent(*arguments: object, compiled: Path, **environment: str) -> float:
 
 def helps_of_all() -> list[list[str]]:
     """The words that ask for the help of every command."""
-    found = []
+    helps = []
     for name, entry in all_commands()[0].items():
-        found += [[name, below, "--help"] for below in entry.commands] or [[name, "--help"]]
-    return found
+        helps += [[name, below, "--help"] for below in entry.commands] or [[name, "--help"]]
+    return helps
 
 
 def make_router(folder: Path) -> Path:
@@ -88,14 +90,14 @@ def main() -> None:
         for _ in range(rounds + 1):
             for name, arguments in every.items():
                 seconds[name].append(spent(*arguments, compiled=Path(folder) / "compiled"))
-    all_least = {name: min(found[1:]) for name, found in seconds.items()}
+    all_least = {name: min(times[1:]) for name, times in seconds.items()}
     slowest = max(helps, key=all_least.__getitem__)
     least = {name: all_least[name] for name in measured}
     least["help_of_any_command"] = all_least[slowest]
     result: dict[str, Any] = {
         "what": "processor seconds of a whole process, the least of the rounds",
         "rounds": rounds,
-        "seconds": {name: round(found, 3) for name, found in least.items()},
+        "seconds": {name: round(time, 3) for name, time in least.items()},
         "times_torch": {name: round(least[name] / least["torch"], 2) for name in MOST},
         "slowest_help": slowest,
         "needed": MOST,

@@ -1,4 +1,4 @@
-"""How soon changes are noticed, and how often none is told that isn't there: made-up traffic.
+"""How soon changes are noticed, and how often a false one is reported: made-up traffic.
 
 Five targets answer 10,000 requests. The router's predictions are off by noise, a judge that errs in
 one of ten cases scores two of five answers, and ten anchors are asked after every hundred requests
@@ -41,10 +41,10 @@ def logistic(values: Values) -> Values:
     return 1 / (1 + np.exp(-values))
 
 
-def judged(right: Values, rng: np.random.Generator) -> Values:
+def judge(right: Values, rng: np.random.Generator) -> Values:
     """What the judge says of answers."""
-    said: Values = np.where(rng.random(right.shape) < JUDGE_ERRS, 1 - right, right)
-    return said
+    grades: Values = np.where(rng.random(right.shape) < JUDGE_ERRS, 1 - right, right)
+    return grades
 
 
 class Anchors:
@@ -57,33 +57,33 @@ class Anchors:
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng, self._lower, self._expected = rng, 0.0, AnchorExpectation()
         self._odds = rng.normal(1.0, 1.2, 2 * PANEL)
-        self._said = self._drawn(0.0)
-        kept = np.flatnonzero(self._said == 1)[:PANEL]
-        self._odds, self._said = self._odds[kept], self._said[kept]
-        self._turn = itertools.cycle(range(len(kept)))
-        self._last = self._said.copy()
+        self._grades = self._draw_grades(0.0)
+        right = np.flatnonzero(self._grades == 1)[:PANEL]
+        self._odds, self._grades = self._odds[right], self._grades[right]
+        self._turn = itertools.cycle(range(len(right)))
+        self._last = self._grades.copy()
         for _ in range(FIRST // ANCHORS):  # so that repetition is known
             self.ask(0.0)
 
     def ask(self, lower: float) -> tuple[list[float], list[float]]:
         """Ask the next few: the judge's grades, and those that were expected."""
         if lower != self._lower:
-            self._lower, self._said = lower, self._drawn(lower)
+            self._lower, self._grades = lower, self._draw_grades(lower)
         part = [next(self._turn) for _ in range(ANCHORS)]
-        expected = [self._expected.after(self._last[one]) for one in part]
-        anew, said = self._rng.random(len(self._odds)) < ANEW, self._drawn(lower)
-        for one in part:
-            if anew[one]:
-                self._said[one] = said[one]
-            self._expected.add(self._last[one], self._said[one])
-            self._last[one] = self._said[one]
-        return [float(self._said[one]) for one in part], expected
+        expected = [self._expected.after(self._last[place]) for place in part]
+        anew, grades = self._rng.random(len(self._odds)) < ANEW, self._draw_grades(lower)
+        for place in part:
+            if anew[place]:
+                self._grades[place] = grades[place]
+            self._expected.add(self._last[place], self._grades[place])
+            self._last[place] = self._grades[place]
+        return [float(self._grades[place]) for place in part], expected
 
-    def _drawn(self, lower: float) -> Values:
+    def _draw_grades(self, lower: float) -> Values:
         right = (self._rng.random(len(self._odds)) < logistic(self._odds - lower)).astype(
             np.float64
         )
-        return judged(right, self._rng)
+        return judge(right, self._rng)
 
 
 def quality(seed: int, *, fall: float) -> tuple[int | None, bool, int]:
@@ -93,36 +93,36 @@ def quality(seed: int, *, fall: float) -> tuple[int | None, bool, int]:
         After how many of its requests it was; whether any alarm was false; how many anchors were
         asked of the targets that didn't change.
     """
-    found = [
-        one_target(seed, target, fall=fall if target == 0 else 0.0) for target in range(TARGETS)
+    runs = [
+        watch_target(seed, target, fall=fall if target == 0 else 0.0) for target in range(TARGETS)
     ]
-    false = any(at is not None for at, _ in found[1:]) or (
-        found[0][0] is not None and (fall == 0 or found[0][0] < 0)
+    false = any(at is not None for at, _ in runs[1:]) or (
+        runs[0][0] is not None and (fall == 0 or runs[0][0] < 0)
     )
-    return (None if false else found[0][0]), false, sum(asked for _, asked in found[1:])
+    return (None if false else runs[0][0]), false, sum(count for _, count in runs[1:])
 
 
-def one_target(seed: int, target: int, *, fall: float) -> tuple[int | None, int]:
-    """The request at which a change is told, counted from the real one, and the anchors asked."""
+def watch_target(seed: int, target: int, *, fall: float) -> tuple[int | None, int]:
+    """The request of the alarm, counted from the real change, and the number of anchors asked."""
     rng = np.random.default_rng([seed, target])
     odds = rng.normal(1.0, 1.2, REQUESTS // TARGETS)
-    anchors, asked = Anchors(rng), 0
+    anchors, count = Anchors(rng), 0
     watch, better = QualityWatch("t", EITHER), QualityWatch("t", EITHER)
     for request in range(len(odds)):
         lower = fall if request >= HERE else 0.0
         if rng.random() < LABELLED:
             right = float(rng.random() < logistic(odds[request] - lower))
-            told = float(logistic(odds[request] + rng.normal(0, NOISE)))
-            said = float(judged(np.array(right), rng))
-            watch.add(said, told, error=JUDGE_ERRS)
-            better.add(1 - said, 1 - told, error=JUDGE_ERRS)
+            prediction = float(logistic(odds[request] + rng.normal(0, NOISE)))
+            grade = float(judge(np.array(right), rng))
+            watch.add(grade, prediction, error=JUDGE_ERRS)
+            better.add(1 - grade, 1 - prediction, error=JUDGE_ERRS)
         if request % (OFTEN if watch.suspicion > SUSPICIOUS else EVERY) == 0:
-            asked += ANCHORS
+            count += ANCHORS
             for again, expected in zip(*anchors.ask(lower), strict=True):
                 watch.add(again, expected)
         if watch.change is not None or better.change is not None:
-            return request - HERE, asked
-    return None, asked
+            return request - HERE, count
+    return None, count
 
 
 def price(seed: int, *, times: float) -> tuple[int | None, bool]:
@@ -131,8 +131,8 @@ def price(seed: int, *, times: float) -> tuple[int | None, bool]:
     listed = rng.lognormal(-7, 1, REQUESTS // TARGETS)
     billed = listed * np.where(rng.random(len(listed)) < 0.1, 0.6, 1.0)
     billed[HERE:] *= times
-    found = price_change("t", billed, listed)
-    return _delay(found, changed=times != 1)
+    change = price_change("t", billed, listed)
+    return _delay(change, changed=times != 1)
 
 
 def mix(seed: int, *, shift: float) -> tuple[int | None, bool]:
@@ -140,32 +140,34 @@ def mix(seed: int, *, shift: float) -> tuple[int | None, bool]:
     rng = np.random.default_rng(seed)
     loads = rng.normal(1, 0.3, TARGETS)
 
-    def drawn(count: int, lower: Values) -> Values:
+    def draw_predictions(count: int, lower: Values) -> Values:
         hard = rng.normal(0, 1, count) - lower
         return logistic(hard[:, None] * loads + rng.normal(0, 0.5, (count, TARGETS)))
 
     drift = np.clip((np.arange(REQUESTS) - HERE) / 200, 0, 1) * shift
     names = tuple(f"t{k}" for k in range(TARGETS))
-    found = mix_change(drawn(2000, np.zeros(2000)), drawn(REQUESTS, drift), names=names)
-    return _delay(found, changed=shift != 0)
+    change = mix_change(
+        draw_predictions(2000, np.zeros(2000)), draw_predictions(REQUESTS, drift), names=names
+    )
+    return _delay(change, changed=shift != 0)
 
 
-def _delay(found: TargetChange | None, *, changed: bool) -> tuple[int | None, bool]:
-    if found is None:
+def _delay(change: TargetChange | None, *, changed: bool) -> tuple[int | None, bool]:
+    if change is None:
         return None, False
-    early = not changed or found.alarm < HERE
-    return (None, True) if early else (found.alarm - HERE, False)
+    early = not changed or change.alarm < HERE
+    return (None, True) if early else (change.alarm - HERE, False)
 
 
-def told(found: list[tuple[Any, ...]]) -> dict[str, Any]:
+def summarise(runs: list[tuple[Any, ...]]) -> dict[str, Any]:
     """How many were noticed within 300 requests, and how late the middle one was."""
-    delays = sorted(10**9 if delay is None else delay for delay, *_ in found)
+    delays = sorted(10**9 if delay is None else delay for delay, *_ in runs)
     return {
-        "of": len(found),
+        "of": len(runs),
         "noticed within 300 requests": sum(delay <= 300 for delay in delays),
         "median requests": delays[len(delays) // 2],
         "19 of 20 within": delays[19 * len(delays) // 20 - 1],
-        "false alarms before": sum(false for _, false, *_ in found),
+        "false alarms before": sum(false for _, false, *_ in runs),
     }
 
 
@@ -182,12 +184,14 @@ def main() -> None:
         "requests": REQUESTS,
         "share of answers that are judged": LABELLED,
         "judge errs": JUDGE_ERRS,
-        "exchanged for a worse one (log-odds lower by 1.5)": told(
+        "exchanged for a worse one (log-odds lower by 1.5)": summarise(
             [quality(seed, fall=1.5) for seed in many]
         ),
-        "a little worse (log-odds lower by 0.7)": told([quality(seed, fall=0.7) for seed in many]),
-        "price doubles": told([price(seed, times=2.0) for seed in seeds]),
-        "mix drifts (log-odds lower by 1)": told([mix(seed, shift=1.0) for seed in seeds]),
+        "a little worse (log-odds lower by 0.7)": summarise(
+            [quality(seed, fall=0.7) for seed in many]
+        ),
+        "price doubles": summarise([price(seed, times=2.0) for seed in seeds]),
+        "mix drifts (log-odds lower by 1)": summarise([mix(seed, shift=1.0) for seed in seeds]),
         "nothing changes: false alarms": {
             "quality": sum(false for _, false, _ in same),
             "of": len(many),

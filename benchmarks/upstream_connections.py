@@ -65,8 +65,8 @@ async def serve(ready: Connection) -> None:
                     writer.write(b"0\r\n\r\n")
                 else:
                     kind = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
-                    told = b"content-length: %d\r\n\r\n" % len(SENT["whole"])
-                    writer.write(kind + told + SENT["whole"])
+                    size = b"content-length: %d\r\n\r\n" % len(SENT["whole"])
+                    writer.write(kind + size + SENT["whole"])
         except asyncio.IncompleteReadError:
             writer.close()
 
@@ -233,14 +233,14 @@ def main() -> None:
     server = context.Process(target=run_server, args=(theirs,), daemon=True)
     server.start()
     port = ours.recv()
-    found = {
+    microseconds = {
         name: runner(measure(port, options.rounds, options.calls))
         for name, runner in {"asyncio": asyncio.run, "uvloop": uvloop.run}.items()
     }
     server.terminate()
     result: dict[str, Any] = {
         "what": f"microseconds of one call, by event loop; a stream has {EVENTS} events",
-        "microseconds": found,
+        "microseconds": microseconds,
         "machine": {
             **machine(),
             "aiohttp": aiohttp.__version__,

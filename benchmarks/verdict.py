@@ -97,14 +97,14 @@ def _loss_at_half(trial: Trial) -> float:
 
 
 def _points(verdict: Verdict, truth: Verdict) -> dict[str, Any]:
-    said, true = verdict.setting, truth.setting
+    setting, true = verdict.setting, truth.setting
     prices = None
-    if said.price is not None and true.price is not None:
-        prices = _interval(said.price.gain, true.price.gain.value)
+    if setting.price is not None and true.price is not None:
+        prices = _interval(setting.price.gain, true.price.gain.value)
     return {
-        "mix": _interval(said.mix.gain, true.mix.gain.value),
+        "mix": _interval(setting.mix.gain, true.mix.gain.value),
         "price": prices,
-        "loss": _interval(said.loss, true.loss.value),
+        "loss": _interval(setting.loss, true.loss.value),
     }
 
 
@@ -166,19 +166,21 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=12)
     parser.add_argument("--only", default=",".join(map(str, SIZES)))
     parser.add_argument("--part", default="0/1", help="the draws of one of several processes")
-    given = parser.parse_args()
-    number, parts = map(int, given.part.split("/"))
+    arguments = parser.parse_args()
+    number, parts = map(int, arguments.part.split("/"))
     place = RESULT.with_suffix(f".{number}.jsonl") if parts > 1 else RESULT.with_suffix(".jsonl")
     whole = read_dataset(DATA)
     states = gather([Need("minilm")], whole, (), progress=SilentProgress())
-    done = set(place.read_text().splitlines()) if place.exists() else set()
-    held = [json.loads(line) for line in done]
-    known = {tuple(row["draw"]) for row in held}
-    for place_in_plan, one in enumerate(plan([int(n) for n in given.only.split(",")], given.draws)):
-        if place_in_plan % parts != number or one in known:
+    lines = set(place.read_text().splitlines()) if place.exists() else set()
+    rows = [json.loads(line) for line in lines]
+    draws = {tuple(row["draw"]) for row in rows}
+    for place_in_plan, planned in enumerate(
+        plan([int(n) for n in arguments.only.split(",")], arguments.draws)
+    ):
+        if place_in_plan % parts != number or planned in draws:
             continue
-        labelled, others = draw(whole, *one[:3], shuffled=one[3])
-        row = {"draw": list(one), **measure_one(labelled, others, states)}
+        labelled, others = draw(whole, *planned[:3], shuffled=planned[3])
+        row = {"draw": list(planned), **measure_one(labelled, others, states)}
         with place.open("a") as file:
             file.write(json.dumps(row) + "\n")
     write(sorted(RESULT.parent.glob("verdict*.jsonl")))

@@ -71,7 +71,7 @@ def tree(pid: int) -> list[int]:
     """A process and all that it started."""
     tasks = Path(f"/proc/{pid}/task").glob("*/children")
     below = [int(child) for task in tasks for child in task.read_text().split()]
-    return [pid, *(found for child in below for found in tree(child))]
+    return [pid, *(descendant for child in below for descendant in tree(child))]
 
 
 def runs(module: str, pid: int) -> bool:
@@ -118,7 +118,7 @@ async def load(
     began = time.perf_counter()
     counts = [0] * clients
 
-    async def one(number: int) -> None:
+    async def ask_repeatedly(number: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", ports[number % len(ports)])
         due = began + every * number / clients
         while (now := time.perf_counter()) < began + seconds:
@@ -131,7 +131,7 @@ async def load(
             counts[number] += 1
         writer.close()
 
-    await asyncio.gather(*(one(n) for n in range(clients)))
+    await asyncio.gather(*(ask_repeatedly(n) for n in range(clients)))
     return sum(counts), time.perf_counter() - began
 
 
@@ -146,7 +146,7 @@ def measure(
     ways: dict[str, tuple[list[int], list[int], int]], rounds: int, seconds: float, share: float
 ) -> Any:
     """Every way in turns: what a request takes, and how many a second are answered."""
-    found: dict[str, Any] = {}
+    loads: dict[str, Any] = {}
     paces = ("full",) if share else ("full", "paced")
     for kind, pace in itertools.product(("cached", "new"), paces):
         every = CLIENTS / PACED if pace == "paced" else 0.0
@@ -163,30 +163,30 @@ def measure(
                     own = sum(spent.values()) - encoder
                     rows[name].append((answers / wall, own, encoder))
         names = ("requests_per_second", "gateway_ms", "encoder_ms")
-        found[f"{kind}, {pace}"] = by = {
+        loads[f"{kind}, {pace}"] = by = {
             name: dict(zip(names, map(median, zip(*seen, strict=True)), strict=True))
             for name, seen in rows.items()
         }
         print(kind, pace, by, flush=True)
-    return found
+    return loads
 
 
-def ratios(found: dict[str, Any]) -> dict[str, Any]:
+def ratios(loads: dict[str, Any]) -> dict[str, Any]:
     """Two workers, and two ports, to one worker, by load."""
-    told = {}
-    for load, by in found.items():
-        one, two, apart = by["one worker"], by["two workers"], by["two ports"]
-        cost = two["gateway_ms"] / one["gateway_ms"]
+    by_load = {}
+    for load, by in loads.items():
+        single, double, apart = by["one worker"], by["two workers"], by["two ports"]
+        cost = double["gateway_ms"] / single["gateway_ms"]
         half = by["one worker, half the load"]["gateway_ms"]
-        told[load] = {
+        by_load[load] = {
             "processor_time": cost,
-            "processor_time_at_the_same_load_of_a_worker": two["gateway_ms"] / half,
-            "processor_time_of_two_ports": apart["gateway_ms"] / one["gateway_ms"],
-            "throughput": two["requests_per_second"] / one["requests_per_second"],
-            "throughput_of_two_ports": apart["requests_per_second"] / one["requests_per_second"],
+            "processor_time_at_the_same_load_of_a_worker": double["gateway_ms"] / half,
+            "processor_time_of_two_ports": apart["gateway_ms"] / single["gateway_ms"],
+            "throughput": double["requests_per_second"] / single["requests_per_second"],
+            "throughput_of_two_ports": apart["requests_per_second"] / single["requests_per_second"],
             "bound": 2 / cost,
         }
-    return told
+    return by_load
 
 
 def main() -> None:
@@ -204,29 +204,36 @@ def main() -> None:
             os.sched_setaffinity(0, {1})
         target = stack.enter_context(process(sys.executable, "-m", "benchmarks._upstream"))
         router, pool = make_router(folder, int(first_line(target)))
-        made = read_pool(pool)
-        only_chat = tuple(replace(one, serves=("chat",)) for one in made)  # no stored responses
-        write_pool(Pool(only_chat, made.prices_date, made.providers), pool)
+        targets = read_pool(pool)
+        only_chat = tuple(
+            replace(each, serves=("chat",)) for each in targets
+        )  # no stored responses
+        write_pool(Pool(only_chat, targets.prices_date, targets.providers), pool)
         shared = "" if chosen.shared is None else f"shared: {{url: '{chosen.shared}'}}\n"
         (folder / "gateway.yaml").write_text(SETTINGS + shared)
 
         def gateway(name: str, workers: int) -> tuple[int, int]:
             line = ("serve", router, "--pool", pool, "--port", 0, "--workers", workers)
-            kept = ("--config", folder / "gateway.yaml", "--receipts", f"sqlite:///{folder}/{name}")
-            run = stack.enter_context(process(COMMAND, *line, *kept))
+            storage = (
+                "--config",
+                folder / "gateway.yaml",
+                "--receipts",
+                f"sqlite:///{folder}/{name}",
+            )
+            run = stack.enter_context(process(COMMAND, *line, *storage))
             return int(first_line(run).rsplit(":", 1)[1]), run.pid
 
-        one, other, both = gateway("a", 1), gateway("b", 1), gateway("c", 2)
+        first, second, double = gateway("a", 1), gateway("b", 1), gateway("c", 2)
         ways = {
-            "one worker": ([one[0]], [one[1]], CLIENTS),
-            "one worker, half the load": ([one[0]], [one[1]], CLIENTS // 2),
-            "two workers": ([both[0]], [both[1]], CLIENTS),
-            "two ports": ([one[0], other[0]], [one[1], other[1]], CLIENTS),
+            "one worker": ([first[0]], [first[1]], CLIENTS),
+            "one worker, half the load": ([first[0]], [first[1]], CLIENTS // 2),
+            "two workers": ([double[0]], [double[1]], CLIENTS),
+            "two ports": ([first[0], second[0]], [first[1], second[1]], CLIENTS),
         }
         if chosen.one_core:
-            pin([one[1], other[1], both[1]])
-        found = measure(ways, chosen.rounds, chosen.seconds, chosen.share)
-    result = {"machine": machine(), "loads": found, "ratios": ratios(found), "needed": NEEDED}
+            pin([first[1], second[1], double[1]])
+        loads = measure(ways, chosen.rounds, chosen.seconds, chosen.share)
+    result = {"machine": machine(), "loads": loads, "ratios": ratios(loads), "needed": NEEDED}
     result |= {"share": chosen.share, "load": os.getloadavg()[0]}
     name = "workers_of_shares" if chosen.share else "workers"
     name = "workers_of_one_core" if chosen.one_core else name

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import fuzz
-from benchmarks._attack import UPSTREAM_KEY, Spiteful, attack
+from benchmarks._attack import UPSTREAM_KEY, LeakyTarget, attack
 from benchmarks._malformed import BODIES, KEY, Case, cases, good
 from packages.gateway.tests.guard.guarded_server import read_reply
 from packages.gateway.tests.server_process import GatewayFiles, GatewayProcess, gateway_process
@@ -21,9 +21,9 @@ COUNT = 1_000
 @pytest.fixture(scope="module")
 def world(
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[GatewayProcess, Path, Spiteful]]:
+) -> Iterator[tuple[GatewayProcess, Path, LeakyTarget]]:
     folder = tmp_path_factory.mktemp("malformed")
-    with fuzz.spiteful_target() as (target, upstream):
+    with fuzz.leaky_target() as (target, upstream):
         router, pool = fuzz.write_files(folder, upstream)
         files = GatewayFiles(folder, router, pool, folder / "gateway.yaml")
         variables, keys = {"FUZZED_KEY": UPSTREAM_KEY}, str(folder / "keys.yaml")
@@ -32,7 +32,7 @@ def world(
 
 
 def test_malformed_requests_get_proper_errors_and_nothing_leaks(
-    world: tuple[GatewayProcess, Path, Spiteful],
+    world: tuple[GatewayProcess, Path, LeakyTarget],
 ) -> None:
     gateway, folder, target = world
     requests = cases(COUNT, seed=3)
@@ -46,9 +46,9 @@ def test_malformed_requests_get_proper_errors_and_nothing_leaks(
     assert sum(results.kinds.values()) == COUNT
     assert set(results.statuses) <= {200, 400, 401, 403, 404, 405, 413, 415, 421, 422, 431, 502}
     assert results.statuses[200] > COUNT / 20
-    assert target.asked > COUNT / 20
+    assert target.requests > COUNT / 20
     assert good_results.statuses == {200: len(BODIES) - 1, 404: 1}  # feedback on what never was
-    texts = fuzz.kept(gateway.port, folder)
+    texts = fuzz.collect_texts(gateway.port, folder)
     assert {"receipts.sqlite", "log"} <= set(texts)
     assert '"decision"' in texts["log"] or "pr_" in texts["log"]
     assert "target-0" in texts["/page/api/decisions?limit=200"]
@@ -57,7 +57,7 @@ def test_malformed_requests_get_proper_errors_and_nothing_leaks(
 
 
 def test_what_isnt_http_is_refused_behind_the_answers_that_are_due(
-    world: tuple[GatewayProcess, Path, Spiteful],
+    world: tuple[GatewayProcess, Path, LeakyTarget],
 ) -> None:
     gateway, _, target = world
     target.is_kind = True
@@ -72,7 +72,7 @@ def test_what_isnt_http_is_refused_behind_the_answers_that_are_due(
     assert b'"code": "not_http"' in replies
 
 
-def test_a_broken_chunk_is_refused_at_once(world: tuple[GatewayProcess, Path, Spiteful]) -> None:
+def test_a_broken_chunk_is_refused_at_once(world: tuple[GatewayProcess, Path, LeakyTarget]) -> None:
     gateway, _, _ = world
     head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer %b\r\n"
     head %= KEY.encode()
@@ -86,7 +86,7 @@ def test_a_broken_chunk_is_refused_at_once(world: tuple[GatewayProcess, Path, Sp
 
 @pytest.mark.parametrize("offer", ["h2c", "websocket"])
 def test_an_upgrade_that_is_offered_is_passed_over(
-    world: tuple[GatewayProcess, Path, Spiteful], offer: str
+    world: tuple[GatewayProcess, Path, LeakyTarget], offer: str
 ) -> None:
     gateway, _, target = world
     target.is_kind = True
@@ -103,7 +103,7 @@ def test_an_upgrade_that_is_offered_is_passed_over(
 
 
 def test_a_websocket_is_refused_at_once_and_the_connection_goes_on(
-    world: tuple[GatewayProcess, Path, Spiteful],
+    world: tuple[GatewayProcess, Path, LeakyTarget],
 ) -> None:
     gateway, _, target = world
     target.is_kind = True
@@ -122,7 +122,7 @@ def test_a_websocket_is_refused_at_once_and_the_connection_goes_on(
 
 
 def test_a_targets_headers_that_quote_its_key_stay_behind(
-    world: tuple[GatewayProcess, Path, Spiteful],
+    world: tuple[GatewayProcess, Path, LeakyTarget],
 ) -> None:
     gateway, _, target = world
     target.is_kind = True
