@@ -87,8 +87,8 @@ def table(splits: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-SHOWN = ("fit, both encoders", "paper, smollm2", "paper, embeddings")
-DRAWN = {"auc_mean": "mean AUC", "choice_auc": "choice AUC"}
+TABLE_ROUTERS = ("fit, both encoders", "paper, smollm2", "paper, embeddings")
+FIGURE_METRICS = {"auc_mean": "mean AUC", "choice_auc": "choice AUC"}
 TITLES = {"mmlu_pro": "MMLU-Pro", "routerbench": "RouterBench", "routellm": "RouteLLM"}
 
 
@@ -103,7 +103,7 @@ def readme_block(results: Mapping[str, Any]) -> str:
     for name, title in TITLES.items():
         splits = results[name]["splits"]
         lines.append(f"{title}, {results[name]['queries']:,} queries")
-        lines += [f"  {router}".ljust(32) + _cells(splits, router) for router in SHOWN]
+        lines += [f"  {router}".ljust(32) + _cells(splits, router) for router in TABLE_ROUTERS]
     return "\n".join(lines)
 
 
@@ -126,11 +126,11 @@ def _cells(splits: Sequence[Mapping[str, Any]], router: str) -> str:
 def draw(results: Mapping[str, Any], path: Path) -> None:
     """Draw each router's mean AUC and choice AUC on every split, and their mean; write the data."""
     figure = new_figure(12.0, 5.6)
-    panels = figure.subplots(len(DRAWN), len(TITLES))
+    panels = figure.subplots(len(FIGURE_METRICS), len(TITLES))
     for across, (name, title) in enumerate(TITLES.items()):
         splits = results[name]["splits"]
         names = list(splits[0]["routers"])[::-1]
-        for down, (metric, words) in enumerate(DRAWN.items()):
+        for down, (metric, words) in enumerate(FIGURE_METRICS.items()):
             axes = panels[down][across]
             for place, router in enumerate(names):
                 values = [split["routers"][router][metric]["value"] for split in splits]
@@ -141,7 +141,7 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
             name_rows(axes, names if not across else [""] * len(names))
     rows = [
         {"benchmark": name, "seed": split["seed"], "router": router}
-        | {metric: scores[metric]["value"] for metric in DRAWN}
+        | {metric: scores[metric]["value"] for metric in FIGURE_METRICS}
         for name in TITLES
         for split in results[name]["splits"]
         for router, scores in split["routers"].items()

@@ -32,7 +32,7 @@ from prefill_router_gateway.receipts import read_receipts
 
 NEEDED = ("litellm", "backoff", "apscheduler", "orjson")
 KEY = "sk-of-this-benchmark-alone-0123456789"
-SAID = "a prompt that must not be in the log"
+PROMPT = "a prompt that must not be in the log"
 MODELS = ("small", "mid", "large")
 PRICES = {"input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6}
 PATIENCE = 120
@@ -68,7 +68,7 @@ class Proxy:
 
     def ask(self, path: str = "chat/completions", **body: Any) -> tuple[str, str | None]:
         """The reply, and the id of the decision in its headers."""
-        messages = {} if "prompt" in body else {"messages": [{"role": "user", "content": SAID}]}
+        messages = {} if "prompt" in body else {"messages": [{"role": "user", "content": PROMPT}]}
         return post(f"{self.url}/v1/{path}", {"model": "auto", **messages, **body})
 
     @property
@@ -196,7 +196,7 @@ def check_decisions(litellm_proxy: Proxy, folder: Path, place: World, checks: Ch
 
 _CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("messages", {"max_tokens": 20}),
-    ("completions", {"prompt": SAID}),
+    ("completions", {"prompt": PROMPT}),
 )
 
 
@@ -212,7 +212,7 @@ def check_alone(litellm_proxy: Proxy, checks: Checks) -> None:
     checks.equal("without a gateway LiteLLM chooses", answered, [True] * 4)
     warned = [line for line in litellm_proxy.lines if "the gateway can't be reached" in line]
     checks.equal("which is said once", len(warned), 1)
-    checks.equal("without the prompt", any(SAID in line for line in litellm_proxy.lines), False)
+    checks.equal("without the prompt", any(PROMPT in line for line in litellm_proxy.lines), False)
 
 
 def main() -> None:

@@ -35,7 +35,7 @@ RESULT = Path(__file__).parent / "results" / "neighbours.json"
 TRAIN, HIDDEN, TARGETS, KS = 8000, 384, 14, (5, 10, 25, 50, 100)
 NEEDED_GIB = 4.0
 SITE = Site(6, "mean")
-MADE_BY = Provenance(
+PROVENANCE = Provenance(
     encoder="made-up",
     revision="0",
     template="plain",
@@ -58,7 +58,7 @@ def made_up(count: int, *, start: int = 0) -> tuple[list[Query], MemoryActivatio
         some[:] = centres[random.integers(0, 60, len(some))] + random.normal(size=some.shape)
     keys = PromptStates.of([query.prompt for query in queries], []).keys
     counts = np.full(count, 5, dtype=np.int64)
-    return queries, MemoryActivations(MADE_BY, keys, {SITE: states}, counts)
+    return queries, MemoryActivations(PROVENANCE, keys, {SITE: states}, counts)
 
 
 def train_part() -> tuple[RoutingDataset, MemoryActivations]:

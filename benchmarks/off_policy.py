@@ -45,7 +45,7 @@ JUDGED = (0.0, 0.3, 0.6, 0.9, 1.0)
 """The settings whose accuracies are estimated; the last but one is the verdict's."""
 RUNNING = 0.5
 """The setting of the router whose traffic is drawn."""
-ASKED, FLOOR, ERROR = 0.15, 0.05, 0.1
+SHARE, FLOOR, ERROR = 0.15, 0.05, 0.1
 Array = NDArray[np.float64]
 
 
@@ -109,7 +109,7 @@ class Population:
         """The probability with which each label is observed."""
         trial = self.trial
         running = trial.path.at(RUNNING)[rows, None] == np.arange(len(trial.targets))
-        chance = np.full(running.shape, ASKED)
+        chance = np.full(running.shape, SHARE)
         if case == "chosen":
             predicted = trial.correctness[rows]
             gap = np.abs(predicted - predicted[running][:, None])

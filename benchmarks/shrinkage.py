@@ -46,7 +46,7 @@ from prefill_router.targets import Pool, Target
 RESULT = Path(__file__).parent / "results" / "shrinkage.json"
 LAMS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0)
 DRAWS = {100: 12, 200: 12, 500: 10, 1000: 8, 2000: 6, 8000: 4}
-MADE_TESTED, MADE_TARGETS, MADE_FEATURES = 4000, 8, 60
+POOL_TESTED, POOL_TARGETS, POOL_FEATURES = 4000, 8, 60
 LOSS = 0.2
 """The mean loss against the mix, in points, that is allowed."""
 Array = NDArray[np.float64]
@@ -69,11 +69,11 @@ class Draw:
 def make_pool(kind: str, queries: int, draw: int) -> Draw:
     """A pool whose interactions can't be predicted."""
     random = np.random.default_rng([7, queries, draw, KINDS.index(kind)])
-    count, targets = queries + MADE_TESTED, MADE_TARGETS
-    spread = np.geomspace(1, 0.1, MADE_FEATURES) * 5
-    columns = random.normal(size=(count, MADE_FEATURES)) * spread
+    count, targets = queries + POOL_TESTED, POOL_TARGETS
+    spread = np.geomspace(1, 0.1, POOL_FEATURES) * 5
+    columns = random.normal(size=(count, POOL_FEATURES)) * spread
     unseen = random.normal(size=count)
-    seen = columns @ random.normal(size=MADE_FEATURES)
+    seen = columns @ random.normal(size=POOL_FEATURES)
     hard = seen / seen.std() if kind == "difficulty alone" else unseen
     ends = (0.55, 0.55) if kind == "equal targets" else (0.35, 0.75)
     right = expit(logit(np.linspace(*ends, targets)) + 1.2 * hard[:, None])

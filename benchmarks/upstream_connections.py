@@ -36,7 +36,7 @@ from prefill_router_gateway.records import Header
 RESULTS = Path(__file__).parent / "results"
 EVENTS = 20
 BODY = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Why? " * 40}]}).encode()
-SENT = {
+ANSWERS = {
     "whole": json.dumps({"choices": [{"message": {"content": "word " * EVENTS}}]}).encode(),
     "stream": b"".join(
         b"data: %s\n\n" % json.dumps({"choices": [{"delta": {"content": "word "}}]}).encode()
@@ -48,7 +48,7 @@ HEADERS = [(b"content-type", b"application/json"), (b"accept-encoding", b"identi
 
 async def serve(ready: Connection) -> None:
     """Answer for ever; the path says how."""
-    events = [event + b"\n\n" for event in SENT["stream"].split(b"\n\n")[:-1]]
+    events = [event + b"\n\n" for event in ANSWERS["stream"].split(b"\n\n")[:-1]]
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -65,8 +65,8 @@ async def serve(ready: Connection) -> None:
                     writer.write(b"0\r\n\r\n")
                 else:
                     kind = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
-                    size = b"content-length: %d\r\n\r\n" % len(SENT["whole"])
-                    writer.write(kind + size + SENT["whole"])
+                    size = b"content-length: %d\r\n\r\n" % len(ANSWERS["whole"])
+                    writer.write(kind + size + ANSWERS["whole"])
         except asyncio.IncompleteReadError:
             writer.close()
 
@@ -186,7 +186,7 @@ async def call(connections: Connections, what: str) -> None:
     while piece := await stream.piece():
         pieces.append(piece)
     stream.close()
-    if b"".join(pieces) != SENT[what]:
+    if b"".join(pieces) != ANSWERS[what]:
         raise RuntimeError("an answer isn't what was sent")
 
 
@@ -206,10 +206,10 @@ async def measure(port: int, rounds: int, calls: int) -> dict[str, Any]:
     clients = ways(port)
     measured: dict[tuple[str, str, str], list[float]] = {}
     for way in clients.values():
-        for what in SENT:
+        for what in ANSWERS:
             await microseconds(way, what, 50)
     for _ in range(rounds):
-        for what in SENT:
+        for what in ANSWERS:
             for name, way in clients.items():
                 both = await microseconds(way, what, calls)
                 for kind, value in zip(("processor", "latency"), both, strict=True):

@@ -43,16 +43,16 @@ def test_every_benchmark_gives_whole_tasks_one_by_one(name: str, tmp_path: Path)
     assert report.source == ""
     first = next(reading)
     assert report.source == str(folder)
-    found = [first, *reading]
-    assert len({task.query.id for task in found}) == len(found)
-    for task in found:
+    all_tasks = [first, *reading]
+    assert len({task.query.id for task in all_tasks}) == len(all_tasks)
+    for task in all_tasks:
         assert task.query.id.startswith(f"{name}-")
         assert task.query.benchmark == name
         assert task.query.domain
         assert isinstance(task.query.prompt, str)
         assert task.answer or task.options["tests"]
         assert json.loads(json.dumps(dict(task.options))) == task.options
-    assert [t.query.id for t in tasks(f"{name}={folder}")] == [t.query.id for t in found]
+    assert [t.query.id for t in tasks(f"{name}={folder}")] == [t.query.id for t in all_tasks]
 
 
 def test_mmlu_pro(tmp_path: Path) -> None:
@@ -95,14 +95,14 @@ def test_mmlu_pro_with_solved_questions_of_the_same_subject(shots: int, tmp_path
 
 
 def test_mmlu_pro_from_one_file_with_its_validation_part_beside_it(tmp_path: Path) -> None:
-    one = write_lines(tmp_path / "mine.jsonl", mmlu_rows())
-    assert len(tasks(f"mmlu_pro={one}")) == 12
+    path = write_lines(tmp_path / "mine.jsonl", mmlu_rows())
+    assert len(tasks(f"mmlu_pro={path}")) == 12
     with pytest.raises(FormatError, match=r"mine\.jsonl: holds no file named validation"):
-        tasks(f"mmlu_pro={one},shots=1")
+        tasks(f"mmlu_pro={path},shots=1")
     write_lines(tmp_path / "validation.jsonl", mmlu_rows(solved=True))
-    assert "Let's see" in str(tasks(f"mmlu_pro={one},shots=1")[0].query.prompt)
+    assert "Let's see" in str(tasks(f"mmlu_pro={path},shots=1")[0].query.prompt)
     (tmp_path / "list.json").write_text(json.dumps(mmlu_rows()))
-    assert tasks(f"mmlu_pro={tmp_path / 'list.json'}") == tasks(f"mmlu_pro={one}")
+    assert tasks(f"mmlu_pro={tmp_path / 'list.json'}") == tasks(f"mmlu_pro={path}")
 
 
 @pytest.mark.parametrize(
@@ -138,19 +138,19 @@ def test_too_few_solved_questions(tmp_path: Path) -> None:
 
 def test_hle_leaves_out_questions_with_images_and_counts_them(tmp_path: Path) -> None:
     report = LoadReport()
-    found = tasks(f"hle={write_hle(tmp_path)}", report)
-    assert [task.query.id for task in found] == ["hle-66e0", "hle-66e2"]
+    questions = tasks(f"hle={write_hle(tmp_path)}", report)
+    assert [task.query.id for task in questions] == ["hle-66e0", "hle-66e2"]
     assert report.skipped == {"has an image, and prompts are text": 1}
-    assert found[0].grader == "hle"
-    assert found[0].answer == ("thing 0",)
-    assert found[0].query.domain == "Other"
-    assert found[0].options == {
+    assert questions[0].grader == "hle"
+    assert questions[0].answer == ("thing 0",)
+    assert questions[0].query.domain == "Other"
+    assert questions[0].options == {
         "question": "What is the 0th thing?",
         "answer_type": "exactMatch",
         "raw_subject": "Things",
         "canary": CANARY,
     }
-    prompt = str(found[0].query.prompt)
+    prompt = str(questions[0].query.prompt)
     assert prompt.startswith("What is the 0th thing?\n\n")
     assert prompt.index("Explanation:") < prompt.index("Answer:") < prompt.index("Confidence:")
     assert "because" not in prompt
@@ -215,8 +215,8 @@ def test_releases_and_dates_of_livecodebench(
     options: str, expected: list[int], tmp_path: Path
 ) -> None:
     report = LoadReport()
-    found = tasks(f"livecodebench={write_livecodebench(tmp_path)}{options}", report)
-    assert [task.query.id for task in found] == [f"livecodebench-abc{n}_a" for n in expected]
+    questions = tasks(f"livecodebench={write_livecodebench(tmp_path)}{options}", report)
+    assert [task.query.id for task in questions] == [f"livecodebench-abc{n}_a" for n in expected]
     assert bool(report.skipped) == ("from" in options or "to=" in options)
 
 

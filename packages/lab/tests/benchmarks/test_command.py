@@ -17,9 +17,9 @@ from prefill_router_lab.benchmarks import load_tasks
 
 def test_tasks_of_a_benchmark_to_a_file_that_gives_the_same_tasks(tmp_path: Path) -> None:
     folder, out = write_livecodebench(tmp_path / "copy"), tmp_path / "tasks.jsonl"
-    told = succeeded("tasks", f"livecodebench={folder},from=2024-08-31", "--out", out)
-    assert f"{out}: 3 tasks of {folder}; graders: 3 code" in told
-    assert "1 left out: of a contest outside the given dates" in told
+    output = succeeded("tasks", f"livecodebench={folder},from=2024-08-31", "--out", out)
+    assert f"{out}: 3 tasks of {folder}; graders: 3 code" in output
+    assert "1 left out: of a contest outside the given dates" in output
     written = list(load_tasks(str(out)))
     expected = list(load_tasks(f"livecodebench={folder},from=2024-08-31"))
     assert written == expected
@@ -29,9 +29,9 @@ def test_tasks_of_a_benchmark_to_a_file_that_gives_the_same_tasks(tmp_path: Path
 def test_sample_as_json(tmp_path: Path) -> None:
     folder, out = write_mmlu_pro(tmp_path / "copy"), tmp_path / "tasks.jsonl"
     draw = ("tasks", f"mmlu_pro={folder}", "--sample", 5, "--seed", 3, "--out", out, "--json")
-    told = json.loads(succeeded(*draw))
+    output = json.loads(succeeded(*draw))
     first = out.read_bytes()
-    assert told == {
+    assert output == {
         "out": str(out),
         "source": str(folder),
         "tasks": 5,

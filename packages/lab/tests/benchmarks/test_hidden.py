@@ -1,4 +1,4 @@
-"""Private tests are decoded, and no pickle among them is ever loaded."""
+"""Private tests are tests, and no pickle among them is ever loaded."""
 
 import base64
 import json
@@ -112,7 +112,7 @@ def test_bomb_is_not_unpacked() -> None:
 def test_no_bytes_do_more_than_be_refused(data: bytes) -> None:
     for given_cell in (cell(data), base64.b64encode(data).decode()):
         try:
-            found = decode_tests(given_cell, "private")
+            tests = decode_tests(given_cell, "private")
         except DataError:
             continue
-        assert isinstance(found, list)
+        assert isinstance(tests, list)

@@ -25,12 +25,12 @@ Job = Callable[..., dict[str, Any]]
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    found = {
+    contents = {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")
         if path.is_file()
     }
-    return {**found, "loader.py": b"raise SystemExit", "README.md": b"words"}
+    return {**contents, "loader.py": b"raise SystemExit", "README.md": b"words"}
 
 
 @pytest.fixture
@@ -60,9 +60,9 @@ def load(hub: FakeHub, worker: HubWorker, tmp_path: Path) -> Job:
 
 
 def test_the_newest_commit_and_its_data_files_alone(hub: FakeHub, load: Job) -> None:
-    told = load("mmlu_pro")
-    assert told["ids"] == [f"mmlu_pro-{n}" for n in range(70, 82)]
-    assert told["source"] == f"{MMLU_PRO}@{hub.commit(MMLU_PRO)}"
+    output = load("mmlu_pro")
+    assert output["ids"] == [f"mmlu_pro-{n}" for n in range(70, 82)]
+    assert output["source"] == f"{MMLU_PRO}@{hub.commit(MMLU_PRO)}"
     assert hub.downloaded() == {"data/test-00000-of-00001.parquet"}
     assert len(load("mmlu_pro,shots=5")["ids"]) == 12
     assert "data/validation-00000-of-00001.parquet" in hub.downloaded()
@@ -72,9 +72,9 @@ def test_a_revision_and_what_is_not_there(hub: FakeHub, load: Job) -> None:
     commit = hub.commit(MMLU_PRO)
     assert load("mmlu_pro", commit)["source"] == f"{MMLU_PRO}@{commit}"
     assert load(f"mmlu_pro,revision={commit}")["source"] == f"{MMLU_PRO}@{commit}"
-    told = load("mmlu_pro", "v9")
-    assert told["error"] == "ConfigError"
-    assert "no such revision" in told["message"]
+    output = load("mmlu_pro", "v9")
+    assert output["error"] == "ConfigError"
+    assert "no such revision" in output["message"]
     assert (
         "two revisions are given, 'v9' and 'main'"
         in load("mmlu_pro,revision=v9", "main")["message"]
@@ -87,18 +87,20 @@ def test_what_was_downloaded_is_there_without_the_hub(load: Job) -> None:
     online = load("mmlu_pro")
     assert load("mmlu_pro", HF_ENDPOINT="http://127.0.0.1:9") == online
     assert load("mmlu_pro", HF_HUB_OFFLINE="1") == online
-    told = load("livecodebench", HF_ENDPOINT="http://127.0.0.1:9")
-    assert told["error"] == "ConfigError"
-    assert "check the connection, HF_ENDPOINT and" in told["message"]
-    assert "NAME=FOLDER" in told["message"]
+    output = load("livecodebench", HF_ENDPOINT="http://127.0.0.1:9")
+    assert output["error"] == "ConfigError"
+    assert "check the connection, HF_ENDPOINT and" in output["message"]
+    assert "NAME=FOLDER" in output["message"]
 
 
 def test_gated_benchmark_says_how_to_get_in(load: Job) -> None:
     for token in (None, SECRET):
-        told = load("hle", token=token)
-        assert told["error"] == "ConfigError"
-        assert "log in at https://huggingface.co/datasets/cais/hle, accept them" in told["message"]
-        assert "HF_TOKEN" in told["message"]
+        output = load("hle", token=token)
+        assert output["error"] == "ConfigError"
+        assert (
+            "log in at https://huggingface.co/datasets/cais/hle, accept them" in output["message"]
+        )
+        assert "HF_TOKEN" in output["message"]
     assert load("hle", token=GOOD_TOKEN)["ids"] == ["hle-66e0", "hle-66e2"]
 
 
@@ -107,16 +109,16 @@ def test_only_the_releases_asked_for_are_fetched(hub: FakeHub, load: Job) -> Non
     assert hub.downloaded() == {"test2.jsonl"}
     assert len(load("livecodebench")["ids"]) == 4
     assert hub.downloaded() == {"test.jsonl", "test2.jsonl", "test3.jsonl"}
-    told = load("livecodebench,release=release_v4")
-    assert told["error"] == "FormatError"
-    assert f"@{hub.commit(LIVECODEBENCH)}: holds no file named test4.jsonl" in told["message"]
+    output = load("livecodebench,release=release_v4")
+    assert output["error"] == "FormatError"
+    assert f"@{hub.commit(LIVECODEBENCH)}: holds no file named test4.jsonl" in output["message"]
 
 
 def test_broken_file_of_the_hub(hub: FakeHub, load: Job) -> None:
     row = {**problem(1), "private_test_cases": "broken"}
     hub.repositories[LIVECODEBENCH] = {"test.jsonl": json.dumps(row).encode()}
-    told = load("livecodebench")
-    assert told["error"] == "FormatError"
-    assert "test.jsonl:1: private_test_cases is neither JSON" in told["message"]
+    output = load("livecodebench")
+    assert output["error"] == "FormatError"
+    assert "test.jsonl:1: private_test_cases is neither JSON" in output["message"]
     hub.repositories[MMLU_PRO]["data/test-00000-of-00001.parquet"] = b"PAR1 nonsense"
     assert "isn't readable Parquet" in load("mmlu_pro")["message"]

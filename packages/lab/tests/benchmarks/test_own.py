@@ -22,7 +22,7 @@ from prefill_router_lab.benchmarks import (
 
 GOOD = {"prompt": "Why?", "answer": "because"}
 CODE_TEST = {"input": "1", "output": "2", "type": "stdin"}
-ENOUGH: dict[str, dict[str, Any]] = {
+LEAST_FIELDS: dict[str, dict[str, Any]] = {
     "mmlu_pro": {"answer": "(c)"},
     "number": {"answer": "1,234"},
     "judge": {"rubric": "Be kind."},
@@ -35,7 +35,7 @@ def tasks(path: Path) -> list[Task]:
     return list(load_tasks(str(path)))
 
 
-def one(path: Path, row: dict[str, Any]) -> Task:
+def load_row(path: Path, row: dict[str, Any]) -> Task:
     (task,) = tasks(write_lines(path / "tasks.jsonl", [row]))
     return task
 
@@ -63,7 +63,7 @@ def test_everything_that_a_row_can_have(tmp_path: Path) -> None:
         "tolerance": 0.01,
         "nested": {"a": [1, None]},
     }
-    task = one(tmp_path, row)
+    task = load_row(tmp_path, row)
     prompt = (Message("system", "Short."), Message("user", "2 + 2?"))
     assert task.query == Query("7", prompt, "mine", "sums")
     assert task.answer == ("4", "4.0", "4e0")
@@ -73,7 +73,7 @@ def test_everything_that_a_row_can_have(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("grader", GRADERS)
 def test_every_grader_can_be_named(grader: str, tmp_path: Path) -> None:
-    task = one(tmp_path, {**GOOD, "grader": grader, **ENOUGH.get(grader, {})})
+    task = load_row(tmp_path, {**GOOD, "grader": grader, **LEAST_FIELDS.get(grader, {})})
     assert task.grader == grader
 
 
@@ -180,15 +180,15 @@ def test_repeated_ids_and_repeated_prompts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["tasks.csv", "tasks.json", "tasks.parquet", "tasks.ndjson"])
 def test_other_kinds_of_files(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
-    found = [{"id": "a", "prompt": "1,\n2?", "answer": "3", "domain": None, "grader": "number"}]
+    rows = [{"id": "a", "prompt": "1,\n2?", "answer": "3", "domain": None, "grader": "number"}]
     if path.suffix == ".csv":
         path.write_text('id,prompt,answer,domain,tolerance,grader\na,"1,\n2?",3,,0.5,number\n')
     elif path.suffix == ".json":
-        path.write_text(json.dumps([{**found[0], "tolerance": 0.5}]))
+        path.write_text(json.dumps([{**rows[0], "tolerance": 0.5}]))
     elif path.suffix == ".parquet":
-        write_table(path, [{**found[0], "tolerance": 0.5, "nothing": None}])
+        write_table(path, [{**rows[0], "tolerance": 0.5, "nothing": None}])
     else:
-        write_lines(path, [{**found[0], "tolerance": 0.5}])
+        write_lines(path, [{**rows[0], "tolerance": 0.5}])
     query = Query("a", "1,\n2?")
     expected = Task(query=query, grader="number", answer=("3",), options={"tolerance": 0.5})
     assert tasks(path) == [expected]
@@ -247,18 +247,22 @@ ROWS = st.lists(
 @settings(deadline=None, max_examples=50)
 @given(ROWS)
 def test_tasks_come_back_as_they_were_written(
-    tmp_path_factory: pytest.TempPathFactory, drawn: list[Any]
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Any]
 ) -> None:
     written = []
-    for name, asked, label, answer, options in drawn:
-        prompt = asked if isinstance(asked, str) else tuple(Message(*turn) for turn in asked)
+    for name, prompt_value, label, answer, options in rows:
+        prompt = (
+            prompt_value
+            if isinstance(prompt_value, str)
+            else tuple(Message(*turn) for turn in prompt_value)
+        )
         query = Query(name, prompt, label, label)
         written.append(Task(query=query, grader="math", answer=tuple(answer), options=options))
     path = tmp_path_factory.mktemp("written") / "tasks.jsonl"
     assert write_tasks(iter(written), path) == len(written)
-    found = tasks(path)
-    assert found == written
-    assert [task.options for task in found] == [task.options for task in written]
+    tasks_again = tasks(path)
+    assert tasks_again == written
+    assert [task.options for task in tasks_again] == [task.options for task in written]
 
 
 def test_tasks_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -291,14 +295,16 @@ def many(count: int) -> list[Task]:
 
 def test_sample_keeps_the_order_and_depends_on_seed_and_ids_alone() -> None:
     everything = many(200)
-    drawn = sample_tasks(everything, 50, seed=1)
-    assert len(drawn) == 50
-    assert drawn == [task for task in everything if task in drawn]
+    sample = sample_tasks(everything, 50, seed=1)
+    assert len(sample) == 50
+    assert sample == [task for task in everything if task in sample]
     again = sample_tasks(list(reversed(everything)), 50, seed=1)
-    assert again == list(reversed(drawn))
+    assert again == list(reversed(sample))
     other = sample_tasks(everything, 50, seed=2)
-    assert len({t.query.id for t in drawn} & {t.query.id for t in other}) < 30
-    assert {t.query.id for t in drawn} <= {t.query.id for t in sample_tasks(everything, 80, seed=1)}
+    assert len({t.query.id for t in sample} & {t.query.id for t in other}) < 30
+    assert {t.query.id for t in sample} <= {
+        t.query.id for t in sample_tasks(everything, 80, seed=1)
+    }
     assert sample_tasks(everything, 500) == everything
     with pytest.raises(ConfigError, match="a sample of 0 tasks"):
         sample_tasks(everything, 0)

@@ -13,8 +13,8 @@ pytestmark = pytest.mark.slow
 
 
 def command(job: Job, to: Path, *more: object) -> tuple[object, ...]:
-    asked = ("study", "peers", job.router, "--data", job.answers, "--store", job.states)
-    return (*asked, "--out", to, *more)
+    arguments = ("study", "peers", job.router, "--data", job.answers, "--store", job.states)
+    return (*arguments, "--out", to, *more)
 
 
 def test_every_peer_is_on_the_page(job: Job, tmp_path: Path) -> None:

@@ -33,81 +33,81 @@ def command(place: Path, to: Path, *more: object) -> tuple[object, ...]:
 
 
 @pytest.fixture(scope="module")
-def found(place: Path) -> Path:
+def search_folder(place: Path) -> Path:
     to = place / "found"
     succeeded(*command(place, to, "--trials", 4, "--sealed"))
     assert not (to / "opened.json").exists()
-    told = succeeded(*command(place, to, "--trials", 6))
-    assert "The test part was opened once." in " ".join(told.split())
+    output = succeeded(*command(place, to, "--trials", 6))
+    assert "The test part was opened once." in " ".join(output.split())
     return to
 
 
 def test_what_there_is_to_try() -> None:
-    told = json.loads(succeeded("search", "default", "--list", "--json"))
-    assert told["configurations"] > 1300
-    assert len(told["predictors"]) > 10
+    output = json.loads(succeeded("search", "default", "--list", "--json"))
+    assert output["configurations"] > 1300
+    assert len(output["predictors"]) > 10
 
 
-def test_everything_is_in_the_folder(found: Path) -> None:
-    numbers = json.loads((found / "search.json").read_text())
+def test_everything_is_in_the_folder(search_folder: Path) -> None:
+    numbers = json.loads((search_folder / "search.json").read_text())
     assert numbers["winner"]["features"] == KNOWS
     assert numbers["possible"] == 36
     assert sum(numbers["states"].values()) == 6
     test = numbers["test"]["auc_mean"]
     assert test["lower"] <= test["value"] <= test["upper"]
-    rows = (found / "ranking.csv").read_text().splitlines()
+    rows = (search_folder / "ranking.csv").read_text().splitlines()
     assert len(rows) == 1 + numbers["tried"]
     for name in ("progress", "pairs"):
         for suffix in ("png", "svg", "csv"):
-            assert (found / "figures" / f"{name}.{suffix}").stat().st_size > 0
-    assert len(Router.load(found / "router").pool) == 3
+            assert (search_folder / "figures" / f"{name}.{suffix}").stat().st_size > 0
+    assert len(Router.load(search_folder / "router").pool) == 3
 
 
-def test_the_page_opens_offline(found: Path) -> None:
-    page = (found / "index.html").read_text()
+def test_the_page_opens_offline(search_folder: Path) -> None:
+    page = (search_folder / "index.html").read_text()
     assert not re.findall(r'(?:src|href)="(?!#)', page)
     assert "of difficulty" not in page
     assert "The test part was opened once." in page
 
 
-def test_the_winner_is_a_recipe_for_fit(found: Path, place: Path, tmp_path: Path) -> None:
-    told = json.loads(
+def test_the_winner_is_a_recipe_for_fit(search_folder: Path, place: Path, tmp_path: Path) -> None:
+    output = json.loads(
         succeeded(
             *("fit", place / "answers", "--store", place / "states", "--json"),
-            *("--recipe", found / "winner.yaml", "--split", found / "split.json"),
+            *("--recipe", search_folder / "winner.yaml", "--split", search_folder / "split.json"),
             *("--out", tmp_path / "router"),
         )
     )
-    numbers = json.loads((found / "search.json").read_text())
-    assert told["auc_mean"]["value"] == numbers["test"]["auc_mean"]["value"]
+    numbers = json.loads((search_folder / "search.json").read_text())
+    assert output["auc_mean"]["value"] == numbers["test"]["auc_mean"]["value"]
 
 
-def test_the_same_again_opens_nothing_new(found: Path, place: Path) -> None:
-    before = (found / "opened.json").read_bytes()
-    told = json.loads(succeeded(*command(place, found, "--trials", 6, "--json")))
-    assert (found / "opened.json").read_bytes() == before
-    assert len(told["openings"]) == 1
+def test_the_same_again_opens_nothing_new(search_folder: Path, place: Path) -> None:
+    before = (search_folder / "opened.json").read_bytes()
+    output = json.loads(succeeded(*command(place, search_folder, "--trials", 6, "--json")))
+    assert (search_folder / "opened.json").read_bytes() == before
+    assert len(output["openings"]) == 1
 
 
-def test_another_winner_is_not_judged(found: Path, place: Path, tmp_path: Path) -> None:
-    opened = json.loads((found / "opened.json").read_text())
+def test_another_winner_is_not_judged(search_folder: Path, place: Path, tmp_path: Path) -> None:
+    opened = json.loads((search_folder / "opened.json").read_text())
     opened["openings"][0]["configuration"] = "0123456789abcdef"
     to = tmp_path / "found"
     succeeded(*command(place, to, "--trials", 3, "--sealed"))
     (to / "opened.json").write_text(json.dumps(opened))
     refused("opened on .* for another configuration", *command(place, to, "--trials", 3))
     assert json.loads((to / "search.json").read_text())["test"] is None
-    told = json.loads(succeeded(*command(place, to, "--trials", 3, "--open-again", "--json")))
-    assert [one["again"] for one in told["openings"]] == [False, True]
+    output = json.loads(succeeded(*command(place, to, "--trials", 3, "--open-again", "--json")))
+    assert [one["again"] for one in output["openings"]] == [False, True]
     assert "for 2 configurations" in (to / "index.html").read_text()
 
 
 def test_another_search_or_anything_else_is_not_overwritten(
-    found: Path, place: Path, tmp_path: Path
+    search_folder: Path, place: Path, tmp_path: Path
 ) -> None:
     refused(
         "holds another search .other: config",
-        *command(place, found, "--seed", 0, "--margin", 0.5),
+        *command(place, search_folder, "--seed", 0, "--margin", 0.5),
     )
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")

@@ -32,7 +32,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def given(job: Job, config: Path, name: str) -> tuple[object, ...]:
+def study_arguments(job: Job, config: Path, name: str) -> tuple[object, ...]:
     common = ("--data", job.answers, "--store", job.states, *STUDIES[name])
     return ("study", name, config, *common)
 
@@ -41,17 +41,17 @@ def given(job: Job, config: Path, name: str) -> tuple[object, ...]:
 def test_a_study_is_written_and_goes_on_where_it_was(
     name: str, job: Job, config: Path, tmp_path: Path
 ) -> None:
-    asked = (*given(job, config, name), "--out", tmp_path / "s", "--split", job.split)
-    text = succeeded(*asked)
+    arguments = (*study_arguments(job, config, name), "--out", tmp_path / "s", "--split", job.split)
+    text = succeeded(*arguments)
     assert "network" in text
     assert f"report: {tmp_path / 's' / 'index.html'}" in text
-    told = json.loads((tmp_path / "s" / f"{name}.json").read_text())
-    assert set(told["routers"]) == {"network", "near ones"}
+    output = json.loads((tmp_path / "s" / f"{name}.json").read_text())
+    assert set(output["routers"]) == {"network", "near ones"}
     routers = {p: p.stat().st_mtime_ns for p in (tmp_path / "s").rglob("router.json")}
     assert len(routers) == {"seeds": 4, "ratio": 2, "shift": 6}[name]
     (tmp_path / "s" / "index.html").unlink()
-    again = json.loads(succeeded(*asked, "--json"))
-    assert again["routers"] == told["routers"]
+    again = json.loads(succeeded(*arguments, "--json"))
+    assert again["routers"] == output["routers"]
     assert (tmp_path / "s" / "index.html").exists()
     assert {p: p.stat().st_mtime_ns for p in routers} == routers
 
@@ -61,51 +61,59 @@ def test_a_folder_of_something_else_is_left_alone(
     name: str, job: Job, config: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
-    refused("exists and is no study", *given(job, config, name), "--out", tmp_path)
+    refused("exists and is no study", *study_arguments(job, config, name), "--out", tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
 
 
 def test_a_router_is_studied_by_its_folder(job: Job, tmp_path: Path) -> None:
-    asked = ("--data", job.answers, "--store", job.states, "--out", tmp_path / "ratio")
-    told = json.loads(succeeded("study", "ratio", job.router, *asked, "--resamples", 5, "--json"))
-    assert list(told["routers"]) == [job.router.name]
+    arguments = ("--data", job.answers, "--store", job.states, "--out", tmp_path / "ratio")
+    output = json.loads(
+        succeeded("study", "ratio", job.router, *arguments, "--resamples", 5, "--json")
+    )
+    assert list(output["routers"]) == [job.router.name]
     assert not (tmp_path / "ratio" / "routers").exists()
     known = json.loads((tmp_path / "ratio" / "ratio.json").read_text())["known"]
     assert "the most accurate on the train part" in known["chosen"]
 
 
 def test_the_strong_target_can_be_named(job: Job, config: Path, tmp_path: Path) -> None:
-    asked = (*given(job, config, "ratio"), "--out", tmp_path / "s", "--split", job.split)
-    told = json.loads(succeeded(*asked, "--strong", "target-0", "--json"))
-    assert told["strong"] == "target-0"
-    malformed("--strong-by is 'luck'", *asked, "--strong-by", "luck")
+    arguments = (
+        *study_arguments(job, config, "ratio"),
+        "--out",
+        tmp_path / "s",
+        "--split",
+        job.split,
+    )
+    output = json.loads(succeeded(*arguments, "--strong", "target-0", "--json"))
+    assert output["strong"] == "target-0"
+    malformed("--strong-by is 'luck'", *arguments, "--strong-by", "luck")
 
 
 def test_dimensions(job: Job, tmp_path: Path) -> None:
-    asked = ("study", "dimensions", job.answers, "--store", job.states)
+    arguments = ("study", "dimensions", job.answers, "--store", job.states)
     to = ("--out", tmp_path / "d")
-    told = json.loads(succeeded(*asked, *to, "--dims", "2,4", "--split", job.split, "--json"))
-    assert {cell["dim"] for cell in told["cells"]} == {2, 4}
+    output = json.loads(succeeded(*arguments, *to, "--dims", "2,4", "--split", job.split, "--json"))
+    assert {cell["dim"] for cell in output["cells"]} == {2, 4}
     assert (tmp_path / "d" / "figures" / "dimensions.png").stat().st_size > 1000
-    assert "report:" in succeeded(*asked, *to, "--dims", "2", "--pooling", "mean")
+    assert "report:" in succeeded(*arguments, *to, "--dims", "2", "--pooling", "mean")
     for dims in ("", "0", "2,x"):
-        malformed("give numbers from 1 up", *asked, *to, "--dims", dims)
+        malformed("give numbers from 1 up", *arguments, *to, "--dims", dims)
 
 
 def test_layers_over_pools_and_encoders(job: Job, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.symlink_to(job.answers, target_is_directory=True)
-    asked = ("study", "layers", "--store", job.states, "--out", tmp_path / "l", "--dim", 4)
+    arguments = ("study", "layers", "--store", job.states, "--out", tmp_path / "l", "--dim", 4)
     both = (job.answers, tmp_path / "copy")
     shutil.copytree(job.answers, tmp_path / "copy")
-    told = json.loads(succeeded(*asked, *both, "--json"))
-    assert [row["pool"] for row in told["rows"]] == ["answers", "copy"]
-    refused("a name of its own", *asked, job.answers, other)
+    output = json.loads(succeeded(*arguments, *both, "--json"))
+    assert [row["pool"] for row in output["rows"]] == ["answers", "copy"]
+    refused("a name of its own", *arguments, job.answers, other)
 
 
 def test_what_makes_no_sense_is_refused(job: Job, config: Path, tmp_path: Path) -> None:
     to = ("--out", tmp_path / "s")
-    plain = {name: given(job, config, name)[:7] for name in STUDIES}
+    plain = {name: study_arguments(job, config, name)[:7] for name in STUDIES}
     malformed("--count is 1; it must be 2 or more", *plain["seeds"], *to, "--count", 1)
     malformed("must be 0 or more", *plain["ratio"], *to, "--seed", -1)
     malformed("one of these", *plain["shift"], *to)
@@ -120,27 +128,34 @@ def test_what_makes_no_sense_is_refused(job: Job, config: Path, tmp_path: Path) 
 
 
 def test_robustness(job: Job, tmp_path: Path) -> None:
-    made = read_dataset(job.answers)
-    others = [{"global index": q.id, "prompt": f"Say: {q.prompt}"} for q in made.queries[:50]]
+    dataset = read_dataset(job.answers)
+    others = [{"global index": q.id, "prompt": f"Say: {q.prompt}"} for q in dataset.queries[:50]]
     (tmp_path / "others.json").write_text(json.dumps(others))
-    asked = ("study", "robustness", job.router, "--data", job.answers, "--store", job.states)
+    arguments = ("study", "robustness", job.router, "--data", job.answers, "--store", job.states)
     encoder = ("--encoder-folder", job.tiny, "--resamples", 20)
-    given = (*asked, *encoder, "--paraphrases", tmp_path / "others.json", "--out", tmp_path / "r")
-    told = json.loads(succeeded(*given, "--sample", 10, "--json"))
-    assert set(told["kinds"]) == {"typos", "paraphrases"}
-    assert told["kinds"]["typos"]["queries"] == told["queries"] == 10
-    assert set(told["unchanged"]) == {"wording", "options"}
+    more_arguments = (
+        *arguments,
+        *encoder,
+        "--paraphrases",
+        tmp_path / "others.json",
+        "--out",
+        tmp_path / "r",
+    )
+    output = json.loads(succeeded(*more_arguments, "--sample", 10, "--json"))
+    assert set(output["kinds"]) == {"typos", "paraphrases"}
+    assert output["kinds"]["typos"]["queries"] == output["queries"] == 10
+    assert set(output["unchanged"]) == {"wording", "options"}
     rows = (tmp_path / "r" / "figures" / "robustness.csv").read_text().splitlines()
-    assert len(rows) == 1 + 3 * len(told["kinds"])
-    text = succeeded(*given, "--typos", 0.5, "--lam", 0.9)
+    assert len(rows) == 1 + 3 * len(output["kinds"])
+    text = succeeded(*more_arguments, "--typos", 0.5, "--lam", 0.9)
     assert "At lam = 0.9" in text
     assert f"report: {tmp_path / 'r' / 'index.html'}" in text
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "thesis.txt").write_text("mine")
-    refused("exists and is no study", *asked, "--out", tmp_path / "thesis")
-    malformed("--typos is 0", *asked, "--out", tmp_path / "s", "--typos", 0)
+    refused("exists and is no study", *arguments, "--out", tmp_path / "thesis")
+    malformed("--typos is 0", *arguments, "--out", tmp_path / "s", "--typos", 0)
     (tmp_path / "others.json").write_text('[{"global index": "z", "prompt": "x"}]')
-    refused("none of the 1 paraphrases", *given)
+    refused("none of the 1 paraphrases", *more_arguments)
 
 
 def test_help_of_every_study_has_an_example() -> None:
@@ -158,7 +173,7 @@ def test_nothing_that_can_be_fitted_is_an_error(
     (tmp_path / "trees.yaml").write_text("routers: {trees: {predictor: xgboost}}")
     refused(
         "no router could be fitted; trees: ",
-        *given(job, tmp_path / "trees.yaml", name),
+        *study_arguments(job, tmp_path / "trees.yaml", name),
         *("--out", tmp_path / "s", "--split", job.split),
     )
     assert not (tmp_path / "s" / "index.html").exists()

@@ -57,17 +57,17 @@ def router_of(job: Job) -> tuple[object, ...]:
 def test_everything_is_counted_and_written(job: Job, speeds: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     options = ("--encoder-price", 0.5, "--speeds", speeds, "--routing-ms", 20, "--resamples", 20)
-    told = json.loads(succeeded(*router_of(job), *options, "--out", out, "--json"))
+    output = json.loads(succeeded(*router_of(job), *options, "--out", out, "--json"))
     written = json.loads((out / "end-to-end.json").read_text())
-    assert told.items() <= written.items()
-    argmax = told["points"][0]["systems"]["router"]
+    assert output.items() <= written.items()
+    argmax = output["points"][0]["systems"]["router"]
     assert argmax["encoder_cost"]["value"] > 0
     assert argmax["routing_seconds"]["value"] == 0.02
-    assert told["latency"]["router"]["source"] == "given"
+    assert output["latency"]["router"]["source"] == "given"
     data = read_dataset(job.answers)
     train = data.select(json.loads((job.router / "split.json").read_text())["parts"]["train"])
     summed = dict(zip(train.pool.names, (train.correct == 1).sum(axis=0), strict=True))
-    assert summed[told["best_single"]] == max(summed.values())
+    assert summed[output["best_single"]] == max(summed.values())
     assert {path.name for path in out.iterdir()} >= {*PAGE, "systems.csv", "areas.csv"}
     page = (out / "index.html").read_text()
     assert "encoder charged" in page
@@ -77,16 +77,24 @@ def test_everything_is_counted_and_written(job: Job, speeds: Path, tmp_path: Pat
 
 
 def test_decisions_are_timed_with_the_encoder(job: Job, tmp_path: Path) -> None:
-    given = (*router_of(job), "--per-hour", 1.2, "--sample", 4, "--resamples", 5, "--rounds", 2)
-    given = (*given, "--reference", job.router, "--reference-ms", 1, "--out", tmp_path / "out")
-    refused("can't be timed here.*--routing-ms", *given)
-    told = json.loads(succeeded(*given, "--encoder-folder", job.tiny, "--json"))
-    timed = told["latency"]["router"]
+    arguments = (*router_of(job), "--per-hour", 1.2, "--sample", 4, "--resamples", 5, "--rounds", 2)
+    arguments = (
+        *arguments,
+        "--reference",
+        job.router,
+        "--reference-ms",
+        1,
+        "--out",
+        tmp_path / "out",
+    )
+    refused("can't be timed here.*--routing-ms", *arguments)
+    output = json.loads(succeeded(*arguments, "--encoder-folder", job.tiny, "--json"))
+    timed = output["latency"]["router"]
     assert (timed["decisions"], timed["rounds"]) == (8, 2)
     assert 0 < timed["median_seconds"]["lower"] <= timed["median_seconds"]["upper"]
-    assert told["points"][0]["against"]["reference"]["accuracy_gain"]["value"] == 0
-    assert told["timing"] == ""
-    assert told["points"][0]["systems"]["router"]["answer_seconds"]["value"] is None
+    assert output["points"][0]["against"]["reference"]["accuracy_gain"]["value"] == 0
+    assert output["timing"] == ""
+    assert output["points"][0]["systems"]["router"]["answer_seconds"]["value"] is None
 
 
 def test_times_of_a_run_come_before_speeds(job: Job, speeds: Path, tmp_path: Path) -> None:
@@ -97,10 +105,10 @@ def test_times_of_a_run_come_before_speeds(job: Job, speeds: Path, tmp_path: Pat
     out = ("--out", tmp_path / "out", "--json")
     alone = json.loads(succeeded(*router_of(job), *options, *out))
     assert alone["points"][0]["systems"]["router"]["answer_seconds"]["value"] == pytest.approx(7)
-    both = json.loads(succeeded(*router_of(job), *options, "--speeds", speeds, *out))
-    assert "measured" in both["timing"]
-    assert "speeds.yaml" in both["timing"]
-    assert both["points"][0]["systems"]["router"]["answer_seconds"]["value"] < 7
+    output = json.loads(succeeded(*router_of(job), *options, "--speeds", speeds, *out))
+    assert "measured" in output["timing"]
+    assert "speeds.yaml" in output["timing"]
+    assert output["points"][0]["systems"]["router"]["answer_seconds"]["value"] < 7
 
 
 def test_end_to_end_refuses(job: Job, copy: Job, tmp_path: Path) -> None:
@@ -131,38 +139,38 @@ def test_end_to_end_refuses(job: Job, copy: Job, tmp_path: Path) -> None:
 @pytest.fixture
 def config(tmp_path: Path, job: Job) -> Path:
     path = tmp_path / "routers.yaml"
-    made = "features: {kind: prefill, dim: 4, select: mean.2}, predictor: logistic"
-    path.write_text(f"routers:\n  small: {{{made}}}\n")
+    recipe = "features: {kind: prefill, dim: 4, select: mean.2}, predictor: logistic"
+    path.write_text(f"routers:\n  small: {{{recipe}}}\n")
     del job
     return path
 
 
 def test_learning_curves_are_drawn_and_gone_on_with(job: Job, config: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    given = ("study", "learning", config, "--data", job.answers, "--store", job.states)
+    arguments = ("study", "learning", config, "--data", job.answers, "--store", job.states)
     sizes = ("--shares", "0.5", "--measured", "1", "--draws", 2, "--resamples", 10)
-    told = json.loads(succeeded(*given, *sizes, "--out", out, "--json"))
-    points = told["routers"]["small"]["points"]
+    output = json.loads(succeeded(*arguments, *sizes, "--out", out, "--json"))
+    points = output["routers"]["small"]["points"]
     assert [(p["share"], p["measured"]) for p in points] == [
         (0.5, None),
         (1.0, 1),
         (1.0, None),
     ]
-    assert told["routers"]["small"]["verdict"]
-    kept = {path: path.stat().st_mtime_ns for path in (out / "fits").iterdir()}
-    assert len(kept) == 6
-    text = succeeded(*given, *sizes, "--out", out)
-    assert kept == {path: path.stat().st_mtime_ns for path in (out / "fits").iterdir()}
+    assert output["routers"]["small"]["verdict"]
+    times = {path: path.stat().st_mtime_ns for path in (out / "fits").iterdir()}
+    assert len(times) == 6
+    text = succeeded(*arguments, *sizes, "--out", out)
+    assert times == {path: path.stat().st_mtime_ns for path in (out / "fits").iterdir()}
     assert "small: " in text
     assert {path.name for path in out.iterdir()} >= {*PAGE, "learning.json", "sizes.csv"}
 
 
 def test_learning_refuses(job: Job, config: Path, tmp_path: Path) -> None:
-    given = ("study", "learning", config, "--data", job.answers, "--store", job.states)
+    arguments = ("study", "learning", config, "--data", job.answers, "--store", job.states)
     out = ("--out", tmp_path / "out")
-    malformed("--shares is 'x'", *given, *out, "--shares", "x")
-    refused("share of the queries is 2", *given, *out, "--shares", "2")
-    malformed("whole numbers", *given, *out, "--measured", "1.5")
-    malformed("--draws is 1; it must be 2 or more", *given, *out, "--draws", 1)
-    malformed("resamples", *given, *out, "--resamples", 0)
-    refused("is no study 'learning'", *given, "--out", job.answers)
+    malformed("--shares is 'x'", *arguments, *out, "--shares", "x")
+    refused("share of the queries is 2", *arguments, *out, "--shares", "2")
+    malformed("whole numbers", *arguments, *out, "--measured", "1.5")
+    malformed("--draws is 1; it must be 2 or more", *arguments, *out, "--draws", 1)
+    malformed("resamples", *arguments, *out, "--resamples", 0)
+    refused("is no study 'learning'", *arguments, "--out", job.answers)

@@ -48,19 +48,19 @@ class Options(StudyOptions):
 
 
 def test_fields_stand_in_the_place_of_the_dataclass() -> None:
-    seen: list[tuple[Options, bool]] = []
+    calls: list[tuple[Options, bool]] = []
 
     @with_options
     def command(
         *, options: Options, as_json: Annotated[bool, typer.Option("--json")] = False
     ) -> None:
-        seen.append((options, as_json))
+        calls.append((options, as_json))
 
     parameters = inspect.signature(command).parameters
     assert list(parameters) == ["name", "count", "seed", "as_json"]
     assert find_ranges(command) == {"count": {"ge": 2}, "seed": {"ge": 0}}
     command(name="x", count=4, seed=5, as_json=True)
-    assert seen == [(Options(name="x", count=4, seed=5), True)]
+    assert calls == [(Options(name="x", count=4, seed=5), True)]
 
 
 @pytest.mark.parametrize(

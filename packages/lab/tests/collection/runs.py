@@ -80,9 +80,9 @@ def two_providers(**second: Any) -> Pool:
     )
 
 
-def ask(folder: Path, pool: Pool, asked: Sequence[Task], **options: Any) -> CollectionSummary:
+def ask(folder: Path, pool: Pool, questions: Sequence[Task], **options: Any) -> CollectionSummary:
     chosen = replace(QUICK, **options)
-    return collect(folder, pool, asked, asker=Upstream(pool), options=chosen)
+    return collect(folder, pool, questions, asker=Upstream(pool), options=chosen)
 
 
 def answers(folder: Path) -> dict[tuple[str, str], Answer]:
@@ -95,8 +95,10 @@ def texts(folder: Path) -> dict[tuple[str, str], str]:
     return {place: answer.reply.text for place, answer in found if answer.reply is not None}
 
 
-def expected(asked: Sequence[Task], names: Sequence[str] = ("small", "large")) -> dict[Any, str]:
-    return {(n, t.query.id): answer_to(n)(str(t.query.prompt)) for t in asked for n in names}
+def expected(
+    questions: Sequence[Task], names: Sequence[str] = ("small", "large")
+) -> dict[Any, str]:
+    return {(n, t.query.id): answer_to(n)(str(t.query.prompt)) for t in questions for n in names}
 
 
 def bill(log: Sequence[Record]) -> float:

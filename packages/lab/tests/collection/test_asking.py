@@ -67,11 +67,11 @@ def test_everything_is_kept(tmp_path: Path) -> None:
     assert first is not None
     assert answered is not None
     assert 0 < first <= answered <= reply.seconds
-    failed, done = answer.attempts
+    failed, success = answer.attempts
     assert (failed.failure, failed.cost) == ("overloaded", 0.0)
     assert "503" in failed.detail
-    assert (done.failure, done.detail, done.at_risk) == (None, "", 0.0)
-    assert before[:19] <= failed.began < done.began <= datetime.now(UTC).isoformat()
+    assert (success.failure, success.detail, success.at_risk) == (None, "", 0.0)
+    assert before[:19] <= failed.began < success.began <= datetime.now(UTC).isoformat()
     assert answer.request["dialect"] == "deepseek"
     assert answer.request["body"]["model"] == "small"
     assert answer.request["body"]["max_tokens"] == 50
@@ -113,10 +113,12 @@ def test_prices_may_change_and_each_answer_keeps_its_own(server: Server, tmp_pat
     run, pool = tmp_path / "run", pool_of(server, ["small"])
     ask(run, pool, tasks(1))
     ask(run, pool.with_prices({"small": (100.0, 400.0)}), tasks(2))
-    found = answers(run)
-    assert found["small", "q0"].prices["input_price"] == 1.0
-    assert found["small", "q1"].prices["input_price"] == 100.0
-    assert found["small", "q1"].cost == pytest.approx(100 * (found["small", "q0"].cost or 0))
+    by_question = answers(run)
+    assert by_question["small", "q0"].prices["input_price"] == 1.0
+    assert by_question["small", "q1"].prices["input_price"] == 100.0
+    assert by_question["small", "q1"].cost == pytest.approx(
+        100 * (by_question["small", "q0"].cost or 0)
+    )
 
 
 def test_a_target_that_is_asked_otherwise_is_refused(server: Server, tmp_path: Path) -> None:
@@ -216,22 +218,22 @@ def test_estimate_knows_what_is_recorded_and_writes_nothing(server: Server, tmp_
     run, pool = tmp_path / "run", pool_of(server, requests_per_minute=600.0)
     asked_before = len(server.log)
     options = CollectOptions(assume_output_tokens=30)
-    found = estimate_collection(run, pool, tasks(10), options=options)
+    estimate = estimate_collection(run, pool, tasks(10), options=options)
     assert not run.exists()
     assert len(server.log) == asked_before
-    small, large = found.targets
+    small, large = estimate.targets
     assert (small.calls, small.output_tokens) == (10, 300)
     assert small.input_tokens == 10 * 5  # 19 bytes each
     assert small.dollars == pytest.approx((50 * 1 + 300 * 4) / 1e6)
     assert large.dollars == pytest.approx(10 * (small.dollars or 0))
     assert (small.most_dollars or 0) > 10 * 50 * 4 / 1e6  # max_tokens is 50
-    assert found.seconds == pytest.approx(2.0)  # 20 calls at 600 a minute
+    assert estimate.seconds == pytest.approx(2.0)  # 20 calls at 600 a minute
     ask(run, pool_of(server), tasks(4))
     after = estimate_collection(run, pool, tasks(10), options=options)
     assert after.calls == 12
     written = rows(run, "SELECT output_tokens FROM answers WHERE target = 'small'")[0][0]
     assert after.targets[0].output_tokens == 6 * written
-    assert found.to_dict()["calls"] == 20
+    assert estimate.to_dict()["calls"] == 20
 
 
 def test_a_target_that_only_failed_may_be_mended(tmp_path: Path) -> None:
@@ -266,8 +268,8 @@ def test_no_prompt_and_no_key_is_written_elsewhere_than_in_tasks(
     with serve(models(["small"]), faults=faults, api_key="sk-secret-words") as server:
         pool = pool_of(server, ["small"], api_key_env="A_KEY")
         ask(tmp_path / "run", pool, tasks(1))
-    told = rows(tmp_path / "run", "SELECT body FROM records")[0][0]
-    assert "context_too_long" in told
-    assert "What is question" not in told
+    body = rows(tmp_path / "run", "SELECT body FROM records")[0][0]
+    assert "context_too_long" in body
+    assert "What is question" not in body
     for path in (tmp_path / "run").iterdir():
         assert b"sk-secret-words" not in path.read_bytes()

@@ -40,22 +40,22 @@ class Breaking(Canned):
     """Breaks every third answer off, so that it may have been billed in full."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.calls = 0
 
     async def ask(self, target: str, prompt: Prompt, /) -> Reply:
-        self.asked += 1
-        if self.asked % 3 == 0:
+        self.calls += 1
+        if self.calls % 3 == 0:
             raise UpstreamError("broken", failure="broken_off", retriable=True, billed="perhaps")
         return await super().ask(target, prompt)
 
 
 def test_the_limit_that_would_do_counts_what_goes_at_risk(tmp_path: Path) -> None:
     pool = pool_of("http://127.0.0.1:1/v1", ["small"], max_tokens=10_000, concurrency=1)
-    asker, asked = Breaking(), tasks(300)[40:]
+    asker, questions = Breaking(), tasks(300)[40:]
 
     def collected(limit: float) -> CollectionSummary:
         options = CollectOptions(limit=limit, backoff_seconds=0.0)
-        return collect(tmp_path / "run", pool, asked, asker=asker, options=options)
+        return collect(tmp_path / "run", pool, questions, asker=asker, options=options)
 
     first = collected(0.6)
     enough = first.limit_that_would_do
@@ -101,10 +101,10 @@ def test_one_of_a_thing_is_not_many(tmp_path: Path) -> None:
     write_pool(pool_of("http://127.0.0.1:1/v1", ["small"]), tmp_path / "pool.yaml")
     write_tasks_file(tmp_path / "tasks.jsonl", 1)
     files = ("--pool", tmp_path / "pool.yaml", "--tasks", tmp_path / "tasks.jsonl")
-    done = run("collect", *files, "--out", tmp_path / "run", "--max-cost", 0.00001)
-    assert "1 call, " in done.err
-    assert "0 calls in" in done.out
-    assert "1 question not asked: the spending limit" in done.out
+    result = run("collect", *files, "--out", tmp_path / "run", "--max-cost", 0.00001)
+    assert "1 call, " in result.err
+    assert "0 calls in" in result.out
+    assert "1 question not asked: the spending limit" in result.out
 
 
 def standing(summary: CollectionSummary) -> list[tuple[int, int, int, int]]:
@@ -138,10 +138,10 @@ def test_a_limit_that_stops_everything_is_an_error(tmp_path: Path) -> None:
     write_pool(pool_of("http://127.0.0.1:1/v1", ["small"]), tmp_path / "pool.yaml")
     write_tasks_file(tmp_path / "tasks.jsonl", 24)
     files = ("--pool", tmp_path / "pool.yaml", "--tasks", tmp_path / "tasks.jsonl")
-    done = run("collect", *files, "--out", tmp_path / "run", "--max-cost", 0.00001)
-    assert done.code == 1
-    assert "24 questions not asked: the spending limit" in done.out
-    assert done.err.splitlines()[-1].startswith("error: nothing was asked (the spending limit)")
+    result = run("collect", *files, "--out", tmp_path / "run", "--max-cost", 0.00001)
+    assert result.code == 1
+    assert "24 questions not asked: the spending limit" in result.out
+    assert result.err.splitlines()[-1].startswith("error: nothing was asked (the spending limit)")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -39,14 +39,14 @@ def command(server: Server, tmp_path: Path) -> list[object]:
 
 def test_collects_and_goes_on(server: Server, command: list[object], tmp_path: Path) -> None:
     before = len(server.log)
-    told = json.loads(succeeded(*command, "--sample", 8, "--only", "small", "--json"))
-    assert (told["calls"], told["answered"]) == (8, 8)
-    assert told["targets"] == [
+    output = json.loads(succeeded(*command, "--sample", 8, "--only", "small", "--json"))
+    assert (output["calls"], output["answered"]) == (8, 8)
+    assert output["targets"] == [
         {"target": "small", "answered": 8, "missing": {}, "not_asked": 0, "missing_before": 0}
     ]
-    assert told["cost"] == pytest.approx(told["spent"])
-    told = json.loads(succeeded(*command, "--sample", 12, "--only", "small", "--json"))
-    assert told["calls"] == 4  # the larger sample holds the smaller
+    assert output["cost"] == pytest.approx(output["spent"])
+    output = json.loads(succeeded(*command, "--sample", 12, "--only", "small", "--json"))
+    assert output["calls"] == 4  # the larger sample holds the smaller
     shown = succeeded(*command)
     assert "small" in shown
     assert len(server.log) - before == 40
@@ -58,9 +58,9 @@ def test_collects_and_goes_on(server: Server, command: list[object], tmp_path: P
 
 def test_dry_run(server: Server, command: list[object], tmp_path: Path) -> None:
     before = len(server.log)
-    told = json.loads(succeeded(*command, "--dry-run", "--json", "--assume-output-tokens", 10))
-    assert told["calls"] == 40
-    assert 0 < told["dollars"] < told["most_dollars"]
+    output = json.loads(succeeded(*command, "--dry-run", "--json", "--assume-output-tokens", 10))
+    assert output["calls"] == 40
+    assert 0 < output["dollars"] < output["most_dollars"]
     shown = succeeded(*command, "--dry-run")
     assert "40 calls" in shown
     assert not (tmp_path / "run").exists()
@@ -77,16 +77,16 @@ def test_dry_run_without_prices_tells_no_sum(
 
 
 def test_limit(command: list[object]) -> None:
-    told = json.loads(succeeded(*command, "--max-cost", 0.01, "--json"))
-    assert told["spent"] + told["at_risk"] <= 0.01
-    assert told["not_asked"]
-    assert told["limit_that_would_do"] > 0.01
+    output = json.loads(succeeded(*command, "--max-cost", 0.01, "--json"))
+    assert output["spent"] + output["at_risk"] <= 0.01
+    assert output["not_asked"]
+    assert output["limit_that_would_do"] > 0.01
     stopped = run(*command, "--max-cost", 0.01)
     assert stopped.code == 1  # nothing more fits
     assert "error: nothing was asked (the spending limit)" in stopped.err
     assert "the spending limit" in stopped.out
     assert "would do" in stopped.out
-    enough = told["limit_that_would_do"]
+    enough = output["limit_that_would_do"]
     assert json.loads(succeeded(*command, "--max-cost", enough, "--json"))["not_asked"] == {}
 
 
@@ -105,10 +105,10 @@ def test_what_cannot_be_used(command: list[object], tmp_path: Path) -> None:
 def test_nothing_answered_is_an_error(tmp_path: Path, command: list[object]) -> None:
     with serve(models(), faults=Faults(rules=[Rule(kind="unauthorized")])) as server:
         write_pool(pool_of(server), tmp_path / "pool.yaml")
-        done = run(*command)
+        result = run(*command)
         calls = len(server.log)
-    assert done.code == 1
-    assert "40 unauthorised" in done.err
-    assert "check the pool's endpoints, models and keys" in done.err
-    assert "unauthorised" in done.out
+    assert result.code == 1
+    assert "40 unauthorised" in result.err
+    assert "check the pool's endpoints, models and keys" in result.err
+    assert "unauthorised" in result.out
     assert calls <= 16  # each of 8 workers found out at most once or twice

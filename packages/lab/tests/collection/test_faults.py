@@ -72,8 +72,8 @@ def reasons_of(record: Record) -> set[str]:
     """What the client may truly say of a request; empty for an answer."""
     if record.status in (500, 503):
         return {"server_error" if record.status == 500 else "overloaded"}
-    told = [REASONS[fault] for fault in record.faults if fault in REASONS]
-    return set().union(*told)
+    reasons = [REASONS[fault] for fault in record.faults if fault in REASONS]
+    return set().union(*reasons)
 
 
 def explains(record: Record, failure: str | None) -> bool:
@@ -84,22 +84,22 @@ def explains(record: Record, failure: str | None) -> bool:
     return failure in reasons if failure else not reasons
 
 
-def check_reasons(found: Sequence[Answer], log: Sequence[Record]) -> None:
-    said: dict[tuple[str, str], list[Record]] = {}
+def check_reasons(all_answers: Sequence[Answer], log: Sequence[Record]) -> None:
+    records: dict[tuple[str, str], list[Record]] = {}
     for record in log:
-        said.setdefault((record.model, record.prompt), []).append(record)
-    for answer in found:
+        records.setdefault((record.model, record.prompt), []).append(record)
+    for answer in all_answers:
         prompt = f"What is question {answer.query_id[1:]}?"
-        known = said.pop((answer.target, prompt), [])
+        records_left = records.pop((answer.target, prompt), [])
         failures = [attempt.failure for attempt in answer.attempts]
-        assert len(failures) == len(known)
+        assert len(failures) == len(records_left)
         for failure in failures:
-            match = next((record for record in known if explains(record, failure)), None)
-            assert match is not None, (failures, known)
-            known.remove(match)
+            match = next((record for record in records_left if explains(record, failure)), None)
+            assert match is not None, (failures, records_left)
+            records_left.remove(match)
         assert answer.missing == failures[-1]
         assert (answer.reply is None) == (answer.missing is not None)
-    assert not said  # every request is in a record
+    assert not records  # every request is in a record
 
 
 @pytest.mark.parametrize(
@@ -108,23 +108,23 @@ def check_reasons(found: Sequence[Answer], log: Sequence[Record]) -> None:
 def test_every_question_ends_with_a_true_reason(
     tmp_path: Path, seed: int, limit: float | None
 ) -> None:
-    asked = tasks(30)
+    questions = tasks(30)
     with serve(models(), faults=Faults(rules=RULES, seed=seed)) as server:
         pool = pool_of(server, first_token_seconds=1.5, answer_seconds=3.0, concurrency=16)
-        summary = ask(tmp_path / "run", pool, asked, limit=limit, attempts=3, seed=seed)
+        summary = ask(tmp_path / "run", pool, questions, limit=limit, attempts=3, seed=seed)
         log = whole_log(server, summary.calls)
-    found = list(answers(tmp_path / "run").values())
-    check_reasons(found, log)
+    all_answers = list(answers(tmp_path / "run").values())
+    check_reasons(all_answers, log)
     assert len(log) == summary.calls
-    assert len(found) + sum(summary.not_asked.values()) == 60
-    assert Counter(a.missing for a in found if a.missing) == Counter(summary.missing)
+    assert len(all_answers) + sum(summary.not_asked.values()) == 60
+    assert Counter(a.missing for a in all_answers if a.missing) == Counter(summary.missing)
     assert bill(log) <= summary.spent + summary.at_risk
     if limit is None:
         assert not summary.not_asked
     else:
         assert summary.spent + summary.at_risk <= limit
         assert bill(log) <= limit
-    for answer in found:
+    for answer in all_answers:
         if answer.reply is not None:
             prompt = f"What is question {answer.query_id[1:]}?"
             assert answer.reply.text == answer_to(answer.target)(prompt)
@@ -136,8 +136,8 @@ def test_the_limit_holds_over_many_times(tmp_path: Path, limit: float) -> None:
     with serve(models(), faults=Faults(rules=RULES[:-2], seed=7)) as server:
         pool = pool_of(server, concurrency=16)
         for turn in range(6):
-            asked = tasks(10 + 10 * turn)
-            summary = ask(tmp_path / "run", pool, asked, limit=limit, attempts=2, seed=turn)
+            questions = tasks(10 + 10 * turn)
+            summary = ask(tmp_path / "run", pool, questions, limit=limit, attempts=2, seed=turn)
             calls += summary.calls
             assert bill(whole_log(server, calls)) <= summary.spent + summary.at_risk <= limit
     assert summary.not_asked  # else the limit had nothing to do
@@ -160,23 +160,27 @@ def test_usage_that_cannot_be_true_is_kept_and_not_believed(tmp_path: Path, lie:
     assert bill([record]) <= answer.charged == pytest.approx(most / 1e6, rel=0.01)
     assert 0 < answer.cost < answer.charged
     assert summary.at_risk == pytest.approx(answer.charged - answer.cost)
-    kept = answer.reply.usage.reported
+    reported = answer.reply.usage.reported
     if lie == "huge":
-        assert kept["completion_tokens"] >= 1000 * record.completion_tokens
+        assert reported["completion_tokens"] >= 1000 * record.completion_tokens
     elif lie != "omit":
-        assert kept
+        assert reported
 
 
-@pytest.mark.parametrize(("given", "written"), [(1, 500), (1000, 3), (1000, 0), (0, 500)])
-def test_counts_too_small_for_the_texts_are_not_believed(given: int, written: int) -> None:
+@pytest.mark.parametrize(
+    ("input_tokens", "output_tokens"), [(1, 500), (1000, 3), (1000, 0), (0, 500)]
+)
+def test_counts_too_small_for_the_texts_are_not_believed(
+    input_tokens: int, output_tokens: int
+) -> None:
     target = pool_of("http://127.0.0.1:1/v1", ["small"], max_tokens=1000).targets[0]
     prompt, most = "What? " * 600, bound(target, "What? " * 600)
-    usage = Usage(input_tokens=given, output_tokens=written)
+    usage = Usage(input_tokens=input_tokens, output_tokens=output_tokens)
     reply = Reply(text="No. " * 100, reasoning="Hm. " * 400, usage=usage)
-    found = bill_of(target, prompt, most, reply)
-    assert found.source == "estimate"
-    assert found.note.startswith("input_tokens" if given < 1000 else "output_tokens")
-    assert found.charged >= (most.dollars or 0.0)
+    charge = bill_of(target, prompt, most, reply)
+    assert charge.source == "estimate"
+    assert charge.note.startswith("input_tokens" if input_tokens < 1000 else "output_tokens")
+    assert charge.charged >= (most.dollars or 0.0)
     honest = replace(reply, usage=Usage(input_tokens=1000, output_tokens=500))
     assert bill_of(target, prompt, most, honest).source == "usage"
 
@@ -185,11 +189,11 @@ def test_a_broken_answer_stays_at_risk(tmp_path: Path) -> None:
     with serve(models(["small"]), faults=Faults(rules=[Rule(kind="break", times=1)])) as server:
         summary = ask(tmp_path / "run", pool_of(server, ["small"]), tasks(1))
     (answer,) = answers(tmp_path / "run").values()
-    broken, done = answer.attempts
-    assert (broken.failure, done.failure) == ("broken_off", None)
+    broken, answered = answer.attempts
+    assert (broken.failure, answered.failure) == ("broken_off", None)
     assert broken.cost > 0  # for what came of it
     assert broken.at_risk > broken.cost
-    assert answer.cost == pytest.approx(broken.cost + done.cost)
+    assert answer.cost == pytest.approx(broken.cost + answered.cost)
     assert answer.cost_source == "estimate"
     assert summary.at_risk == pytest.approx(broken.at_risk)
     with Run.open(tmp_path / "run") as run:
@@ -238,10 +242,10 @@ def test_what_every_call_would_meet_ends_a_target_at_once(tmp_path: Path, reason
     rules, served = [Rule(kind="unauthorized")], ["small", "large"]
     if reason == "unknown_model":
         rules, served = [], ["large"]
-    asked = tasks(150)
+    questions = tasks(150)
     with serve(models(served), faults=Faults(rules=rules)) as server:
         pool = pool_of(server, ["small", "large"], concurrency=4)
-        summary = ask(tmp_path / "run", pool, asked)
+        summary = ask(tmp_path / "run", pool, questions)
         refused = len(server.log) - summary.answered
         if reason == "unknown_model":
             assert summary.answered == 150  # the other target of the provider goes on
@@ -251,7 +255,7 @@ def test_what_every_call_would_meet_ends_a_target_at_once(tmp_path: Path, reason
         assert summary.calls - summary.answered <= 3 + 2 * 4
         assert refused <= 3 + 2 * 4
         recorded = rows(tmp_path / "run", "SELECT COUNT(*) FROM answers")
-        ask(tmp_path / "run", pool, asked)  # says the same and adds little
+        ask(tmp_path / "run", pool, questions)  # says the same and adds little
         more = rows(tmp_path / "run", "SELECT COUNT(*) FROM answers")
         assert more[0][0] - recorded[0][0] <= 3 + 2 * 4
 

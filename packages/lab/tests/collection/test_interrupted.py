@@ -83,10 +83,10 @@ def command(folder: Path) -> Iterator[Command]:
             stem.stdin.write(json.dumps([[str(a) for a in arguments], number, seconds]) + "\n")
             stem.stdin.flush()
             code, _ = json.loads(stem.stdout.readline())
-            said = (folder / "log").read_text()[-3000:]
+            log = (folder / "log").read_text()[-3000:]
             ends = SIGNALS[signal.Signals(number)] if number else (0,)
-            spent = code == 1 and said.rstrip().splitlines()[-1].startswith(SPENT)
-            assert code in ends or spent, said
+            spent = code == 1 and log.rstrip().splitlines()[-1].startswith(SPENT)
+            assert code in ends or spent, log
             return int(code)
 
         yield collect
@@ -100,17 +100,17 @@ def test_it_ends_as_if_nothing_had_happened(command: Command, folder: Path) -> N
     assert whole == expected(tasks(TASKS))
     chance, stopped, partial = random.Random(0), 0, 0
     for turn in range(RUNS):
-        run, kept = folder / f"run-{turn}", 0
+        run, count = folder / f"run-{turn}", 0
         for stop in range(STOPS):
             number = list(SIGNALS)[(turn + stop) % len(SIGNALS)]
             seconds = chance.uniform(0.0, 2.2 * took / STOPS)
             stopped += command(run, number=number, seconds=seconds) != 0
             if (run / "run.json").is_file():
-                found = texts(run)
-                assert found.items() <= whole.items()
-                assert len(found) >= kept  # what was kept stays
-                partial += kept < len(found) < len(whole)
-                kept = len(found)
+                answer_texts = texts(run)
+                assert answer_texts.items() <= whole.items()
+                assert len(answer_texts) >= count  # what was kept stays
+                partial += count < len(answer_texts) < len(whole)
+                count = len(answer_texts)
         command(run)
         assert texts(run) == whole
         assert rows(run, "SELECT COUNT(*) FROM answers") == [(len(whole),)]  # none was asked twice
@@ -163,14 +163,14 @@ def test_disk_without_room(command: Command, folder: Path, tmp_path: Path, size:
     run = tmp_path / "run"
     files = ["--pool", folder / "pool.yaml", "--tasks", folder / "tasks.jsonl", "--out", run]
     line = [sys.executable, "-c", FULL, str(size), "collect", *files]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 1, done.stderr
-    assert "Traceback" not in done.stderr
-    assert "error: " in done.stderr
-    kept = len(texts(run)) if (run / "run.json").is_file() else 0
-    assert kept < 2 * TASKS
+    result = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 1, result.stderr
+    assert "Traceback" not in result.stderr
+    assert "error: " in result.stderr
+    count = len(texts(run)) if (run / "run.json").is_file() else 0
+    assert count < 2 * TASKS
     if size > 100_000:
-        assert kept > 0
-        assert "same command goes on" in done.stderr
+        assert count > 0
+        assert "same command goes on" in result.stderr
     command(run)
     assert texts(run) == expected(tasks(TASKS))

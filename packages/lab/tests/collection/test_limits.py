@@ -149,12 +149,12 @@ class Notes:
     def __call__(self, change: float) -> asyncio.Future[None]:
         noted = asyncio.get_running_loop().create_future()
 
-        def done() -> None:
+        def note() -> None:
             self.exposed += change
             self.most = max(self.most, self.charged + self.exposed)
             noted.set_result(None)
 
-        asyncio.get_running_loop().call_later(self.delay, done)
+        asyncio.get_running_loop().call_later(self.delay, note)
         return noted
 
 
@@ -218,14 +218,14 @@ def test_what_is_given_up_stays_noted() -> None:
 def test_waits_grow_or_are_what_the_provider_says() -> None:
     retrying = RetryPolicy(5, 1.0, random.Random(0))
     failures: list[str | None] = []
-    for made in range(1, 5):
+    for attempt in range(1, 5):
         failures.append("server_error")
         waits = [retrying.wait(failure("server_error"), failures) or 0.0 for _ in range(300)]
-        assert max(waits) <= 2 ** (made - 1)
-        assert max(waits) > 0.9 * 2 ** (made - 1)
-        assert min(waits) < 0.1 * 2 ** (made - 1)
-    told = [retrying.wait(failure("rate_limited", after=30.0), failures) or 0 for _ in range(99)]
-    assert 30.0 <= min(told) < max(told) <= 31.0
+        assert max(waits) <= 2 ** (attempt - 1)
+        assert max(waits) > 0.9 * 2 ** (attempt - 1)
+        assert min(waits) < 0.1 * 2 ** (attempt - 1)
+    delays = [retrying.wait(failure("rate_limited", after=30.0), failures) or 0 for _ in range(99)]
+    assert 30.0 <= min(delays) < max(delays) <= 31.0
     assert retrying.wait(failure("server_error"), [*failures, "server_error"]) is None
     assert retrying.wait(failure("refused", retriable=False), ["refused"]) is None
     first = {RetryPolicy().wait(failure("connect"), ["connect"]) for _ in range(3)}
@@ -245,27 +245,27 @@ def test_calls_refused_for_the_rate_are_no_attempts_for_a_long_while() -> None:
 
 def test_a_lane_gives_what_is_due_first_and_ends_when_all_is_finished() -> None:
     async def work() -> None:
-        drawn: list[str] = []
+        numbers: list[str] = []
 
         def new() -> Iterator[Question]:
             for number in range(100):
-                drawn.append(str(number))
+                numbers.append(str(number))
                 yield Question("t", str(number))
 
-        lane, seen = ProviderQueue(new(), width=2), []
+        lane, question_ids = ProviderQueue(new(), width=2), []
 
         async def worker() -> None:
             while (question := await lane.next()) is not None:
-                seen.append(question.query_id)
-                assert len(drawn) - len(set(seen)) <= 2 * 4 + 2  # drawn as needed
-                if seen.count(question.query_id) < 3:
+                question_ids.append(question.query_id)
+                assert len(numbers) - len(set(question_ids)) <= 2 * 4 + 2  # drawn as needed
+                if question_ids.count(question.query_id) < 3:
                     lane.again(question, 0.001)
                 else:
                     lane.finish()
 
         async with asyncio.timeout(20):
             await asyncio.gather(worker(), worker())
-        assert sorted(seen) == sorted(3 * drawn)
+        assert sorted(question_ids) == sorted(3 * numbers)
         assert await lane.next() is None
 
     run(work())

@@ -99,11 +99,11 @@ def test_tokens_a_minute_go_by_what_was_used(
 def test_concurrency_as_the_server_sees_it(tmp_path: Path) -> None:
     slow = Faults(rules=[Rule(kind="delay", seconds=0.02)])
     with serve(models(["small"]), faults=slow) as server:
-        seen, over = [0], threading.Event()
+        in_flight, over = [0], threading.Event()
 
         def watch() -> None:
             while not over.is_set():
-                seen.append(server.stats().in_flight)
+                in_flight.append(server.stats().in_flight)
                 time.sleep(0.002)
 
         watcher = threading.Thread(target=watch)
@@ -111,7 +111,7 @@ def test_concurrency_as_the_server_sees_it(tmp_path: Path) -> None:
         ask(tmp_path / "run", pool_of(server, ["small"], concurrency=5), tasks(80))
         over.set()
         watcher.join()
-    assert max(seen) == 5
+    assert max(in_flight) == 5
 
 
 def test_a_real_rate_limit_is_met_by_a_limit_of_ours(tmp_path: Path) -> None:

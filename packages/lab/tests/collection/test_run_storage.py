@@ -67,18 +67,18 @@ FULL = Answer(
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Run]:
-    with Run.create(tmp_path / "run", POOL, options={"limit": 1.0}) as made:
-        with Journal(made) as journal:
+    with Run.create(tmp_path / "run", POOL, options={"limit": 1.0}) as new_run:
+        with Journal(new_run) as journal:
             journal.add_tasks(tasks(3))
-        yield made
+        yield new_run
 
 
-def record(run: Run, *found: Answer) -> None:
-    told: list[StoreError | None] = []
+def record(run: Run, *new_answers: Answer) -> None:
+    errors: list[StoreError | None] = []
     with Journal(run) as journal:
-        for answer in found:
-            journal.record(answer, told.append)
-    assert told == [None] * len(found)
+        for answer in new_answers:
+            journal.record(answer, errors.append)
+    assert errors == [None] * len(new_answers)
 
 
 def of(target: str, query_id: str, text: str | None, reason: str | None = None) -> Answer:
@@ -170,8 +170,12 @@ def test_the_view_of_the_latest_answers(run: Run) -> None:
     [("failed", {"q1"}), ("all", {"q1", "q2"}), ("none", set())],
 )
 def test_what_needs_no_asking(run: Run, retry: Retry, left: set[str]) -> None:
-    found = (of("a", "q0", "x"), of("a", "q1", None, "overloaded"), of("a", "q2", None, "refused"))
-    record(run, *found)
+    new_answers = (
+        of("a", "q0", "x"),
+        of("a", "q1", None, "overloaded"),
+        of("a", "q2", None, "refused"),
+    )
+    record(run, *new_answers)
     finished = run.finished(retry=retry)
     assert finished == {("a", t.query.id) for t in tasks(3) if t.query.id not in left}
 
@@ -408,7 +412,7 @@ def test_damaged_database(run: Run) -> None:
     path.unlink()
     with pytest.raises(CorruptError, match=r"lacks the file run.sqlite"):
         read()
-    for place in range(0, len(whole), len(whole) // 40):  # whatever breaks is told
+    for place in range(0, len(whole), len(whole) // 40):  # each break is reported
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
         with contextlib.suppress(PrefillRouterError):
             read()

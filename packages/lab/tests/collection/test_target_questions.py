@@ -22,8 +22,8 @@ pytestmark = pytest.mark.slow
 def questions(folder: Path, server: Server, limit: float | None = None) -> TargetQuestions:
     pool = pool_of(server, ["small"])
     options = replace(QUICK, limit=limit)
-    asked: dict[str, Task] = TASKS
-    return TargetQuestions(folder, pool, asked, asker=lambda: Upstream(pool), options=options)
+    by_id: dict[str, Task] = TASKS
+    return TargetQuestions(folder, pool, by_id, asker=lambda: Upstream(pool), options=options)
 
 
 def test_more_questions_ask_only_the_new_ones(tmp_path: Path) -> None:

@@ -59,12 +59,12 @@ def sklearn_scores(labels: np.ndarray, folds: np.ndarray, states: np.ndarray) ->
     """The out-of-fold score of every row by scikit-learn's scaler, PCA and logistic regression."""
     scores = np.empty(len(labels))
     for fold in range(5):
-        train, held = folds != fold, folds == fold
+        train, unseen = folds != fold, folds == fold
         reduce = make_pipeline(StandardScaler(), PCA(DIM, svd_solver="full")).fit(states[train])
         known = train & ~np.isnan(labels)
         probe = LogisticRegression(solver="newton-cholesky", tol=1e-8)
         probe.fit(reduce.transform(states[known]), labels[known])
-        scores[held] = probe.decision_function(reduce.transform(states[held]))
+        scores[unseen] = probe.decision_function(reduce.transform(states[unseen]))
     return scores
 
 
@@ -92,8 +92,8 @@ def test_probes_are_those_of_scikit_learn_on_the_same_folds(profile: DepthProfil
 def test_one_pass_gives_what_survey_and_search_do(profile: DepthProfile) -> None:
     grid = search(STATES, ANSWERS, sites=SITES, dims=(DIM,), seed=0)
     np.testing.assert_array_equal(profile.grid.auc, grid.auc)
-    found = survey(STATES, ANSWERS, sites=SITES, dim=DIM)
-    np.testing.assert_array_equal(profile.survey.fisher, found.fisher)
+    geometry = survey(STATES, ANSWERS, sites=SITES, dim=DIM)
+    np.testing.assert_array_equal(profile.survey.fisher, geometry.fisher)
 
 
 def test_votes_are_those_of_the_nearest_others_that_were_measured(profile: DepthProfile) -> None:
@@ -105,8 +105,8 @@ def test_votes_are_those_of_the_nearest_others_that_were_measured(profile: Depth
         np.fill_diagonal(near, -np.inf)
         nearest = np.argsort(-near, axis=1)[:, :25]
         expected = np.nanmean(ANSWERS.correct[nearest], axis=1)
-        found = neighbour_votes(STATES, ANSWERS, site=site)
-        np.testing.assert_allclose(found, expected, atol=1e-12)
+        votes = neighbour_votes(STATES, ANSWERS, site=site)
+        np.testing.assert_allclose(votes, expected, atol=1e-12)
         assert profile.votes is not None
         everywhere = np.ones(len(ANSWERS), np.bool_)
         for k, labels in enumerate(ANSWERS.correct.T):
@@ -124,9 +124,9 @@ def test_nobody_votes_on_the_same_prompt_or_without_a_label() -> None:
         ANSWERS.pool,
         np.array([[1, 0, 1], [0, 0, np.nan], [1, 1, np.nan]] * 2),
     )
-    found = neighbour_votes(STATES, twice, site=HERE)
+    votes = neighbour_votes(STATES, twice, site=HERE)
     expected = np.array([[0.5, 0.5, np.nan], [1, 0.5, 1], [0.5, 0, 1]] * 2)
-    np.testing.assert_allclose(found, expected)
+    np.testing.assert_allclose(votes, expected)
 
 
 def test_a_target_is_judged_within_a_subject_where_it_has_ten_labels_of_either_class() -> None:
@@ -135,54 +135,54 @@ def test_a_target_is_judged_within_a_subject_where_it_has_ten_labels_of_either_c
     correct[rare, 1] = 1.0
     correct[np.flatnonzero(rare)[:9], 1] = 0.0
     answers = RoutingDataset.of(ANSWERS.queries, ANSWERS.pool, correct)
-    found = depth_profile(STATES, answers, OPTIONS, sites=[HERE])
-    here = found.subjects.index("domain-1")
-    assert np.isnan(found.by_subject[0, here]).tolist() == [False, True, False]
-    means = found.subject_means()["domain-1"]
-    assert means[0] == pytest.approx(found.by_subject[0, here, [0, 2]].mean())
+    profile = depth_profile(STATES, answers, OPTIONS, sites=[HERE])
+    here = profile.subjects.index("domain-1")
+    assert np.isnan(profile.by_subject[0, here]).tolist() == [False, True, False]
+    means = profile.subject_means()["domain-1"]
+    assert means[0] == pytest.approx(profile.by_subject[0, here, [0, 2]].mean())
 
 
 def test_subjects_are_domains_or_benchmarks_or_both() -> None:
-    one = renamed(ANSWERS, domain=lambda i: f"d{i % 2}")
-    assert depth_profile(STATES, one, OPTIONS, sites=[HERE]).subjects == ("d0", "d1")
-    two = renamed(one, benchmark=lambda i: f"b{i % 2}")
-    assert depth_profile(STATES, two, OPTIONS, sites=[HERE]).subjects == ("b0 / d0", "b1 / d1")
+    by_domain = renamed(ANSWERS, domain=lambda i: f"d{i % 2}")
+    assert depth_profile(STATES, by_domain, OPTIONS, sites=[HERE]).subjects == ("d0", "d1")
+    by_both = renamed(by_domain, benchmark=lambda i: f"b{i % 2}")
+    assert depth_profile(STATES, by_both, OPTIONS, sites=[HERE]).subjects == ("b0 / d0", "b1 / d1")
     none = renamed(ANSWERS, domain=lambda _: "")
     assert depth_profile(STATES, none, OPTIONS, sites=[HERE]).subjects == ("b",)
     unknown = renamed(ANSWERS, benchmark=lambda _: "", domain=lambda _: "")
-    found = depth_profile(STATES, unknown, OPTIONS, sites=[HERE])
-    assert found.subjects == ()
-    assert found.subject_means() == {}
+    profile = depth_profile(STATES, unknown, OPTIONS, sites=[HERE])
+    assert profile.subjects == ()
+    assert profile.subject_means() == {}
 
 
 def wide(count: int) -> DepthProfile:
     """A profile of one site and many subjects, by hand."""
-    found = depth_profile(STATES, ANSWERS, OPTIONS, sites=[HERE])
+    profile = depth_profile(STATES, ANSWERS, OPTIONS, sites=[HERE])
     auc = np.linspace(0.5, 0.9, 3 * count).reshape(1, count, 3)
     names = tuple(f"subject {i} with a name of \\alpha_{i}$ letters and more" for i in range(count))
-    return dataclasses.replace(found, subjects=names, by_subject=auc)
+    return dataclasses.replace(profile, subjects=names, by_subject=auc)
 
 
 def test_the_mean_of_the_others_stands_for_the_subjects_after_the_twentieth() -> None:
-    found = wide(23)
-    means = found.subject_means()
-    assert list(means)[:-1] == list(found.subjects[:20])
-    assert means["mean of 3 others"] == pytest.approx(found.by_subject[:, 20:].mean())
+    profile = wide(23)
+    means = profile.subject_means()
+    assert list(means)[:-1] == list(profile.subjects[:20])
+    assert means["mean of 3 others"] == pytest.approx(profile.by_subject[:, 20:].mean())
 
 
-def drawn(
+def draw_numbers(
     profiles: list[DepthProfile], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[list[float], pl.DataFrame]:
     """Every number in the figure, and its data file."""
-    kept: list[Figure] = []
+    drawings: list[Figure] = []
     monkeypatch.setattr(
         figures,
         "FigureCanvasAgg",
-        lambda figure, make=figures.FigureCanvasAgg: (kept.append(figure), make(figure)),
+        lambda figure, make=figures.FigureCanvasAgg: (drawings.append(figure), make(figure)),
     )
     paths = draw_depth(profiles, folder)
     assert [path.name for path in paths] == ["depth.png", "depth.svg", "depth.csv"]
-    axes = [a for a in kept[0].axes if a.get_label() != "<colorbar>"]
+    axes = [a for a in drawings[0].axes if a.get_label() != "<colorbar>"]
     lines = [line.get_xydata() for a in axes for line in a.get_lines()]
     cells = [image.get_array() for a in axes for image in a.get_images()]
     numbers = np.concatenate([np.ravel(part) for part in (*lines, *cells)])
@@ -195,14 +195,14 @@ def test_the_data_file_has_every_number_of_the_figure(
 ) -> None:
     other = dataclasses.replace(profile, encoder="other", num_layers=7)
     for profiles in ([profile, other], [wide(23)]):
-        numbers, table = drawn(profiles, tmp_path, monkeypatch)
+        numbers, table = draw_numbers(profiles, tmp_path, monkeypatch)
         columns = ("depth", "fisher", "probe_auc", "votes_auc")
-        held = {value for name in columns for value in table[name].drop_nulls().to_list()}
+        values = {value for name in columns for value in table[name].drop_nulls().to_list()}
         assert len(numbers) > 8
-        assert set(numbers) <= held
+        assert set(numbers) <= values
         whole = table.filter(pl.col("subject").is_null())
-        assert len(whole) == sum(len(one.sites) for one in profiles)
-        expected = np.concatenate([mean_over_targets(one.grid.auc[:, 0]) for one in profiles])
+        assert len(whole) == sum(len(each.sites) for each in profiles)
+        expected = np.concatenate([mean_over_targets(each.grid.auc[:, 0]) for each in profiles])
         np.testing.assert_allclose(whole["probe_auc"], expected)
 
 
@@ -210,7 +210,7 @@ def test_the_planted_layer_knows_most() -> None:
     answers = make_routing_dataset(queries=200)
     layers = range(FakeEncoder().num_layers + 1)
     states: MemoryActivations = states_of(answers, sites=[Site(i, "rest") for i in layers])
-    found = depth_profile(states, answers, OPTIONS, sites=states.sites).readings()
-    assert {name: int(values.argmax()) for name, values in found.items()} == dict.fromkeys(
+    readings = depth_profile(states, answers, OPTIONS, sites=states.sites).readings()
+    assert {name: int(values.argmax()) for name, values in readings.items()} == dict.fromkeys(
         ("fisher", "probe_auc", "votes_auc"), PLANTED
     )

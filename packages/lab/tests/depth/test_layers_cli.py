@@ -125,4 +125,4 @@ def test_bad_input_is_told(folder: Path, tmp_path: Path) -> None:
     both = (*stored(tmp_path / "whole"), *stored(folder / "strong"))
     got = run("layers", tmp_path / "more", *both)
     assert "lacks the states" in str(got.exception)
-    assert "geometry" not in got.stderr  # it is told before the whole one is surveyed
+    assert "geometry" not in got.stderr  # refused before the rest is surveyed

@@ -33,8 +33,8 @@ def stores(dataset: RoutingDataset) -> list[MemoryActivations]:
 
 @pytest.fixture(scope="module")
 def parts(dataset: RoutingDataset) -> tuple[RoutingDataset, RoutingDataset]:
-    drawn = split(dataset)
-    return dataset.select(drawn["train"]), dataset.select(drawn["test"])
+    parts = split(dataset)
+    return dataset.select(parts["train"]), dataset.select(parts["test"])
 
 
 @pytest.fixture(scope="module")
@@ -70,13 +70,13 @@ def test_encoders_of_one_name_are_told_apart(
 ) -> None:
     twin = states_of(parts[0], encoder=FakeEncoder(name="other/strong", signal=1.0))
     rest = states_of(parts[1], encoder=FakeEncoder(name="other/strong", signal=1.0))
-    both = MemoryActivations(
+    joined = MemoryActivations(
         twin.provenance,
         twin.keys + rest.keys,
         {s: np.concatenate([twin.states[s], rest.states[s]]) for s in SITES},
         np.concatenate([twin.counts, rest.counts]),
     )
-    named = sweep([stores[0], both], *parts, SweepOptions(dim=4)).encoders
+    named = sweep([stores[0], joined], *parts, SweepOptions(dim=4)).encoders
     assert named == ("strong (1)", "strong (2)")
 
 
@@ -87,11 +87,11 @@ def test_a_target_of_one_class_has_no_auc(
     correct = train.correct.copy()
     correct[:, 1] = 1
     changed = RoutingDataset.of(train.queries, train.pool, correct)
-    one = sweep(stores[:1], changed, test, SweepOptions(dim=4))
-    assert np.isnan(one.auc).tolist() == [[False, True, False]]
-    assert np.isfinite(one.mean()).all()
-    assert [row["auc"] is None for row in one.rows()] == [False, True, False]
-    assert all(path.is_file() for path in draw_sweep(one, tmp_path))
+    result = sweep(stores[:1], changed, test, SweepOptions(dim=4))
+    assert np.isnan(result.auc).tolist() == [[False, True, False]]
+    assert np.isfinite(result.mean()).all()
+    assert [row["auc"] is None for row in result.rows()] == [False, True, False]
+    assert all(path.is_file() for path in draw_sweep(result, tmp_path))
 
 
 def test_nothing_to_sweep_is_refused(parts: tuple[RoutingDataset, RoutingDataset]) -> None:
@@ -111,11 +111,11 @@ def test_the_heat_map_comes_with_its_data(swept: EncoderSweep, tmp_path: Path) -
 def test_the_geometry_comes_with_its_data_and_draws_the_same_again(
     dataset: RoutingDataset, stores: list[MemoryActivations], tmp_path: Path
 ) -> None:
-    found = survey(stores[0], dataset, sites=SITES, dim=4)
-    first = draw_geometry(found, tmp_path / "a", encoder="strong")
-    again = draw_geometry(found, tmp_path / "b", encoder="strong")
+    geometry = survey(stores[0], dataset, sites=SITES, dim=4)
+    first = draw_geometry(geometry, tmp_path / "a", encoder="strong")
+    again = draw_geometry(geometry, tmp_path / "b", encoder="strong")
     assert [p.read_bytes() for p in first] == [p.read_bytes() for p in again]
     table = pl.read_csv(first[2])
     assert len(table) == len(SITES)
-    np.testing.assert_allclose(table["anisotropy"].to_numpy(), found.anisotropy)
-    np.testing.assert_allclose(table["fisher:target-1"].to_numpy(), found.fisher[:, 1])
+    np.testing.assert_allclose(table["anisotropy"].to_numpy(), geometry.anisotropy)
+    np.testing.assert_allclose(table["fisher:target-1"].to_numpy(), geometry.fisher[:, 1])

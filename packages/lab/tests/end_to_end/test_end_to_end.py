@@ -42,22 +42,22 @@ def contender(
 
 
 def test_numbers_are_plain_sums_over_the_chosen_targets() -> None:
-    one, other = contender(), contender("reference", encoder=0.0, routing=0.1, seed=3)
-    found = study_end_to_end([one, other], "t3", EndToEndOptions(resamples=0))
-    argmax = found.points[0]
-    chosen = one.trial.correctness.argmax(axis=1)
+    router, reference = contender(), contender("reference", encoder=0.0, routing=0.1, seed=3)
+    study = study_end_to_end([router, reference], "t3", EndToEndOptions(resamples=0))
+    argmax = study.points[0]
+    chosen = router.trial.correctness.argmax(axis=1)
     rows = np.arange(len(chosen))
-    cost = one.trial.observed_cost[rows, chosen].mean()
+    cost = router.trial.observed_cost[rows, chosen].mean()
     numbers = argmax.systems["router"]
-    assert (argmax.lam, found.points[1].lam) == (1.0, 0.5)
+    assert (argmax.lam, study.points[1].lam) == (1.0, 0.5)
     assert numbers["target_cost"].value == pytest.approx(cost)
     assert numbers["total_cost"].value == pytest.approx(cost + 2e-4)
     assert numbers["encoder_share"].value == pytest.approx(2e-4 / (cost + 2e-4))
-    waited = one.answer_seconds[rows, chosen].mean()
+    waited = router.answer_seconds[rows, chosen].mean()
     assert numbers["answer_seconds"].value == pytest.approx(waited)
     assert numbers["routing_share"].value == pytest.approx(0.5 / (waited + 0.5))
     single = argmax.systems["t3 alone"]
-    assert single["total_cost"].value == pytest.approx(one.trial.observed_cost[:, 3].mean())
+    assert single["total_cost"].value == pytest.approx(router.trial.observed_cost[:, 3].mean())
     assert single["routing_share"].value == 0
     against = argmax.against["t3 alone"]
     saved = 1 - (cost + 2e-4) / single["total_cost"].value
@@ -74,14 +74,14 @@ def test_the_papers_table_follows_from_its_own_numbers() -> None:
     cost = np.tile([0.027115, 0.055674], (2, 1))
     predictions, data = system(np.tile([0.9, 0.1], (2, 1)), cost, correct, cost)
     charge = Charge(per_million_tokens=0.1625).dollars(np.full(2, 1273.3))
-    one = Contender(
+    contender_of_paper = Contender(
         "router",
         Trial.join(predictions, data),
         np.tile([64.287, 61.967], (2, 1)),
         charge,
         Latency((0.510,), "given"),
     )
-    numbers = study_end_to_end([one], "t1", EndToEndOptions(resamples=0)).points[0]
+    numbers = study_end_to_end([contender_of_paper], "t1", EndToEndOptions(resamples=0)).points[0]
     router = numbers.systems["router"]
     assert round(router["total_cost"].value, 6) == 0.027322
     assert round(100 * router["encoder_share"].value, 2) == 0.76
@@ -90,11 +90,11 @@ def test_the_papers_table_follows_from_its_own_numbers() -> None:
 
 
 def test_a_router_against_itself_differs_by_nothing() -> None:
-    found = study_end_to_end([contender(), contender("copy")], "t0", EndToEndOptions(resamples=50))
-    for point in found.points:
+    study = study_end_to_end([contender(), contender("copy")], "t0", EndToEndOptions(resamples=50))
+    for point in study.points:
         for estimate in point.against["copy"].values():
             assert (estimate.value, estimate.lower, estimate.upper) == (0, 0, 0)
-    assert all(one.value == 0 for one in found.area_difference.values())
+    assert all(difference.value == 0 for difference in study.area_difference.values())
 
 
 def test_intervals_hold_their_value_and_come_with_the_seed() -> None:
@@ -109,10 +109,10 @@ def test_intervals_hold_their_value_and_come_with_the_seed() -> None:
 
 
 def test_area_is_that_of_an_evaluation_and_moves_as_the_plane_says() -> None:
-    one = contender(encoder=5e-4)
+    router = contender(encoder=5e-4)
     predictions, data = random_system(queries=80, seed=7)
     options = EndToEndOptions(resamples=0)
-    area = study_end_to_end([one], "t1", options).areas["router"]
+    area = study_end_to_end([router], "t1", options).areas["router"]
     plainly = evaluate(predictions, data, resamples=0)
     linear = evaluate(predictions, data, resamples=0, axis="linear")
     assert area["p_auccc"].value == pytest.approx(plainly.headline["p_auccc"].value)
@@ -141,39 +141,39 @@ def test_unknown_costs_and_times_are_said_and_not_made_up() -> None:
     base = contender()
     trial = dataclasses.replace(base.trial, observed_cost=np.full_like(base.answer_seconds, np.nan))
     one = Contender("router", trial, np.full_like(base.answer_seconds, np.nan), np.zeros(80), None)
-    found = study_end_to_end([one], "t1", EndToEndOptions(resamples=5))
-    numbers = found.points[0].systems["router"]
+    study = study_end_to_end([one], "t1", EndToEndOptions(resamples=5))
+    numbers = study.points[0].systems["router"]
     assert math.isnan(numbers["total_cost"].value)
     assert "prices" in numbers["total_cost"].reason
     assert "speed" in numbers["answer_seconds"].reason
-    shown = found.report(title="T", facts={})
-    assert any("unknown" in text for text in shown.summary)
-    page = render(shown, {"overhead": "<svg></svg>"})
+    report = study.report(title="T", facts={})
+    assert any("unknown" in text for text in report.summary)
+    page = render(report, {"overhead": "<svg></svg>"})
     assert "nan" not in page.replace("Financ", "")
 
 
 def test_the_page_says_what_was_found_and_draws_it() -> None:
     both = [contender(), contender("reference", encoder=0.0, seed=3)]
     charges = {"router": "$1 per million input tokens"}
-    shown = study_end_to_end(both, "t3", EndToEndOptions(resamples=30), charges=charges).report(
+    report = study_end_to_end(both, "t3", EndToEndOptions(resamples=30), charges=charges).report(
         title="T", facts={"data": "d"}
     )
-    text = " ".join(shown.summary)
+    text = " ".join(report.summary)
     assert "of the total cost of a query" in text
     assert "than t3 alone" in text
     assert "order of the two routers" in text
-    assert shown.figures["overhead"].rows[0]["system"] == "router"
-    assert {row["lam"] for row in shown.tables["systems"]} == {1.0, 0.5}
-    page = render(shown, {"overhead": "<svg></svg>"})
+    assert report.figures["overhead"].rows[0]["system"] == "router"
+    assert {row["lam"] for row in report.tables["systems"]} == {1.0, 0.5}
+    page = render(report, {"overhead": "<svg></svg>"})
     assert "Savings vs. reference" in page
 
 
 def test_what_makes_no_sense_is_refused() -> None:
-    one = contender()
+    router = contender()
     with pytest.raises(ConfigError, match="no target 'nobody'"):
-        study_end_to_end([one], "nobody", EndToEndOptions(resamples=0))
+        study_end_to_end([router], "nobody", EndToEndOptions(resamples=0))
     with pytest.raises(ConfigError, match="names"):
-        study_end_to_end([one, one], "t1", EndToEndOptions(resamples=0))
+        study_end_to_end([router, router], "t1", EndToEndOptions(resamples=0))
     with pytest.raises(ConfigError, match=r"lam is \(2.0,\); it must be one setting or more"):
         EndToEndOptions(lam=(2.0,))
     with pytest.raises(ConfigError, match="nothing to study"):
@@ -181,9 +181,9 @@ def test_what_makes_no_sense_is_refused() -> None:
     few = Trial.join(*random_system(queries=20))
     other = Contender("x", few, few.correct, np.zeros(20), None)
     with pytest.raises(ConfigError, match="same queries"):
-        study_end_to_end([one, other], "t1", EndToEndOptions(resamples=0))
+        study_end_to_end([router, other], "t1", EndToEndOptions(resamples=0))
     with unchecked(), pytest.raises(DataError, match="seconds have the shape"):
-        Contender("x", one.trial, one.answer_seconds[:3], one.encoder_cost, None)
+        Contender("x", router.trial, router.answer_seconds[:3], router.encoder_cost, None)
 
 
 def test_charges() -> None:
@@ -199,12 +199,12 @@ def test_charges() -> None:
 
 
 def test_systems_take_turns_and_each_is_first_as_often() -> None:
-    asked: list[str] = []
-    routes = {name: lambda prompt, name=name: asked.append(f"{name}{prompt}") for name in "xy"}
-    found = time_routing(routes, ["1", "2"], rounds=2)
-    assert asked[:4] == ["x1", "x2", "y1", "y2"]  # untimed
-    assert asked[4:] == ["x1", "y1", "y2", "x2", "x1", "y1", "y2", "x2"]
-    assert {(len(one.seconds), one.rounds) for one in found.values()} == {(4, 2)}
+    calls: list[str] = []
+    routes = {name: lambda prompt, name=name: calls.append(f"{name}{prompt}") for name in "xy"}
+    timings = time_routing(routes, ["1", "2"], rounds=2)
+    assert calls[:4] == ["x1", "x2", "y1", "y2"]  # untimed
+    assert calls[4:] == ["x1", "y1", "y2", "x2", "x1", "y1", "y2", "x2"]
+    assert {(len(timing.seconds), timing.rounds) for timing in timings.values()} == {(4, 2)}
     with pytest.raises(ConfigError, match="routing latency"):
         time_routing(routes, [])
     with pytest.raises(ConfigError, match="0 rounds"):
@@ -232,17 +232,17 @@ def test_intervals_of_latency_are_over_rounds_and_prompts() -> None:
 def test_the_study_says_how_sure_the_latency_is() -> None:
     noisy = Latency(tuple(np.random.default_rng(1).uniform(0.1, 0.9, 40).tolist()), rounds=4)
     one = dataclasses.replace(contender(), latency=noisy)
-    found = study_end_to_end(
+    study = study_end_to_end(
         [one, dataclasses.replace(one, name="copy")], "t1", EndToEndOptions(resamples=200, seed=3)
     )
-    routing = found.points[0].systems["router"]["routing_seconds"]
+    routing = study.points[0].systems["router"]["routing_seconds"]
     assert routing.lower < routing.value < routing.upper
-    share = found.points[0].systems["router"]["routing_share"]
+    share = study.points[0].systems["router"]["routing_share"]
     assert share.lower < share.value < share.upper
-    waited = found.points[0].against["copy"]["seconds_difference"]
+    waited = study.points[0].against["copy"]["seconds_difference"]
     assert (waited.value, waited.lower, waited.upper) == (0, 0, 0)  # the same rounds for both
-    assert found.to_dict()["latency"]["router"]["mean_seconds"]["lower"] > 0
-    page = render(found.report(title="T", facts={}), {"overhead": "<svg></svg>"})
+    assert study.to_dict()["latency"]["router"]["mean_seconds"]["lower"] > 0
+    page = render(study.report(title="T", facts={}), {"overhead": "<svg></svg>"})
     assert "10 prompts, 4 rounds" in page
 
 

@@ -84,19 +84,19 @@ def test_one_network_for_each_target(
     deberta: Path, train: RoutingDataset, unseen: RoutingDataset
 ) -> None:
     config = quick(deberta, mode="per_target", epochs=4)
-    both = relabelled(train, np.where([True, True, False], train.correct, 1.0))
-    family = fit(config, both)
-    found = read(family, unseen).astype(np.float64)
-    assert auc_by_target(found, unseen.correct)[:2].min() > 0.8
+    examples = relabelled(train, np.where([True, True, False], train.correct, 1.0))
+    family = fit(config, examples)
+    scores = read(family, unseen).astype(np.float64)
+    assert auc_by_target(scores, unseen.correct)[:2].min() > 0.8
     # What one network learns doesn't depend on the others' labels.
-    correct = both.correct.copy()
+    correct = examples.correct.copy()
     correct[:, 1] = correct[::-1, 1]
     short = replace(config, epochs=1)
-    one, other = (read(fit(short, rows), unseen) for rows in (both, relabelled(train, correct)))
+    one, other = (read(fit(short, rows), unseen) for rows in (examples, relabelled(train, correct)))
     assert np.array_equal(other[:, 0], one[:, 0])
     assert not np.array_equal(other[:, 1], one[:, 1])
     rate = (len(train) + 1) / (len(train) + 2)
-    np.testing.assert_allclose(1 / (1 + np.exp(-found[:, 2])), rate, rtol=1e-5)
+    np.testing.assert_allclose(1 / (1 + np.exp(-scores[:, 2])), rate, rtol=1e-5)
     assert "c can't be learned" in family.report["notes"][0]
 
 
@@ -175,14 +175,14 @@ def test_adaptions_are_what_peft_computes(deberta: Path, train: RoutingDataset) 
 def test_same_seed_same_bits_whatever_the_order(deberta: Path, train: RoutingDataset) -> None:
     config = quick(deberta, epochs=1, dropout=0.2)
     state = torch.random.get_rng_state()
-    one = fit(config, train, seed=3)
+    family = fit(config, train, seed=3)
     assert torch.equal(torch.random.get_rng_state(), state)
     order = np.random.default_rng(0).permutation(len(train))
     permuted = train.select([train.query_ids[i] for i in order])
-    assert equal(one, fit(config, train, seed=3))
-    assert equal(one, fit(config, permuted, seed=3))
-    assert not equal(one, fit(config, train, seed=4))
-    assert not equal(one, fit(replace(config, dropout=0.0), train, seed=3))
+    assert equal(family, fit(config, train, seed=3))
+    assert equal(family, fit(config, permuted, seed=3))
+    assert not equal(family, fit(config, train, seed=4))
+    assert not equal(family, fit(replace(config, dropout=0.0), train, seed=3))
 
 
 def test_missing_labels_are_masked(
@@ -193,11 +193,11 @@ def test_missing_labels_are_masked(
     correct[:, 1] = np.nan
     part = relabelled(train, correct)
     family = fit(quick(deberta, epochs=4), part)
-    found = read(family, unseen).astype(np.float64)
-    assert auc_by_target(found[:, :1], unseen.correct[:, :1])[0] > 0.8
+    scores = read(family, unseen).astype(np.float64)
+    assert auc_by_target(scores[:, :1], unseen.correct[:, :1])[0] > 0.8
     counts, total = (~np.isnan(correct)).sum(), np.nansum(correct)
     rate = (total + 1) / (counts + 2)
-    np.testing.assert_allclose(1 / (1 + np.exp(-found[:, 1])), rate, rtol=1e-5)
+    np.testing.assert_allclose(1 / (1 + np.exp(-scores[:, 1])), rate, rtol=1e-5)
     # A row without any label might as well not be there.
     correct[:5] = np.nan
     short = part.select(part.query_ids[5:])

@@ -128,8 +128,8 @@ def read(family: TextNetwork, dataset: RoutingDataset) -> Array:
     return family.read(PromptStates.of_dataset(dataset, ()))
 
 
-def equal(one: TextNetwork, other: TextNetwork) -> bool:
-    pairs = [(array, other.arrays[name]) for name, array in one.arrays.items()]
+def equal(first: TextNetwork, second: TextNetwork) -> bool:
+    pairs = [(array, second.arrays[name]) for name, array in first.arrays.items()]
     return all(np.array_equal(a, b) for a, b in pairs)
 
 

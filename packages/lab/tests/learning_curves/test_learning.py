@@ -54,16 +54,16 @@ def states(data: RoutingDataset) -> MemoryActivations:
     return states_of(data, sites=SITES)
 
 
-def studied(
-    data: RoutingDataset, states: MemoryActivations, drawn: Split, folder: Path | None = None
+def run_study(
+    data: RoutingDataset, states: MemoryActivations, parts: Split, folder: Path | None = None
 ) -> LearningStudy:
     options = LearningOptions(draws=2, resamples=20)
-    return study_learning(data, {"one": recipe()}, [states], drawn, options, folder=folder)
+    return study_learning(data, {"one": recipe()}, [states], parts, options, folder=folder)
 
 
 @pytest.fixture(scope="module")
-def found(data: RoutingDataset, states: MemoryActivations) -> LearningStudy:
-    return studied(data, states, split(data))
+def study(data: RoutingDataset, states: MemoryActivations) -> LearningStudy:
+    return run_study(data, states, split(data))
 
 
 def test_a_planted_law_is_found() -> None:
@@ -142,8 +142,8 @@ def test_spread_without_common_sizes_is_not_made_up() -> None:
     assert gain.reason
 
 
-def test_verdicts(found: LearningStudy) -> None:
-    full = found.curves["one"].full
+def test_verdicts(study: LearningStudy) -> None:
+    full = study.curves["one"].full
 
     def verdict(auc: Estimate, slope: float) -> tuple[str, str]:
         point = dataclasses.replace(full, numbers={**full.numbers, "auc_mean": auc})
@@ -172,55 +172,55 @@ def test_default_sizes_match_labels_on_both_axes(data: RoutingDataset) -> None:
 
 
 def test_thinning_takes_parts_of_parts_and_leaves_the_test_alone(data: RoutingDataset) -> None:
-    drawn = split(data)
-    half, kept = thin(data, drawn, Size(0.5), seed=1)
-    tenth, fewer = thin(data, drawn, Size(0.1), seed=1)
+    parts = split(data)
+    half, half_split = thin(data, parts, Size(0.5), seed=1)
+    tenth, tenth_split = thin(data, parts, Size(0.1), seed=1)
     assert half is data
     assert tenth is data
-    assert set(fewer["train"]) < set(kept["train"]) < set(drawn["train"])
-    assert len(kept["train"]) == round(len(drawn["train"]) / 2)
-    assert kept["test"] == drawn["test"]
-    one, same = thin(data, drawn, Size(measured=1), seed=1)
-    two, _ = thin(data, drawn, Size(measured=2), seed=1)
-    rows = data.rows(drawn["train"])
-    known = ~np.isnan(one.correct[rows])
-    assert (known.sum(axis=1) == 1).all()
-    assert (~np.isnan(two.correct[rows]))[known].all()
-    assert (known.sum(axis=0) > 0.1 * len(rows)).all()
-    assert np.isnan(one.output_tokens[rows][~known]).all()
-    assert np.isnan(one.observed_cost[rows][~known]).all()
-    test = data.rows(drawn["test"])
-    assert np.array_equal(one.correct[test], data.correct[test], equal_nan=True)
-    assert same == drawn
-    assert thin(data, drawn, Size(0.1), seed=2)[1]["train"] != fewer["train"]
+    assert set(tenth_split["train"]) < set(half_split["train"]) < set(parts["train"])
+    assert len(half_split["train"]) == round(len(parts["train"]) / 2)
+    assert half_split["test"] == parts["test"]
+    single, same = thin(data, parts, Size(measured=1), seed=1)
+    double, _ = thin(data, parts, Size(measured=2), seed=1)
+    rows = data.rows(parts["train"])
+    has_label = ~np.isnan(single.correct[rows])
+    assert (has_label.sum(axis=1) == 1).all()
+    assert (~np.isnan(double.correct[rows]))[has_label].all()
+    assert (has_label.sum(axis=0) > 0.1 * len(rows)).all()
+    assert np.isnan(single.output_tokens[rows][~has_label]).all()
+    assert np.isnan(single.observed_cost[rows][~has_label]).all()
+    test = data.rows(parts["test"])
+    assert np.array_equal(single.correct[test], data.correct[test], equal_nan=True)
+    assert same == parts
+    assert thin(data, parts, Size(0.1), seed=2)[1]["train"] != tenth_split["train"]
 
 
 def test_thinning_does_not_depend_on_the_order_of_rows(data: RoutingDataset) -> None:
-    drawn, other = split(data), permuted(data)
-    one, _ = thin(data, drawn, Size(measured=1), seed=1)
-    two, _ = thin(other, drawn, Size(measured=1), seed=1)
+    parts, other = split(data), permuted(data)
+    one, _ = thin(data, parts, Size(measured=1), seed=1)
+    two, _ = thin(other, parts, Size(measured=1), seed=1)
     assert np.array_equal(one.correct, two.select(one.query_ids).correct, equal_nan=True)
 
 
 def test_the_full_size_is_an_evaluation_of_a_plain_fit(
-    data: RoutingDataset, states: MemoryActivations, found: LearningStudy
+    data: RoutingDataset, states: MemoryActivations, study: LearningStudy
 ) -> None:
-    drawn = split(data)
-    router = learn(data, [states], drawn, config=FitConfig(recipe=recipe()))
-    test = data.select(drawn["test"])
+    parts = split(data)
+    router = learn(data, [states], parts, config=FitConfig(recipe=recipe()))
+    test = data.select(parts["test"])
     headline = evaluate(router.predict(test, stores=[states]), test, resamples=0).headline
     for name in NUMBERS:
-        draws = found.curves["one"].full.draws[name]
+        draws = study.curves["one"].full.draws[name]
         assert draws[0] == pytest.approx(headline[name].value)
 
 
 def test_planted_difficulty_is_learned_and_shuffled_labels_are_not(
-    data: RoutingDataset, states: MemoryActivations, found: LearningStudy
+    data: RoutingDataset, states: MemoryActivations, study: LearningStudy
 ) -> None:
-    curve = found.curves["one"]
+    curve = study.curves["one"]
     assert curve.full.numbers["auc_mean"].lower > 0.75
     noise = dataclasses.replace(data, correct=shuffled(data).correct)
-    nothing = studied(noise, states, split(noise)).curves["one"]
+    nothing = run_study(noise, states, split(noise)).curves["one"]
     assert nothing.verdict == "more labels won't help"
     # All of it is shrunk away, so that the AUC is a half and has no spread.
     assert nothing.full.numbers["auc_mean"].lower <= 0.5
@@ -230,80 +230,82 @@ def test_planted_difficulty_is_learned_and_shuffled_labels_are_not(
 def test_test_labels_never_reach_a_fit(
     data: RoutingDataset, states: MemoryActivations, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drawn = split(data)
-    seen: list[float] = []
+    parts = split(data)
+    label_sums: list[float] = []
 
-    def watched(less: RoutingDataset, *args: object, **options: object) -> object:
-        seen.append(float(np.nansum(less.correct[less.rows(drawn["test"])])))
+    def learn_watched(less: RoutingDataset, *args: object, **options: object) -> object:
+        label_sums.append(float(np.nansum(less.correct[less.rows(parts["test"])])))
         return learn(less, *args, **options)  # type: ignore[arg-type]
 
     flipped = data.correct.copy()
-    rows = data.rows(drawn["test"])
+    rows = data.rows(parts["test"])
     flipped[rows] = 1 - flipped[rows]
     other = dataclasses.replace(data, correct=flipped)
-    monkeypatch.setattr("prefill_router_lab.learning_curves.study.learn", watched)
-    kept = []
+    monkeypatch.setattr("prefill_router_lab.learning_curves.study.learn", learn_watched)
+    contents = []
     for name, whole in (("a", data), ("b", other)):
         folder = tmp_path / name
         study_learning(
             whole,
             {"r": recipe()},
             [states],
-            drawn,
+            parts,
             LearningOptions(sizes=(Size(0.5),), draws=2, resamples=5),
             folder=folder,
         )
-        kept.append(sorted(path.read_bytes() for path in folder.iterdir()))
-    assert len(set(seen)) == 2
-    assert kept[0] == kept[1]
+        contents.append(sorted(path.read_bytes() for path in folder.iterdir()))
+    assert len(set(label_sums)) == 2
+    assert contents[0] == contents[1]
 
 
 def test_kept_fits_are_used_again_and_broken_ones_are_not(
     data: RoutingDataset, states: MemoryActivations, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drawn, folder = split(data), tmp_path / "fits"
-    first = studied(data, states, drawn, folder)
+    parts, folder = split(data), tmp_path / "fits"
+    first = run_study(data, states, parts, folder)
     files = sorted(folder.iterdir())
     count = 0
 
-    def counted(*args: object, **options: object) -> object:
+    def learn_counted(*args: object, **options: object) -> object:
         nonlocal count
         count += 1
         return learn(*args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("prefill_router_lab.learning_curves.study.learn", counted)
-    again = studied(data, states, drawn, folder)
+    monkeypatch.setattr("prefill_router_lab.learning_curves.study.learn", learn_counted)
+    again = run_study(data, states, parts, folder)
     assert (count, again.to_dict()) == (0, first.to_dict())
     broken = bytearray(files[0].read_bytes())
     broken[-3] ^= 1
     files[0].write_bytes(bytes(broken))
     files[1].write_bytes(files[1].read_bytes()[:50])
     files[2].unlink()
-    assert studied(data, states, drawn, folder).to_dict() == first.to_dict()
+    assert run_study(data, states, parts, folder).to_dict() == first.to_dict()
     assert count == 3
 
 
 def test_a_size_that_cannot_be_fitted_is_left_out_and_named(
     data: RoutingDataset, states: MemoryActivations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drawn = split(data)
+    parts = split(data)
 
-    def choosy(less: RoutingDataset, given: object, kept: Split, *, config: FitConfig) -> object:
-        if len(kept["train"]) < 100:
+    def learn_large_only(
+        less: RoutingDataset, stores: object, part: Split, *, config: FitConfig
+    ) -> object:
+        if len(part["train"]) < 100:
             raise FitError("too little")
-        return learn(less, given, kept, config=config)  # type: ignore[arg-type]
+        return learn(less, stores, part, config=config)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("prefill_router_lab.learning_curves.study.learn", choosy)
-    result = studied(data, states, drawn)
+    monkeypatch.setattr("prefill_router_lab.learning_curves.study.learn", learn_large_only)
+    result = run_study(data, states, parts)
     curve = result.curves["one"]
-    assert {one.why for one in curve.failures} == {"too little"}
+    assert {failure.why for failure in curve.failures} == {"too little"}
     assert math.isnan(curve.queries_axis[0].numbers["auc_mean"].value)
-    shown = result.report(title="T", facts={})
-    assert "too little" in render(shown, {"learning": "<svg></svg>"})
+    report = result.report(title="T", facts={})
+    assert "too little" in render(report, {"learning": "<svg></svg>"})
 
 
-def test_ticks_stand_apart_and_shares_are_percentages(found: LearningStudy) -> None:
-    panels = draw(found).axes
+def test_ticks_stand_apart_and_shares_are_percentages(study: LearningStudy) -> None:
+    panels = draw(study).axes
     for axes in panels:
         low, high = np.log(axes.get_xlim())
         places = np.log([tick for tick in axes.get_xticks() if low <= np.log(tick) <= high])
@@ -314,15 +316,15 @@ def test_ticks_stand_apart_and_shares_are_percentages(found: LearningStudy) -> N
     assert "%" not in number.get_major_formatter()(0.5)
 
 
-def test_the_page_gives_the_advice_in_words(found: LearningStudy) -> None:
-    shown = found.report(title="Learning curves", facts={"dataset": "d"})
-    text = " ".join(shown.summary)
-    assert found.curves["one"].verdict in shown.summary[0]
+def test_the_page_gives_the_advice_in_words(study: LearningStudy) -> None:
+    report = study.report(title="Learning curves", facts={"dataset": "d"})
+    text = " ".join(report.summary)
+    assert study.curves["one"].verdict in report.summary[0]
     assert "targets" in text
-    page = render(shown, {"learning": "<svg></svg>"})
+    page = render(report, {"learning": "<svg></svg>"})
     assert ">nan" not in page
     assert ">inf" not in page
-    assert len(shown.tables["sizes"]) == len(found.curves["one"].points) * len(NUMBERS)
+    assert len(report.tables["sizes"]) == len(study.curves["one"].points) * len(NUMBERS)
 
 
 PLANS: list[tuple[Callable[[], object], str]] = [

@@ -15,7 +15,7 @@ Array = NDArray[Any]
 QUICK = BoostingConfig(rounds=40, learning_rate=0.2, columns=0.5, least_weight=1.0, patience=5)
 
 
-def drawn(rows: int = 300, *, seed: int = 0) -> Examples:
+def make_examples(rows: int = 300, *, seed: int = 0) -> Examples:
     random = np.random.default_rng(seed)
     features = random.normal(size=(rows, 5)).astype(np.float32)
     logits = 3 * np.stack([features[:, 0] * features[:, 1], features[:, 2] ** 2 - 1], axis=1)
@@ -31,35 +31,35 @@ def booster(features: Array, labels: Array, rate: float) -> Any:
 
 
 def test_trees_are_read_as_xgboost_reads_them() -> None:
-    train, rows = drawn(), drawn(2000, seed=1).features
+    train, rows = make_examples(), make_examples(2000, seed=1).features
     rates = np.array([0.3, 0.5, 0.7])
-    made = [booster(train.features, train.correct[:, 0], rate) for rate in rates[[0, 2]]]
-    saved = [bytes(made[0].save_raw("json")), None, bytes(made[1].save_raw("json"))]
+    boosters = [booster(train.features, train.correct[:, 0], rate) for rate in rates[[0, 2]]]
+    saved = [bytes(boosters[0].save_raw("json")), None, bytes(boosters[1].save_raw("json"))]
     forest = Forest.of(saved, logit(rates))
-    found = expit(forest.log_odds(rows))
-    for i, one in ((0, made[0]), (2, made[1])):
-        np.testing.assert_allclose(found[:, i], one.inplace_predict(rows), atol=1e-6)
-    np.testing.assert_allclose(found[:, 1], 0.5)
+    probabilities = expit(forest.log_odds(rows))
+    for i, trees in ((0, boosters[0]), (2, boosters[1])):
+        np.testing.assert_allclose(probabilities[:, i], trees.inplace_predict(rows), atol=1e-6)
+    np.testing.assert_allclose(probabilities[:, 1], 0.5)
     # At a threshold itself the way on is the same too.
     inner = forest.nodes[0] >= 0
     edges = np.tile(rows[:1], (int(inner.sum()), 1))
     edges[np.arange(len(edges)), forest.nodes[0][inner]] = forest.values[inner]
-    found = expit(forest.log_odds(edges))
-    np.testing.assert_allclose(found[:, 0], made[0].inplace_predict(edges), atol=1e-6)
+    probabilities = expit(forest.log_odds(edges))
+    np.testing.assert_allclose(probabilities[:, 0], boosters[0].inplace_predict(edges), atol=1e-6)
 
 
 def test_what_no_line_can_separate_is_learnt() -> None:
-    train, unseen = drawn(1500), drawn(1000, seed=1)
-    found = QUICK.fit(train).predictor.correctness(unseen.features)
+    train, unseen = make_examples(1500), make_examples(1000, seed=1)
+    probabilities = QUICK.fit(train).predictor.correctness(unseen.features)
     for i in (0, 1):
-        known = ~np.isnan(unseen.correct[:, i])
-        error = ((found[:, i] - unseen.correct[:, i])[known] ** 2).mean()
+        has_label = ~np.isnan(unseen.correct[:, i])
+        error = ((probabilities[:, i] - unseen.correct[:, i])[has_label] ** 2).mean()
         assert error < 0.8 * np.nanvar(unseen.correct[:, i])
 
 
 def test_trees_beyond_the_best_are_dropped() -> None:
     random = np.random.default_rng(0)
-    train = drawn(200)
+    train = make_examples(200)
     noise = Examples(
         train.features, random.integers(2, size=(200, 2)) * 1.0, ("a", "b"), ("",) * 200
     )
@@ -71,14 +71,14 @@ def test_trees_beyond_the_best_are_dropped() -> None:
 
 
 def test_another_seed_other_trees() -> None:
-    one, other = (QUICK.fit(drawn(), seed=seed).predictor for seed in (0, 1))
-    rows = drawn(50, seed=2).features
-    assert not np.array_equal(one.correctness(rows), other.correctness(rows))
+    first, second = (QUICK.fit(make_examples(), seed=seed).predictor for seed in (0, 1))
+    rows = make_examples(50, seed=2).features
+    assert not np.array_equal(first.correctness(rows), second.correctness(rows))
 
 
 def test_more_queries_than_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    predictor = QUICK.fit(drawn()).predictor
-    rows = drawn(100, seed=1).features
+    predictor = QUICK.fit(make_examples()).predictor
+    rows = make_examples(100, seed=1).features
     whole = predictor.correctness(rows)
     monkeypatch.setattr("prefill_router_lab.predictors.boosting._CELLS", 300)
     assert np.array_equal(predictor.correctness(rows), whole)
@@ -98,7 +98,7 @@ def test_more_queries_than_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_trees_that_lead_nowhere_are_refused(name: str, place: Any, value: float) -> None:
-    predictor = QUICK.fit(drawn()).predictor
+    predictor = QUICK.fit(make_examples()).predictor
     tensors = {key: array.copy() for key, array in predictor.tensors().items()}
     tensors[name][place] = value
     with pytest.raises(CorruptError):
@@ -127,7 +127,7 @@ def test_options_that_make_no_sense(wrong: dict[str, Any]) -> None:
 
 
 def test_without_the_extra_it_routes_and_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    train = drawn()
+    train = make_examples()
     predictor = QUICK.fit(train).predictor
     expected = predictor.correctness(train.features)
     monkeypatch.setitem(sys.modules, "xgboost", None)

@@ -73,12 +73,12 @@ def test_rates_are_smoothed_towards_the_targets_own() -> None:
     correct[::3, 1] = np.nan
     predictor = fit(features, correct, clusters=5, smoothing=7.0, nearest=1)
     rate = (np.nansum(correct, axis=0) + 1) / ((~np.isnan(correct)).sum(axis=0) + 2)
-    found = predictor.correctness(features)
+    rates = predictor.correctness(features)
     for place in range(5):
         inside = correct[own == place]
         count = (~np.isnan(inside)).sum(axis=0)
         expected = (np.nansum(inside, axis=0) + 7 * rate) / (count + 7)
-        np.testing.assert_allclose(found[own == place], np.tile(expected, (len(inside), 1)), 1e-5)
+        np.testing.assert_allclose(rates[own == place], np.tile(expected, (len(inside), 1)), 1e-5)
 
 
 def test_cluster_in_which_a_target_was_never_measured() -> None:

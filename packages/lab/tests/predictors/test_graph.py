@@ -64,8 +64,8 @@ def test_a_query_of_the_graph_is_predicted_without_its_own_labels() -> None:
     features = random.normal(size=(200, 4)).astype(np.float32)
     correct = random.integers(2, size=(200, 2)).astype(np.float64)
     fit = QUICK.fit(Examples(features, correct, ("a", "b"), ("",) * 200))
-    found = fit.predictor.correctness(features)
-    assert auc_by_target(found, correct).max() < 0.8
+    rates = fit.predictor.correctness(features)
+    assert auc_by_target(rates, correct).max() < 0.8
     assert min(fit.training["networks"][0]["validation_loss"]) > 0.6
 
 
@@ -73,10 +73,10 @@ def test_best_epoch_is_restored() -> None:
     train = by_task(200, seed=2)
     for epochs in (1, 12):
         config = replace(QUICK, max_epochs=epochs, patience=12)
-        found = config.fit(train).training["networks"][0]
-        assert len(found["validation_loss"]) == epochs
-        assert found["best_epoch"] == int(np.argmin(found["validation_loss"]))
-    best = found["best_epoch"] + 1
+        network = config.fit(train).training["networks"][0]
+        assert len(network["validation_loss"]) == epochs
+        assert network["best_epoch"] == int(np.argmin(network["validation_loss"]))
+    best = network["best_epoch"] + 1
     assert 1 < best < 12  # else the next line would say little
     until = replace(QUICK, max_epochs=best, patience=12).fit(train).predictor
     whole = replace(QUICK, max_epochs=12, patience=12).fit(train).predictor
@@ -85,7 +85,7 @@ def test_best_epoch_is_restored() -> None:
 
 def test_ensemble_is_the_mean_of_its_networks() -> None:
     train = by_task(120, seed=3)
-    one = QUICK.fit(train).predictor.correctness(train.features)
+    first = QUICK.fit(train).predictor.correctness(train.features)
     pair = replace(QUICK, networks=2).fit(train).predictor
     arrays = pair.tensors()
     shared = ("mean", "deviation", "centroids")
@@ -94,8 +94,8 @@ def test_ensemble_is_the_mean_of_its_networks() -> None:
         part = {k: v if k in shared else v[n : n + 1] for k, v in arrays.items()}
         single = load_predictor(pair.to_dict() | {"networks": 1}, part)
         each.append(single.correctness(train.features))
-    assert np.array_equal(each[0], one)
-    assert not np.allclose(each[1], one)
+    assert np.array_equal(each[0], first)
+    assert not np.allclose(each[1], first)
     np.testing.assert_allclose(
         pair.correctness(train.features), (each[0] + each[1]) / 2, rtol=1e-12
     )
@@ -267,17 +267,17 @@ def few_labels() -> tuple[Examples, Array, Examples]:
 def test_costs_on_the_edges_tell_what_labels_do_not() -> None:
     train, costs, unseen = few_labels()
     shuffled = np.random.default_rng(2).permutation(len(costs))
-    told = rare_auc(replace(train, costs=costs), unseen)
-    assert told > 0.7
-    assert rare_auc(train, unseen) < told - 0.1
-    assert rare_auc(replace(train, costs=costs[shuffled]), unseen) < told - 0.1  # control
+    auc = rare_auc(replace(train, costs=costs), unseen)
+    assert auc > 0.7
+    assert rare_auc(train, unseen) < auc - 0.1
+    assert rare_auc(replace(train, costs=costs[shuffled]), unseen) < auc - 0.1  # control
 
 
 def test_what_is_said_of_a_target_tells_what_labels_do_not() -> None:
     train, _, unseen = few_labels()
     kinds = np.eye(2)[np.arange(12) % 2]
-    told = Descriptions(kinds, {"": np.zeros(2)})
-    assert rare_auc(replace(train, descriptions=told), unseen) > 0.85
+    descriptions = Descriptions(kinds, {"": np.zeros(2)})
+    assert rare_auc(replace(train, descriptions=descriptions), unseen) > 0.85
     silent = Descriptions(np.zeros((12, 2)), {"": np.zeros(2)})
     assert rare_auc(replace(train, descriptions=silent), unseen) < 0.75
 

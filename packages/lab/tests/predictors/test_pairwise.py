@@ -45,11 +45,13 @@ def test_what_all_targets_share_on_a_query_changes_nothing() -> None:
     alike = train.correct.min(axis=1) == train.correct.max(axis=1)
     turned = np.where(alike[:, None], 1 - train.correct, train.correct)
     assert 50 < alike.sum() < 250
-    one, other = fitted(train, config), fitted(replace(train, correct=turned), config)
-    wins = [p.win_rate(train.features, "c", "a") for p in (one, other)]
+    first, second = fitted(train, config), fitted(replace(train, correct=turned), config)
+    wins = [p.win_rate(train.features, "c", "a") for p in (first, second)]
     assert np.array_equal(*wins)
     assert np.abs(wins[0] - 0.5).max() > 0.05
-    assert np.abs(one.correctness(train.features) - other.correctness(train.features)).max() > 0.05
+    assert (
+        np.abs(first.correctness(train.features) - second.correctness(train.features)).max() > 0.05
+    )
 
 
 def test_two_targets_that_were_never_measured_together_hold_no_pair() -> None:
@@ -73,9 +75,9 @@ def test_win_rates_are_those_of_routellm() -> None:
     unit = arrays["target"] / np.linalg.norm(arrays["target"], axis=1, keepdims=True)
     query = train.features @ arrays["weight.query"] + arrays["bias.query"]
     expected = expit((query * (unit[0] - unit[2])) @ arrays["combine"][0])
-    found = predictor.win_rate(train.features, "a", "c")
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
-    np.testing.assert_allclose(1 - found, predictor.win_rate(train.features, "c", "a"), rtol=1e-9)
+    rates = predictor.win_rate(train.features, "a", "c")
+    np.testing.assert_allclose(rates, expected, rtol=1e-9)
+    np.testing.assert_allclose(1 - rates, predictor.win_rate(train.features, "c", "a"), rtol=1e-9)
 
 
 def test_probabilities_hold_whatever_the_level() -> None:

@@ -54,10 +54,10 @@ def test_sweeps_have_every_target_and_the_order_of_the_text(pool: str) -> None:
 def test_means_are_those_of_the_targets(pool: str, key: str) -> None:
     for label in (f"tab:{pool}_{key}", f"tab:{pool}_permodel_{key}"):
         for row in read_published()[label].rows:
-            found = values(row)
-            mean = found.pop("mean")
-            assert set(found) == set(read_names()[pool])
-            assert statistics.fmean(found.values()) == pytest.approx(mean, abs=1.5e-4), row
+            by_target = values(row)
+            mean = by_target.pop("mean")
+            assert set(by_target) == set(read_names()[pool])
+            assert statistics.fmean(by_target.values()) == pytest.approx(mean, abs=1.5e-4), row
 
 
 @pytest.mark.parametrize("pool", POOLS)
@@ -68,9 +68,12 @@ def test_tables_agree_with_each_other(pool: str) -> None:
     )
     for system in SYSTEMS:
         for name in ("auc_mean", "brier_mean"):
-            one, other = metrics.number_of(pool, system, name), boot.number_of(pool, system, name)
+            single, other = (
+                metrics.number_of(pool, system, name),
+                boot.number_of(pool, system, name),
+            )
             if (system, name) != ("Matrix Factorization", "brier_mean"):  # recalibrated there
-                assert one.value == pytest.approx(other.value, abs=1e-4)
+                assert single.value == pytest.approx(other.value, abs=1e-4)
             assert other.lower < other.value < other.upper
     for system in SYSTEMS[1:]:
         mean = read_published()[f"tab:{pool}_permodel_auc"].number_of(pool, system, "mean")
@@ -95,14 +98,14 @@ def test_headroom_and_areas_add_up(pool: str) -> None:
 def test_shifts_and_paired_differences_add_up() -> None:
     for label in ("tab:mmlupro_shift", "tab:hle_shift"):
         for row in read_published()[label].rows:
-            found = values(row)
-            assert found["shifted"] - found["reference"] == pytest.approx(
-                found["difference"], abs=1.1e-4
+            numbers = values(row)
+            assert numbers["shifted"] - numbers["reference"] == pytest.approx(
+                numbers["difference"], abs=1.1e-4
             )
     for row in read_published()["tab:paired_bootstrap_unified"].rows:
-        difference, found = number(row, "difference"), values(row)
+        difference, numbers = number(row, "difference"), values(row)
         assert difference.lower <= difference.value <= difference.upper
-        apart = found["SharedTrunkNet"] - found["Unified Multitask"]
+        apart = numbers["SharedTrunkNet"] - numbers["Unified Multitask"]
         assert apart == pytest.approx(difference.value, abs=1.1e-4)
 
 
@@ -138,8 +141,8 @@ def test_end_to_end_savings_follow_from_the_totals() -> None:
 
 
 def test_targets_are_found_whatever_they_are_called() -> None:
-    held = ["openai/GPT-5", "gpt-5-chat", "Claude Sonnet 4", "deepseek-v3.1-terminus", "gpt-6"]
-    assert match_targets("frontier", held) == {
+    names = ["openai/GPT-5", "gpt-5-chat", "Claude Sonnet 4", "deepseek-v3.1-terminus", "gpt-6"]
+    assert match_targets("frontier", names) == {
         "Claude Sonnet 4": "claude-sonnet-4",
         "deepseek-v3.1-terminus": "deepseek-v3",
         "openai/GPT-5": "gpt-5",
@@ -147,7 +150,7 @@ def test_targets_are_found_whatever_they_are_called() -> None:
     }
     both = ["deepseek-v3.1-terminus", "deepseek-v3-0324"]
     assert match_targets("frontier", both) == {"deepseek-v3-0324": "deepseek-v3"}
-    assert match_targets("small", held) == {}
+    assert match_targets("small", names) == {}
 
 
 def test_what_the_paper_lacks_is_nothing() -> None:

@@ -224,9 +224,9 @@ def test_it_goes_on_with_what_it_has(runs: list[PoolRun], folder: Path) -> None:
     broken.write_text("{broken")
     stamps = {path: path.stat().st_mtime_ns for path in work.rglob("*.json")}
     [run] = runs
-    made = {name for name, value in run.parts.items() if "missing" not in value}
-    assert {path.stem for path in stamps if path.parent == broken.parent} == made
-    assert "ratio" in made < set(run.parts)  # what lacks something is tried again
+    names = {name for name, value in run.parts.items() if "missing" not in value}
+    assert {path.stem for path in stamps if path.parent == broken.parent} == names
+    assert "ratio" in names < set(run.parts)  # what lacks something is tried again
     again = run_on(ANSWERS, folder=work)
     changed = [path for path in stamps if path.stat().st_mtime_ns != stamps[path]]
     assert changed == [broken]
@@ -235,23 +235,23 @@ def test_it_goes_on_with_what_it_has(runs: list[PoolRun], folder: Path) -> None:
 
 def test_parts_of_other_answers_are_not_taken(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text(json.dumps({"of": "others", "value": {"encoders": []}}))
-    drawn = split(ANSWERS)
+    parts = split(ANSWERS)
     scene = PoolContext(
         paper_pool=find_pools("mmlu-pro", ANSWERS)[0],
-        split=drawn,
+        split=parts,
         calibrated=split(ANSWERS, fractions=WITH_CALIBRATION),
         states=[ENCODER.encode(ANSWERS.queries, SITES, rounding="float32")],
         encoders=("fake",),
         recipes={},
-        result=ComparisonResult(ComparisonPlan({"a": Recipe()}, "a", drawn), (), ()),
+        result=ComparisonResult(ComparisonPlan({"a": Recipe()}, "a", parts), (), ()),
         options=QUICK,
     )
-    made = make_parts(scene, tmp_path, only=("sweep", "shift_benchmark"))
-    assert [row["encoder"] for row in made["sweep"]["encoders"]] == ["fake"]
-    assert "missing" in made["shift_benchmark"]
-    assert make_parts(scene, tmp_path, only=("sweep",))["sweep"] == made["sweep"]
+    results = make_parts(scene, tmp_path, only=("sweep", "shift_benchmark"))
+    assert [row["encoder"] for row in results["sweep"]["encoders"]] == ["fake"]
+    assert "missing" in results["shift_benchmark"]
+    assert make_parts(scene, tmp_path, only=("sweep",))["sweep"] == results["sweep"]
     other = dataclasses.replace(scene, split=split(ANSWERS, seed=1))
-    assert make_parts(other, tmp_path, only=("sweep",))["sweep"] != made["sweep"]
+    assert make_parts(other, tmp_path, only=("sweep",))["sweep"] != results["sweep"]
 
 
 class _Reader(HTMLParser):
@@ -275,14 +275,14 @@ def test_the_page_has_tables_and_figures_in_the_papers_order(report: Path) -> No
     text = (report / "index.html").read_text()
     reader = _Reader()
     reader.feed(text)
-    found = [head.split(".")[0] for head in reader.heads]
-    tables = [head for head in found if head.startswith("Table")]
-    figures = [head for head in found if head.startswith("Figure")]
+    titles = [head.split(".")[0] for head in reader.heads]
+    tables = [head for head in titles if head.startswith("Table")]
+    figures = [head for head in titles if head.startswith("Figure")]
     assert tables == [f"Table {number}" for number in range(1, 31)]
     assert figures == [f"Figure {number}" for number in range(1, 9)]
-    assert found.index("Figure 2") == found.index("Table 3") + 1
-    assert found.index("Figure 4") == found.index("Table 27") + 1
-    assert found.index("Figure 8") == found.index("Table 29") + 4
+    assert titles.index("Figure 2") == titles.index("Table 3") + 1
+    assert titles.index("Figure 4") == titles.index("Table 27") + 1
+    assert titles.index("Figure 8") == titles.index("Table 29") + 4
     assert reader.outside == []
     assert "&lt;made-up&gt;" in text
     assert "0.8817" in text
@@ -298,10 +298,10 @@ def test_files_hold_what_the_page_shows(report: Path, tables: dict[int, PaperTab
     ours = cell(tables[3], "SharedTrunkNet", "Mean AUC").ours
     assert row["ours"].to_list() == [pytest.approx(ours.value)]
     assert row["paper"].to_list() == [0.8817]
-    told = json.loads((report / "results.json").read_text())
-    assert [table["table"] for table in told["tables"]] == list(range(1, 31))
-    drawn = {path.name for path in (report / "figures").iterdir()}
-    assert {"figure_7_mixed_raw.png", "figure_4_mixed_routing_ratio.csv"} <= drawn
+    output = json.loads((report / "results.json").read_text())
+    assert [table["table"] for table in output["tables"]] == list(range(1, 31))
+    names = {path.name for path in (report / "figures").iterdir()}
+    assert {"figure_7_mixed_raw.png", "figure_4_mixed_routing_ratio.csv"} <= names
 
 
 def test_on_shuffled_labels_no_claim_about_prediction_holds() -> None:
@@ -351,14 +351,14 @@ def test_both_pools_of_llmrouterbench_from_its_files(tmp_path: Path) -> None:
 
 def test_the_interval_of_an_auc_holds_it_as_often_as_it_says() -> None:
     random = np.random.default_rng(0)
-    truth, held = 0.7602, 0  # of two normal distributions one standard deviation apart
+    truth, count = 0.7602, 0  # of two normal distributions one standard deviation apart
     for _ in range(1000):
         scores = np.concatenate([random.normal(1, 1, 120), random.normal(0, 1, 80)])
         labels = np.repeat([1.0, 0.0], [120, 80])
         auc = float(auc_by_target(scores[:, None], labels[:, None])[0])
-        found = with_interval(auc, 120, 80)
-        held += found["lower"] <= truth <= found["upper"]
-    assert 0.91 <= held / 1000 <= 0.98
+        interval = with_interval(auc, 120, 80)
+        count += interval["lower"] <= truth <= interval["upper"]
+    assert 0.91 <= count / 1000 <= 0.98
     assert with_interval(float("nan"), 3, 0)["value"] is None
     assert with_interval(1.0, 3, 2) == {"value": 1.0, "lower": 1.0, "upper": 1.0}
 
@@ -381,17 +381,17 @@ def test_the_command_reads_the_blueprints_table(
         + "".join(f"{name},{10.0**k},{40.0**k}\n" for k, name in enumerate(formats.MIXED))
     )
     out = tmp_path / "paper"
-    told = json.loads(
+    output = json.loads(
         succeeded(
             *("reproduce", path, "--bench", "nvidia-v1", "--out", out, "--quick"),
             *("--encoder", "tiny", "--embedding", "tiny", "--encoder-folder", tmp_path / "tiny"),
             *("--prices", prices, "--resamples", 10, "--json"),
         )
     )
-    (pool,) = told["pools"].values()
+    (pool,) = output["pools"].values()
     assert pool["is_counterpart"]
     assert pool["targets"]["gpt-5-4-high"] == "gpt-5.4"
-    tables = {table["table"]: table for table in told["tables"]}
+    tables = {table["table"]: table for table in output["tables"]}
     area = tables[5]["rows"][1]["numbers"]["P-AUCCC ↑"]
     assert area["ours"]["value"] is not None
     assert area["paper"]["value"] == 0.2323

@@ -15,8 +15,8 @@ if __name__ == "__main__":
     candidate = next(small_space().all_candidates())
     with LocalEngine(2).pool(bench) as workers:
         recipe = small_space().recipe(candidate)
-        asked = [workers.submit(_score_fold, (recipe, ("none",), fold)) for fold in (0, 1)]
-        for future in asked:
+        futures = [workers.submit(_score_fold, (recipe, ("none",), fold)) for fold in (0, 1)]
+        for future in futures:
             future.result()
         pids = [child.pid for child in multiprocessing.active_children()]
         sys.stdout.write(f"{' '.join(map(str, pids))}\n")

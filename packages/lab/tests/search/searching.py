@@ -23,7 +23,7 @@ def _noisy(dataset: RoutingDataset, share: float) -> RoutingDataset:
 
 ANSWERS = _noisy(make_routing_dataset(queries=240, seed=3), 0.1)
 STATES = states_of(ANSWERS)
-DRAWN = split(ANSWERS, seed=0)
+SPLIT = split(ANSWERS, seed=0)
 KNOWS, GUESSES = "knows", "guesses"
 CONFIG = SearchConfig(trials=8, folds=3, objective="auc")
 SMALL: dict[str, Any] = {
@@ -44,7 +44,7 @@ def small_space(**changes: Any) -> Space:
 
 
 def sealed_in(folder: Path, dataset: RoutingDataset = ANSWERS) -> tuple[TrainOnly, SealedTest]:
-    return seal(dataset, DRAWN, folder)
+    return seal(dataset, SPLIT, folder)
 
 
 def searched(
@@ -54,7 +54,7 @@ def searched(
     space: Space | None = None,
     config: SearchConfig = CONFIG,
 ) -> list[SearchTrial]:
-    train, _ = seal(dataset, DRAWN, folder or Path("unused"))
+    train, _ = seal(dataset, SPLIT, folder or Path("unused"))
     return search(train, space or small_space(), [STATES], config=config, folder=folder)
 
 

@@ -62,8 +62,8 @@ def test_first_everything_is_looked_at(trials: list[SearchTrial]) -> None:
 
 
 def test_no_candidate_is_tried_twice_and_all_are_in_the_end() -> None:
-    found = searched(config=dataclasses.replace(CONFIG, trials=1000))
-    assert len(found) == len({trial.candidate for trial in found}) == small_space().candidates
+    trials = searched(config=dataclasses.replace(CONFIG, trials=1000))
+    assert len(trials) == len({trial.candidate for trial in trials}) == small_space().candidates
 
 
 def test_what_is_hopeless_is_stopped_and_cannot_win(trials: list[SearchTrial]) -> None:
@@ -78,21 +78,21 @@ def test_what_is_hopeless_is_stopped_and_cannot_win(trials: list[SearchTrial]) -
 
 
 def test_nothing_is_stopped_where_the_margin_is_wide() -> None:
-    found = searched(config=dataclasses.replace(CONFIG, margin=1.0))
-    assert {trial.state for trial in found} == {"finished"}
+    trials = searched(config=dataclasses.replace(CONFIG, margin=1.0))
+    assert {trial.state for trial in trials} == {"finished"}
 
 
 def test_interrupted_anywhere_it_ends_as_if_it_had_not_been(
     trials: list[SearchTrial], tmp_path: Path
 ) -> None:
     searched(tmp_path)
-    kept = sorted((tmp_path / "trials").iterdir())
+    files = sorted((tmp_path / "trials").iterdir())
     last = max(trial.number for trial in trials if trial.state == "finished")
-    for file in kept[last + 1 :]:
+    for file in files[last + 1 :]:
         file.unlink()
-    broken = json.loads(kept[last].read_text())
+    broken = json.loads(files[last].read_text())
     scores = {kind: values[:1] for kind, values in broken["scores"].items()}
-    kept[last].write_text(json.dumps({**broken, "scores": scores, "state": "running"}))
+    files[last].write_text(json.dumps({**broken, "scores": scores, "state": "running"}))
     assert without_times(searched(tmp_path)) == without_times(trials)
 
 
@@ -120,13 +120,13 @@ def test_a_spoilt_cache_is_made_again(trials: list[SearchTrial], tmp_path: Path)
 
 def test_two_processes_score_as_one_does() -> None:
     config = dataclasses.replace(CONFIG, jobs=2, margin=1.0, trials=4)
-    found = {trial.candidate: trial.to_dict()["scores"] for trial in searched(config=config)}
+    scores_of = {trial.candidate: trial.to_dict()["scores"] for trial in searched(config=config)}
     alone = searched(config=dataclasses.replace(config, jobs=1))
-    assert len(found) == 4
+    assert len(scores_of) == 4
     for trial in alone:
-        if trial.candidate in found:
-            assert found[trial.candidate] == trial.to_dict()["scores"]
-    assert {trial.candidate for trial in alone[:3]} <= set(found)
+        if trial.candidate in scores_of:
+            assert scores_of[trial.candidate] == trial.to_dict()["scores"]
+    assert {trial.candidate for trial in alone[:3]} <= set(scores_of)
 
 
 def test_a_fold_is_scored_as_evaluate_does(tmp_path: Path) -> None:
@@ -144,28 +144,30 @@ def test_a_fold_is_scored_as_evaluate_does(tmp_path: Path) -> None:
     rows = bench.rows(1, calibrated=True)
     parts = [set(part.query_ids) for part in (rows.fit, rows.calibration, rows.judged)]
     assert sum(map(len, parts)) == len(set.union(*parts)) == len(train.dataset)
-    fit, held, judged = bench._read_features(recipe, rows, 1)
+    fit, calibration_features, judged = bench._read_features(recipe, rows, 1)
     from prefill_router.predictors import Examples
 
     examples = Examples(fit, rows.fit.correct, ANSWERS.pool.names, ("",) * len(fit))
     predictor = recipe.predictor.fit(examples, seed=0).predictor
     names = ANSWERS.pool.names
-    platt = fit_calibrator("platt", predictor.correctness(held), rows.calibration.correct, names)
-    said: Predictions = bench._make_predictions(
+    platt = fit_calibrator(
+        "platt", predictor.correctness(calibration_features), rows.calibration.correct, names
+    )
+    predictions: Predictions = bench._make_predictions(
         rows, platt.calibrator.calibrate(predictor.correctness(judged)), recipe, fit, judged
     )
-    headline = evaluate(said, rows.judged, resamples=0).headline
-    found = scores["platt"]
-    assert found.auc == pytest.approx(headline["auc_mean"].value, abs=1e-12)
-    assert found.brier == pytest.approx(headline["brier_mean"].value, abs=1e-12)
-    assert found.headroom == pytest.approx(headline["headroom_captured"].value, abs=1e-12)
+    headline = evaluate(predictions, rows.judged, resamples=0).headline
+    score = scores["platt"]
+    assert score.auc == pytest.approx(headline["auc_mean"].value, abs=1e-12)
+    assert score.brier == pytest.approx(headline["brier_mean"].value, abs=1e-12)
+    assert score.headroom == pytest.approx(headline["headroom_captured"].value, abs=1e-12)
 
 
 @pytest.mark.parametrize("objective", ["choice", "brier", "headroom"])
 def test_other_objectives(objective: str) -> None:
     config = SearchConfig(trials=6, folds=3, objective=objective)  # type: ignore[arg-type]
-    found = searched(config=config)
-    verdict = choose(found, small_space(), config)
+    trials = searched(config=config)
+    verdict = choose(trials, small_space(), config)
     assert verdict.winner.features == KNOWS
     values = [one.mean(config.objective) for one in verdict.ranking if one.state == "finished"]
     better = min if objective == "brier" else max
@@ -173,12 +175,12 @@ def test_other_objectives(objective: str) -> None:
 
 
 def test_equal_ones_go_by_the_brier_score() -> None:
-    one = FoldScore(0.7, 0.2, float("nan"), (0.7,))
-    better = dataclasses.replace(one, brier=0.1)
+    score = FoldScore(0.7, 0.2, float("nan"), (0.7,))
+    better = dataclasses.replace(score, brier=0.1)
     space = small_space()
     candidate = next(c for c in space.all_candidates() if c.calibrated)
     trial = SearchTrial(
-        0, candidate, {"platt": (one, one), "isotonic": (better, one)}, 1.0, "finished"
+        0, candidate, {"platt": (score, score), "isotonic": (better, score)}, 1.0, "finished"
     )
     assert [r.calibration for r in rank_candidates(space, [trial], "auc")] == ["isotonic", "platt"]
 
@@ -198,11 +200,11 @@ def test_the_choice_on_other_folds_by_hand() -> None:
 def test_a_candidate_that_cannot_be_fitted_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "xgboost", None)
     space = small_space(predictors={"trees": "xgboost", "constant": "constant"})
-    found = searched(space=space)
-    failed = [trial for trial in found if trial.state == "failed"]
+    trials = searched(space=space)
+    failed = [trial for trial in trials if trial.state == "failed"]
     assert failed
     assert all("xgboost" in trial.why for trial in failed)
-    assert choose(found, space, CONFIG).winner.predictor == "constant"
+    assert choose(trials, space, CONFIG).winner.predictor == "constant"
     with pytest.raises(FitError, match="no candidate could be fitted"):
         searched(space=small_space(predictors={"trees": "xgboost"}))
 

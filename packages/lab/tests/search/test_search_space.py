@@ -44,11 +44,11 @@ def test_options_arrive_in_the_recipe() -> None:
         if (c.features, c.predictor, c.places, c.calibrated)
         == ("knows", "clusters", ((1,), (1,)), True)
     ]
-    made = space.recipe(candidate, "platt").to_dict()
-    assert made["features"][0]["dim"] == 8
-    assert made["predictor"]["clusters"] == 4
-    assert made["predictor"]["restarts"] == 1
-    assert made["calibration"] == "platt"
+    recipe = space.recipe(candidate, "platt").to_dict()
+    assert recipe["features"][0]["dim"] == 8
+    assert recipe["predictor"]["clusters"] == 4
+    assert recipe["predictor"]["restarts"] == 1
+    assert recipe["calibration"] == "platt"
 
 
 def test_without_calibrators_no_rows_are_held_out() -> None:

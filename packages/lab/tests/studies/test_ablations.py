@@ -83,9 +83,9 @@ def test_a_store_that_lacks_a_pool_is_told(study: AblationStudy) -> None:
 @pytest.mark.slow
 def test_it_is_written(study: AblationStudy, tmp_path: Path) -> None:
     write_report_files(study.report(title="Layers", facts={}), tmp_path)
-    told = json.loads((tmp_path / "layers.json").read_text())
-    assert told["fisher_best"] == study.best
-    assert len(told["rows"]) == 4
+    output = json.loads((tmp_path / "layers.json").read_text())
+    assert output["fisher_best"] == study.best
+    assert len(output["rows"]) == 4
     page = (tmp_path / "index.html").read_text()
     assert "cheap, deaf" in page
     assert f"in {study.best} of 4 combinations" in page

@@ -65,10 +65,10 @@ def test_every_combination_is_there(study: DimensionStudy) -> None:
 
 
 def test_more_components_than_there_are_change_nothing() -> None:
-    found = dimension_study([STATES], TRAIN, DimensionOptions(dims=(16, 40), poolings=("mean",)))
-    assert found.cells[0].fisher == pytest.approx(found.cells[1].fisher)
-    assert found.top.dim == 16
-    assert "The states of fake have 16 dimensions; PCA can't keep more." in summary(found)
+    study = dimension_study([STATES], TRAIN, DimensionOptions(dims=(16, 40), poolings=("mean",)))
+    assert study.cells[0].fisher == pytest.approx(study.cells[1].fisher)
+    assert study.top.dim == 16
+    assert "The states of fake have 16 dimensions; PCA can't keep more." in summary(study)
 
 
 @pytest.mark.slow
@@ -76,8 +76,8 @@ def test_the_default_is_compared_with_the_best(tmp_path: Path, study: DimensionS
     found = dimension_study([STATES], TRAIN, DimensionOptions(dims=(2, 100), poolings=("last",)))
     assert "With 100 components, the default of a router" in " ".join(summary(found))
     write_report_files(study.report(title="Dimensions", facts={}), tmp_path)
-    told = json.loads((tmp_path / "dimensions.json").read_text())
-    assert told["top"] == study.top.to_dict()
+    output = json.loads((tmp_path / "dimensions.json").read_text())
+    assert output["top"] == study.top.to_dict()
     assert len((tmp_path / "dimensions.csv").read_text().splitlines()) == 1 + len(study.cells)
     page = (tmp_path / "index.html").read_text()
     assert "deaf, last and mean" in page

@@ -52,7 +52,7 @@ def easy_and_hard() -> tuple[RoutingDataset, Predictions]:
 
 def test_sets_of_choices() -> None:
     sets = list_choice_sets(POOL)
-    assert [(one.kind, one.targets) for one in sets] == [
+    assert [(choice_set.kind, choice_set.targets) for choice_set in sets] == [
         ("models", ("small:low", "large:low")),
         ("models", ("small:high", "large:high")),
         ("efforts", ("small:low", "small:high")),
@@ -60,7 +60,7 @@ def test_sets_of_choices() -> None:
         ("both", POOL.names),
     ]
     alone = Pool((*POOL.targets[:2], Target(name="plain")))
-    kinds = [(one.kind, one.targets) for one in list_choice_sets(alone)]
+    kinds = [(choice_set.kind, choice_set.targets) for choice_set in list_choice_sets(alone)]
     assert kinds[0] == ("models", ("small:low", "plain"))
     with pytest.raises(ConfigError, match="no model has several efforts"):
         list_choice_sets(Pool((Target(name="a"), Target(name="b:low"))))
@@ -76,10 +76,10 @@ def test_choosing_both_wins_where_it_must(
     assert study.fixed["small:low"].accuracy.value == 0.25
     assert study.fixed["large:high"].cost.value == 20.0
     half = 2
-    both = study.points["models and efforts"][half]
-    assert both is not None
-    assert both.accuracy.value == 1.0
-    assert both.cost.value == pytest.approx((1 + 10 + 2 + 20) / 4)
+    point = study.points["models and efforts"][half]
+    assert point is not None
+    assert point.accuracy.value == 1.0
+    assert point.cost.value == pytest.approx((1 + 10 + 2 + 20) / 4)
     for kind in ("models", "efforts"):
         gain = study.gains[kind][half]
         assert gain is not None
@@ -93,8 +93,8 @@ def test_choosing_both_wins_where_it_must(
 
 def test_no_gain_is_claimed_where_effort_does_nothing() -> None:
     """Effort that changes no answer is never worth its price."""
-    drawn = np.random.default_rng(0)
-    small, large = drawn.random((2, 400)) < np.array([[0.4], [0.7]])
+    random = np.random.default_rng(0)
+    small, large = random.random((2, 400)) < np.array([[0.4], [0.7]])
     correct = np.stack([small, small, large, large], axis=1)
     data = outcomes(correct)
     chances = np.tile([0.4, 0.4, 0.7, 0.7], (400, 1))

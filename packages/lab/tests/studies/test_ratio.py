@@ -46,77 +46,79 @@ def predicted(dataset: RoutingDataset, *, noise: float = 0.3, seed: int = 0) -> 
     )
 
 
-def by_hand(one: Predictions, labels: np.ndarray, strong: int) -> list[float]:
+def by_hand(predictions: Predictions, labels: np.ndarray, strong: int) -> list[float]:
     """Accuracy for every n, one query at a time."""
-    rows = sorted(range(len(labels)), key=lambda i: -one.correctness[i, strong])
-    found = []
+    rows = sorted(range(len(labels)), key=lambda i: -predictions.correctness[i, strong])
+    accuracies = []
     for n in range(len(rows) + 1):
-        got = []
+        answers = []
         for place, i in enumerate(rows):
             others = [k for k in range(labels.shape[1]) if k != strong]
-            free = max(others, key=lambda k: one.correctness[i, k])
-            got.append(labels[i, strong if place < n else free])
-        known = [label for label in got if not np.isnan(label)]
-        found.append(sum(known) / len(known))
-    return found
+            free = max(others, key=lambda k: predictions.correctness[i, k])
+            answers.append(labels[i, strong if place < n else free])
+        present = [label for label in answers if not np.isnan(label)]
+        accuracies.append(sum(present) / len(present))
+    return accuracies
 
 
-def studied(dataset: RoutingDataset = ANSWERS, **options: int) -> RatioStudy:
+def run_study(dataset: RoutingDataset = ANSWERS, **options: int) -> RatioStudy:
     systems = {"good": predicted(dataset, noise=0.1), "worse": predicted(dataset, seed=1)}
     return routing_ratio(systems, dataset, RatioOptions(resamples=200, **options), strong=STRONG)
 
 
 def test_every_ratio_is_exact() -> None:
     few = ANSWERS.select(ANSWERS.query_ids[:50])
-    one = predicted(few)
-    tied = dataclasses.replace(one, correctness=np.round(one.correctness, 1))
-    for given in (one, tied):
-        found = routing_ratio({"x": given}, few, RatioOptions(resamples=0), strong=STRONG).curves[0]
-        assert found.accuracy.tolist() == pytest.approx(by_hand(given, few.correct, 2))
-        assert found.ratio.tolist() == pytest.approx([n / 50 for n in range(51)])
-        assert found.at[4].value == pytest.approx(by_hand(given, few.correct, 2)[25])
+    predictions = predicted(few)
+    tied = dataclasses.replace(predictions, correctness=np.round(predictions.correctness, 1))
+    for each in (predictions, tied):
+        curve = routing_ratio({"x": each}, few, RatioOptions(resamples=0), strong=STRONG).curves[0]
+        assert curve.accuracy.tolist() == pytest.approx(by_hand(each, few.correct, 2))
+        assert curve.ratio.tolist() == pytest.approx([n / 50 for n in range(51)])
+        assert curve.at[4].value == pytest.approx(by_hand(each, few.correct, 2)[25])
 
 
 def test_a_resample_is_the_study_of_its_queries() -> None:
     few = ANSWERS.select(ANSWERS.query_ids[:40])
-    one = predicted(few)
+    predictions = predicted(few)
     weights = np.bincount(np.random.default_rng(0).integers(0, 40, 40), minlength=40)
     rows = np.repeat(np.arange(40), weights)
-    drawn = RatioOrder.of(one, few.correct, STRONG).read(weights[None].astype(float))
+    resample = RatioOrder.of(predictions, few.correct, STRONG).read(weights[None].astype(float))
     again = dataclasses.replace(
-        one,
+        predictions,
         query_ids=tuple(map(str, range(40))),
-        correctness=one.correctness[rows],
+        correctness=predictions.correctness[rows],
     )
     curve = by_hand(again, few.correct[rows], 2)
     expected = [curve[round(40 * ratio)] for ratio in RATIOS]
-    assert drawn.at[0].tolist() == pytest.approx(expected)
+    assert resample.at[0].tolist() == pytest.approx(expected)
     mean = np.mean((np.array(curve[1:]) + curve[:-1]) / 2)
     # Between copies of a query with a missing label the curve isn't straight.
-    assert drawn.summary["mean_accuracy"][0] == pytest.approx(mean, abs=2e-3)
+    assert resample.summary["mean_accuracy"][0] == pytest.approx(mean, abs=2e-3)
 
 
 def test_all_routers_meet_where_everything_is_forced() -> None:
-    found = studied()
+    study = run_study()
     accuracy = np.nanmean(ANSWERS.correct[:, 2])
-    assert found.strong_accuracy == pytest.approx(accuracy)
-    assert {one.accuracy[-1] for one in found.curves} == {found.strong_accuracy}
-    assert found.curves[1].difference[-1].value == 0
-    assert found.curves[1].difference[-1].upper == 0
+    assert study.strong_accuracy == pytest.approx(accuracy)
+    assert {curve.accuracy[-1] for curve in study.curves} == {study.strong_accuracy}
+    assert study.curves[1].difference[-1].value == 0
+    assert study.curves[1].difference[-1].upper == 0
 
 
 def test_the_same_router_does_not_differ_from_itself() -> None:
-    one = predicted(ANSWERS)
-    found = routing_ratio({"a": one, "b": one}, ANSWERS, RatioOptions(resamples=50), strong=STRONG)
-    again = found.curves[1]
+    predictions = predicted(ANSWERS)
+    study = routing_ratio(
+        {"a": predictions, "b": predictions}, ANSWERS, RatioOptions(resamples=50), strong=STRONG
+    )
+    again = study.curves[1]
     assert all(e.value == e.lower == e.upper == 0 for e in again.difference)
     assert again.summary_difference is not None
     assert {e.upper for e in again.summary_difference.values()} == {0}
-    assert all(one.difference == () for one in found.curves[:1])
+    assert all(curve.difference == () for curve in study.curves[:1])
 
 
 def test_an_informed_order_beats_chance_and_a_shuffled_one_does_not() -> None:
-    informed = studied().curves[0]
+    informed = run_study().curves[0]
     assert informed.summary["lift"].lower > 0
     assert informed.lower[100] < informed.at[4].value < informed.upper[100]
     noise = shuffled(ANSWERS)
@@ -125,31 +127,35 @@ def test_an_informed_order_beats_chance_and_a_shuffled_one_does_not() -> None:
     lift = blind.curves[0].summary["lift"]
     assert lift.lower < 0 < lift.upper
     assert "Not significantly better than sending random queries: blind" in " ".join(summary(blind))
-    assert "Not significantly" not in " ".join(summary(studied()))
+    assert "Not significantly" not in " ".join(summary(run_study()))
 
 
 def test_neither_the_order_of_rows_nor_of_targets_matters() -> None:
-    one = predicted(ANSWERS, noise=0.02)  # so little that no probability is cut to 0 or 1
-    assert len(np.unique(one.correctness)) == one.correctness.size
-    turned = one.select(ANSWERS.query_ids[::-1], targets=ANSWERS.pool.names[::-1])
+    predictions = predicted(ANSWERS, noise=0.02)  # so little that no probability is cut to 0 or 1
+    assert len(np.unique(predictions.correctness)) == predictions.correctness.size
+    turned = predictions.select(ANSWERS.query_ids[::-1], targets=ANSWERS.pool.names[::-1])
     first, second = (
-        routing_ratio({"x": given}, ANSWERS, RatioOptions(resamples=0), strong=STRONG).curves[0]
-        for given in (one, turned)
+        routing_ratio({"x": each}, ANSWERS, RatioOptions(resamples=0), strong=STRONG).curves[0]
+        for each in (predictions, turned)
     )
     assert second.accuracy == pytest.approx(first.accuracy)
 
 
 def test_two_targets_have_the_numbers_of_routellm() -> None:
     pair = make_routing_dataset(queries=300, targets=2, seed=1)
-    one = predicted(pair, noise=0.05)
-    mirrored = np.stack([1 - one.correctness[:, 1], one.correctness[:, 1]], axis=1)
-    one = dataclasses.replace(one, correctness=mirrored)  # so that both orders are the same
-    found = routing_ratio({"x": one}, pair, RatioOptions(resamples=30), strong="target-1").curves[0]
+    predictions = predicted(pair, noise=0.05)
+    mirrored = np.stack([1 - predictions.correctness[:, 1], predictions.correctness[:, 1]], axis=1)
+    predictions = dataclasses.replace(
+        predictions, correctness=mirrored
+    )  # so that both orders are the same
+    curve = routing_ratio(
+        {"x": predictions}, pair, RatioOptions(resamples=30), strong="target-1"
+    ).curves[0]
     policy = Threshold(strong="target-1", weak="target-0")
-    other = evaluate(one, pair, policy=policy, resamples=0).headline
+    other = evaluate(predictions, pair, policy=policy, resamples=0).headline
     for name in ("apgr", "cpt_20", "cpt_50", "cpt_80"):
-        assert found.summary[name].value == pytest.approx(other[name].value, abs=5e-3)
-    assert "apgr" not in studied().curves[0].summary
+        assert curve.summary[name].value == pytest.approx(other[name].value, abs=5e-3)
+    assert "apgr" not in run_study().curves[0].summary
 
 
 def test_the_strong_target_is_the_most_accurate_where_measured() -> None:
@@ -161,27 +167,27 @@ def test_the_strong_target_is_the_most_accurate_where_measured() -> None:
 
 
 def test_what_makes_no_sense_is_refused() -> None:
-    one = predicted(ANSWERS)
+    predictions = predicted(ANSWERS)
     with pytest.raises(ConfigError, match="no router"):
         routing_ratio({}, ANSWERS, strong=STRONG)
     with pytest.raises(ConfigError, match="strong target is 'nobody'"):
-        routing_ratio({"x": one}, ANSWERS, strong="nobody")
-    alone = one.select(targets=[STRONG])
+        routing_ratio({"x": predictions}, ANSWERS, strong="nobody")
+    alone = predictions.select(targets=[STRONG])
     with pytest.raises(ConfigError, match="at least two"):
         routing_ratio({"x": alone}, ANSWERS, strong=STRONG)
     nothing = dataclasses.replace(ANSWERS, correct=np.full_like(ANSWERS.correct, np.nan))
     with pytest.raises(DataError, match="has a label"):
-        routing_ratio({"x": one}, nothing, strong=STRONG)
+        routing_ratio({"x": predictions}, nothing, strong=STRONG)
 
 
 @pytest.mark.slow
 def test_it_is_written_and_read_by_people_and_programs(tmp_path: Path) -> None:
-    found = studied()
+    study = run_study()
     mark(tmp_path / "ratio", "ratio", {"strong": STRONG})
-    report = found.report(title="Ratio <of> all", facts={"dataset": "<made up>"})
+    report = study.report(title="Ratio <of> all", facts={"dataset": "<made up>"})
     write_report_files(report, tmp_path / "ratio")
-    told = json.loads((tmp_path / "ratio" / "ratio.json").read_text())
-    assert told["routers"]["good"]["at"]["1"]["value"] == pytest.approx(found.strong_accuracy)
+    output = json.loads((tmp_path / "ratio" / "ratio.json").read_text())
+    assert output["routers"]["good"]["at"]["1"]["value"] == pytest.approx(study.strong_accuracy)
     page = (tmp_path / "ratio" / "index.html").read_text()
     assert "&lt;made up&gt;" in page
     assert "<made up>" not in page

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 ANSWERS = make_routing_dataset(queries=200, seed=6)
 STATES = states_of(ANSWERS)
-DRAWN = split(ANSWERS)
+SPLIT = split(ANSWERS)
 FEATURES: dict[str, Any] = {"features": {"kind": "prefill", "dim": 6}, "shrinkage": False}
 TRUNK: dict[str, Any] = {"kind": "shared_trunk", "seeds": 1, "keep": 1, "max_epochs": 5}
 RECIPES = {
@@ -39,7 +39,7 @@ RECIPES = {
 
 @pytest.fixture(scope="module")
 def study() -> SeedStudy:
-    return seed_study(ANSWERS, RECIPES, [STATES], DRAWN, SeedOptions(count=4, seed=2))
+    return seed_study(ANSWERS, RECIPES, [STATES], SPLIT, SeedOptions(count=4, seed=2))
 
 
 def test_a_network_moves_and_neighbours_do_not(study: SeedStudy) -> None:
@@ -53,11 +53,11 @@ def test_a_network_moves_and_neighbours_do_not(study: SeedStudy) -> None:
 
 
 def test_numbers_are_those_of_each_fit(study: SeedStudy) -> None:
-    test = ANSWERS.select(DRAWN["test"])
+    test = ANSWERS.select(SPLIT["test"])
     network = study.spreads[0]
     for place in (0, 3):
         config = FitConfig(recipe=RECIPES["network"], seed=2 + place)
-        router = learn(ANSWERS, [STATES], DRAWN, config=config)
+        router = learn(ANSWERS, [STATES], SPLIT, config=config)
         one = evaluate(router.predict(test, stores=[STATES]), test, resamples=0)
         for name in NUMBERS:
             assert network.values[name][place] == pytest.approx(one.headline[name].value)
@@ -70,19 +70,19 @@ def test_mean_deviation_and_extremes(study: SeedStudy) -> None:
     assert row["p_auccc_sd"] == pytest.approx(np.sqrt(values.var() * 4 / 3))
     assert (row["p_auccc_lowest"], row["p_auccc_highest"]) == (values.min(), values.max())
     assert len(study.rows()) == (4 + ENOUGH) * len(NUMBERS)
-    told = study.to_dict()["routers"]
-    assert told["neighbours"]["deterministic"] is True
-    assert told["network"]["numbers"]["p_auccc"]["sd"] == pytest.approx(row["p_auccc_sd"])
+    output = study.to_dict()["routers"]
+    assert output["neighbours"]["deterministic"] is True
+    assert output["network"]["numbers"]["p_auccc"]["sd"] == pytest.approx(row["p_auccc_sd"])
 
 
 def test_what_was_fitted_is_not_fitted_again(study: SeedStudy, tmp_path: Path) -> None:
     first = seed_study(
-        ANSWERS, RECIPES, [STATES], DRAWN, SeedOptions(count=2, seed=2), folder=tmp_path
+        ANSWERS, RECIPES, [STATES], SPLIT, SeedOptions(count=2, seed=2), folder=tmp_path
     )
     stamps = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("router.json")}
     assert len(stamps) == 4
     more = seed_study(
-        ANSWERS, RECIPES, [STATES], DRAWN, SeedOptions(count=4, seed=2), folder=tmp_path
+        ANSWERS, RECIPES, [STATES], SPLIT, SeedOptions(count=4, seed=2), folder=tmp_path
     )
     assert {p: p.stat().st_mtime_ns for p in stamps} == stamps
     assert more.to_dict() == study.to_dict()
@@ -92,9 +92,9 @@ def test_what_was_fitted_is_not_fitted_again(study: SeedStudy, tmp_path: Path) -
 def test_a_router_that_cannot_be_fitted_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "xgboost", None)
     recipes = {"trees": recipe_from_dict({**FEATURES, "predictor": "xgboost"}), **RECIPES}
-    found = seed_study(ANSWERS, recipes, [STATES], DRAWN, SeedOptions(count=2))
-    assert [one.name for one in found.spreads] == ["network", "neighbours"]
-    assert "prefill-router-lab[xgboost]" in found.failures[0].why
+    study = seed_study(ANSWERS, recipes, [STATES], SPLIT, SeedOptions(count=2))
+    assert [one.name for one in study.spreads] == ["network", "neighbours"]
+    assert "prefill-router-lab[xgboost]" in study.failures[0].why
 
 
 def test_the_page_says_what_moves(study: SeedStudy, tmp_path: Path) -> None:

@@ -31,10 +31,10 @@ pytestmark = pytest.mark.slow
 
 ANSWERS = make_routing_dataset(queries=420, seed=8)
 STATES = states_of(ANSWERS)
-DRAWN = split(ANSWERS)
+SPLIT = split(ANSWERS)
 ELSEWHERE = ("domain-0", "domain-1")
-HELD = ("domain-2",)
-SHIFT = Shift(ELSEWHERE, HELD)
+TEST_DOMAINS = ("domain-2",)
+SHIFT = Shift(ELSEWHERE, TEST_DOMAINS)
 FEATURES: dict[str, Any] = {"kind": "prefill", "dim": 6}
 RECIPES = {
     "neighbours": recipe_from_dict(
@@ -66,31 +66,31 @@ def harmed() -> ShiftStudy:
 
 
 def test_planted_harm_is_found(harmed: ShiftStudy) -> None:
-    [one] = harmed.routers
-    assert one.loss["argmax_accuracy"].upper < -0.2
-    assert one.loss_of_shift["argmax_accuracy"].upper < -0.2
-    accuracy = {arm: numbers["argmax_accuracy"] for arm, numbers in one.numbers.items()}
+    [router] = harmed.routers
+    assert router.loss["argmax_accuracy"].upper < -0.2
+    assert router.loss_of_shift["argmax_accuracy"].upper < -0.2
+    accuracy = {arm: numbers["argmax_accuracy"] for arm, numbers in router.numbers.items()}
     assert accuracy["equal"].lower > accuracy["shifted"].upper
     assert accuracy["equal"].value == pytest.approx(accuracy["reference"].value, abs=0.05)
-    told = " ".join(summary(harmed))
-    assert "at lam = 1: neighbours" in told
-    assert "not above 0.5): neighbours" in told
+    text = " ".join(summary(harmed))
+    assert "at lam = 1: neighbours" in text
+    assert "not above 0.5): neighbours" in text
 
 
 def test_no_harm_where_the_domain_makes_no_difference() -> None:
-    found = studied(ANSWERS)
-    [one] = found.routers
-    assert one.numbers["shifted"]["auc_mean"].lower > 0.8
-    assert one.loss_of_shift["auc_mean"].value > -0.03
-    assert "at lam = 1: none" in " ".join(summary(found))
+    study = studied(ANSWERS)
+    [router] = study.routers
+    assert router.numbers["shifted"]["auc_mean"].lower > 0.8
+    assert router.loss_of_shift["auc_mean"].value > -0.03
+    assert "at lam = 1: none" in " ".join(summary(study))
 
 
 def test_no_harm_is_claimed_on_shuffled_labels() -> None:
     noise = dataclasses.replace(ANSWERS, correct=shuffled(turned()).correct)
-    [one] = studied(noise).routers
+    [router] = studied(noise).routers
     for name in ("auc_mean", "argmax_accuracy"):
-        assert one.loss_of_shift[name].lower <= 0 <= one.loss_of_shift[name].upper
-    assert not one.numbers["reference"]["auc_mean"].lower > 0.6
+        assert router.loss_of_shift[name].lower <= 0 <= router.loss_of_shift[name].upper
+    assert not router.numbers["reference"]["auc_mean"].lower > 0.6
 
 
 def test_differences_are_of_the_numbers(harmed: ShiftStudy) -> None:
@@ -104,56 +104,56 @@ def test_differences_are_of_the_numbers(harmed: ShiftStudy) -> None:
 
 
 def test_arms_share_the_test_rows_and_nothing_leaks() -> None:
-    made = arms(ANSWERS, DRAWN, SHIFT)
+    shift_arms = arms(ANSWERS, SPLIT, SHIFT)
     domain = {query.id: query.domain for query in ANSWERS.queries}
-    tests = {one["test"] for one in made.splits.values()}
-    assert tests == {tuple(i for i in DRAWN["test"] if domain[i] in HELD)}
-    assert {domain[i] for i in made.splits["shifted"]["train"]} == set(ELSEWHERE)
-    assert made.splits["reference"]["train"] == DRAWN["train"]
-    equal = made.splits["equal"]["train"]
-    assert abs(len(equal) - made.sizes["shifted"]) <= 2
-    assert set(equal) < set(DRAWN["train"])
-    shares = [sum(domain[i] in HELD for i in ids) / len(ids) for ids in (equal, DRAWN["train"])]
+    tests = {part["test"] for part in shift_arms.splits.values()}
+    assert tests == {tuple(i for i in SPLIT["test"] if domain[i] in TEST_DOMAINS)}
+    assert {domain[i] for i in shift_arms.splits["shifted"]["train"]} == set(ELSEWHERE)
+    assert shift_arms.splits["reference"]["train"] == SPLIT["train"]
+    equal = shift_arms.splits["equal"]["train"]
+    assert abs(len(equal) - shift_arms.sizes["shifted"]) <= 2
+    assert set(equal) < set(SPLIT["train"])
+    shares = [sum(domain[i] in TEST_DOMAINS for i in ids) / len(ids) for ids in (equal, SPLIT["train"])]
     assert shares[0] == pytest.approx(shares[1], abs=0.03)
-    assert arms(ANSWERS, DRAWN, SHIFT, seed=1).splits["equal"]["train"] != equal
+    assert arms(ANSWERS, SPLIT, SHIFT, seed=1).splits["equal"]["train"] != equal
 
 
 def test_labels_of_what_is_tested_on_do_not_reach_the_shifted_router() -> None:
-    made = arms(ANSWERS, DRAWN, SHIFT)
+    shift_arms = arms(ANSWERS, SPLIT, SHIFT)
     correct = ANSWERS.correct.copy()
-    held = [i for i, query in enumerate(ANSWERS.queries) if query.domain in HELD]
-    correct[held] = 1 - correct[held]
+    rows = [i for i, query in enumerate(ANSWERS.queries) if query.domain in TEST_DOMAINS]
+    correct[rows] = 1 - correct[rows]
     other = dataclasses.replace(ANSWERS, correct=correct)
     for arm, same in (("shifted", True), ("reference", False)):
         config = FitConfig(recipe=RECIPES["neighbours"])
-        drawn = made.splits[arm]  # type: ignore[index]
-        first, second = (learn(d, [STATES], drawn, config=config) for d in (ANSWERS, other))
+        parts = shift_arms.splits[arm]  # type: ignore[index]
+        first, second = (learn(d, [STATES], parts, config=config) for d in (ANSWERS, other))
         pairs = [(t, second.predictor.tensors()[n]) for n, t in first.predictor.tensors().items()]
         assert all(np.array_equal(a, b, equal_nan=True) for a, b in pairs) == same
 
 
 def test_calibration_is_refitted_elsewhere_too() -> None:
-    drawn = split(ANSWERS, fractions=WITH_CALIBRATION)
-    made = arms(ANSWERS, drawn, SHIFT)
+    parts = split(ANSWERS, fractions=WITH_CALIBRATION)
+    shift_arms = arms(ANSWERS, parts, SHIFT)
     domain = {query.id: query.domain for query in ANSWERS.queries}
-    assert {domain[i] for i in made.splits["shifted"]["calibration"]} == set(ELSEWHERE)
-    sizes = [len(made.splits[arm]["calibration"]) for arm in ("shifted", "equal")]  # type: ignore[index]
+    assert {domain[i] for i in shift_arms.splits["shifted"]["calibration"]} == set(ELSEWHERE)
+    sizes = [len(shift_arms.splits[arm]["calibration"]) for arm in ("shifted", "equal")]  # type: ignore[index]
     assert abs(sizes[0] - sizes[1]) <= 2
     recipe = recipe_from_dict({**RECIPES["neighbours"].to_dict(), "calibration": "platt"})
-    found = shift_study(ANSWERS, {"x": recipe}, [STATES], drawn, SHIFT, ShiftOptions(resamples=20))
-    assert found.routers[0].name == "x"
+    study = shift_study(ANSWERS, {"x": recipe}, [STATES], parts, SHIFT, ShiftOptions(resamples=20))
+    assert study.routers[0].name == "x"
 
 
 def test_benchmarks_can_be_held_out() -> None:
     shift = Shift.hold_out(ANSWERS, ("benchmark-1",))
     assert shift == Shift(("benchmark-0",), ("benchmark-1",))
-    made = arms(ANSWERS, DRAWN, shift)
+    made = arms(ANSWERS, SPLIT, shift)
     named = {query.id: query.benchmark for query in ANSWERS.queries}
     assert {named[i] for i in made.splits["shifted"]["train"]} == {"benchmark-0"}
-    both = arms(ANSWERS, DRAWN, Shift(("benchmark-0",), ("benchmark-1/domain-2",)))
+    both = arms(ANSWERS, SPLIT, Shift(("benchmark-0",), ("benchmark-1/domain-2",)))
     assert both.domains == {"benchmark-1/domain-2": len(both.splits["shifted"]["test"])}
     # What counts for both sides is only tested on.
-    crossed = arms(ANSWERS, DRAWN, Shift(("benchmark-0",), ("domain-2",)))
+    crossed = arms(ANSWERS, SPLIT, Shift(("benchmark-0",), ("domain-2",)))
     domain = {query.id: query.domain for query in ANSWERS.queries}
     assert {domain[i] for i in crossed.splits["shifted"]["train"]} == set(ELSEWHERE)
 
@@ -170,15 +170,15 @@ def test_the_preset_names_categories_of_mmlu_pro(mmlu_pro: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Shift((), HELD), "name at least one of each"),
-        (lambda: Shift(HELD, HELD), "none in both"),
+        (lambda: Shift((), TEST_DOMAINS), "name at least one of each"),
+        (lambda: Shift(TEST_DOMAINS, TEST_DOMAINS), "none in both"),
         (lambda: Shift.preset("arts"), "no preset 'arts'"),
         (
             lambda: Shift.hold_out(ANSWERS, ("poetry",)),
             r"no benchmarks and no domains \['poetry'\]",
         ),
-        (lambda: Shift.hold_out(ANSWERS, (*ELSEWHERE, *HELD)), "nothing is left to train on"),
-        (lambda: arms(ANSWERS, DRAWN, Shift(("poetry",), HELD)), r"no query is of \['poetry'\]"),
+        (lambda: Shift.hold_out(ANSWERS, (*ELSEWHERE, *TEST_DOMAINS)), "nothing is left to train on"),
+        (lambda: arms(ANSWERS, SPLIT, Shift(("poetry",), TEST_DOMAINS)), r"no query is of \['poetry'\]"),
     ],
 )
 def test_names_that_are_none_are_refused(make: Any, message: str) -> None:
@@ -187,15 +187,15 @@ def test_names_that_are_none_are_refused(make: Any, message: str) -> None:
 
 
 def test_too_few_queries_are_refused() -> None:
-    few = ANSWERS.select([*DRAWN["test"][:4], *DRAWN["train"][:40]])
+    few = ANSWERS.select([*SPLIT["test"][:4], *SPLIT["train"][:40]])
     kinds = {q.domain for q in few.select(few.query_ids[:4]).queries}
     absent = relabelled(few, few.correct)
-    drawn = dataclasses.replace(DRAWN, parts={"train": few.query_ids[4:], "test": ()})
+    parts = dataclasses.replace(SPLIT, parts={"train": few.query_ids[4:], "test": ()})
     assert kinds
     with pytest.raises(DataError, match="0 of the test part to test on"):
-        arms(absent, drawn, SHIFT)
+        arms(absent, parts, SHIFT)
     with pytest.raises(ConfigError, match="no router"):
-        shift_study(ANSWERS, {}, [STATES], DRAWN, SHIFT)
+        shift_study(ANSWERS, {}, [STATES], SPLIT, SHIFT)
 
 
 def test_it_goes_on_where_it_was_and_tells_what_failed(
@@ -210,7 +210,7 @@ def test_it_goes_on_where_it_was_and_tells_what_failed(
     trees: dict[str, Recipe] = {
         "trees": recipe_from_dict({"features": FEATURES, "predictor": "xgboost"})
     }
-    none = shift_study(ANSWERS, trees, [STATES], DRAWN, SHIFT, ShiftOptions(resamples=0))
+    none = shift_study(ANSWERS, trees, [STATES], SPLIT, SHIFT, ShiftOptions(resamples=0))
     assert not none.routers
     assert none.failures[0].why.startswith("reference: ")
     write_report_files(none.report(title="Shift", facts={}), tmp_path / "none")
@@ -221,11 +221,11 @@ def test_the_page_names_what_was_trained_and_tested_on(harmed: ShiftStudy, tmp_p
     page = (tmp_path / "index.html").read_text()
     assert "domain-0 and domain-1" in page
     assert f"domain-2 ({harmed.queries})" in page
-    told = json.loads((tmp_path / "shift.json").read_text())
-    assert told["trained_on"]["shifted"] == harmed.arms.sizes["shifted"]
+    output = json.loads((tmp_path / "shift.json").read_text())
+    assert output["trained_on"]["shifted"] == harmed.arms.sizes["shifted"]
     loss = harmed.routers[0].loss["argmax_accuracy"]
-    shown = told["routers"]["neighbours"]["shifted_minus_reference"]["argmax_accuracy"]
-    assert shown == loss.to_dict()
+    difference = output["routers"]["neighbours"]["shifted_minus_reference"]["argmax_accuracy"]
+    assert difference == loss.to_dict()
 
 
 def test_a_loss_that_is_not_known_is_said_with_its_reason(harmed: ShiftStudy) -> None:
