@@ -244,7 +244,7 @@ def _delegate(agent: _Agent, count: int, hardness: float) -> None:
     _work(agent, thread, f"Search the repository for {sub}.", count, _chances(agent, hardness))
 
 
-def made_sessions(pool: Pool, skill: np.ndarray, *, count: int, seed: int) -> list[list[Step]]:
+def make_sessions(pool: Pool, skill: np.ndarray, *, count: int, seed: int) -> list[list[Step]]:
     """Made-up sessions of 5 to 60 steps, by turns of Claude Code and of Codex.
 
     Args:

@@ -379,7 +379,7 @@ HARNESSES: dict[str, Callable[[Session], Iterator[Variant]]] = {
 }
 
 
-def made_variants(
+def make_variants(
     questions: Sequence[str], *, sessions: int, seed: int
 ) -> Iterator[tuple[str, list[Variant]]]:
     """The sessions of every harness, each with its requests.

@@ -105,10 +105,10 @@ class _Model:
 
 
 def _models(name: str) -> ModuleType:
-    return _module(name, lambda attribute: _Model if attribute[0].isupper() else _passed)
+    return _module(name, lambda attribute: _Model if attribute[0].isupper() else _pass_through)
 
 
-def _passed(*arguments: Any, **options: Any) -> Any:
+def _pass_through(*arguments: Any, **options: Any) -> Any:
     """What a function of the library gives: of a function itself, else a model."""
     del options
     return arguments[0] if arguments and callable(arguments[0]) else _Model

@@ -35,7 +35,7 @@ def _each(unit: str, *, before: str = "", after: str = "", join: str = ",") -> S
     return make
 
 
-def _nested(levels: int, opened: str, closed: str) -> Shape:
+def _nest(levels: int, opened: str, closed: str) -> Shape:
     return lambda _: opened * levels + "1" + closed * levels
 
 
@@ -99,13 +99,13 @@ SHAPES: dict[str, Shape] = {
     "anchors": _each("- &a# 1", join="\n"),
     "aliases": _over("- *a\n", before="- &a 1\n"),
     "merges": _over("{a: 1}, ", before="<<: [", after="{}]"),
-    "merges in merges": _nested(200, "<<: {", "}"),
-    "flows": _nested(200, "[", "]"),
-    "lists, nested": _nested(_DEEP, "[", "]"),
-    "objects, nested": _nested(_DEEP, '{"a":', "}"),
-    "choices, nested": _nested(_DEEP, '{"choices":[', "]}"),
+    "merges in merges": _nest(200, "<<: {", "}"),
+    "flows": _nest(200, "[", "]"),
+    "lists, nested": _nest(_DEEP, "[", "]"),
+    "objects, nested": _nest(_DEEP, '{"a":', "}"),
+    "choices, nested": _nest(_DEEP, '{"choices":[', "]}"),
     "errors, nested": lambda _: '{"error":{"type":' + "[" * _DEEP + "]" * _DEEP + "}}",
     "verdicts, nested": lambda _: '{"correct":"yes","extracted":' + "[" * 985 + "]" * 985 + "}",
-    "parts, nested": _nested(400, '{"type":"tool_result","content":[', "]}"),
-    "contents, nested": _nested(400, '[{"type":"text","content":', "}]"),
+    "parts, nested": _nest(400, '{"type":"tool_result","content":[', "]}"),
+    "contents, nested": _nest(400, '[{"type":"text","content":', "}]"),
 }

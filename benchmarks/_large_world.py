@@ -57,7 +57,7 @@ def _tail() -> pl.Expr:
 def _outcomes(latent: NDArray[np.int64], seed: int) -> pl.DataFrame:
     random = np.random.default_rng([seed, 1])
     taste = random.normal(0, 0.7, (LATENTS, TARGETS))
-    logits = _scaled(latent).astype(np.float64) @ taste + np.linspace(-1, 1, TARGETS)
+    logits = _scale(latent).astype(np.float64) @ taste + np.linspace(-1, 1, TARGETS)
     correct = random.random(logits.shape) < 1 / (1 + np.exp(-logits))
     rows, columns = np.nonzero(random.random(logits.shape) >= MISSING)
     return pl.DataFrame(
@@ -77,7 +77,7 @@ def _outcomes(latent: NDArray[np.int64], seed: int) -> pl.DataFrame:
     )
 
 
-def _scaled(latent: NDArray[np.int64]) -> NDArray[np.float32]:
+def _scale(latent: NDArray[np.int64]) -> NDArray[np.float32]:
     return ((latent - 54.5) / 26).astype(np.float32)
 
 
@@ -138,5 +138,5 @@ class LatentEncoder(Encoder):
         mixture = random.normal(0, 1, (LATENTS, self.hidden_size)).astype(np.float32)
         waves = random.uniform(1, 100, self.hidden_size)
         noise = np.sin(ids[:, :1] * waves).astype(np.float32)
-        states: States = _scaled(ids[:, 1:]) @ mixture + 2 * noise
+        states: States = _scale(ids[:, 1:]) @ mixture + 2 * noise
         return states

@@ -92,7 +92,7 @@ def _gateway(folder: Path) -> Iterator[str]:
             process.terminate()
 
 
-def decided(folder: Path) -> Counter[str]:
+def count_decisions(folder: Path) -> Counter[str]:
     """How many decisions the gateway took, by endpoint, once it has ended."""
     with closing(sqlite3.connect(folder / "receipts.sqlite")) as receipts:
         return Counter(row[0] for row in receipts.execute("select endpoint from receipts"))

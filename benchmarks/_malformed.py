@@ -105,14 +105,14 @@ class Case:
 def cases(count: int, *, seed: int) -> Iterator[Case]:
     """`count` malformed requests, the same for the same seed."""
     chance = random.Random(seed)
-    makers = [*[_body] * 12, *[_heads] * 3, *[_framing] * 2, _lines, _chunked, _pipelined]
+    makers = [*[_body] * 12, *[_heads] * 3, *[_framing] * 2, _lines, _make_chunked, _make_pipelined]
     for _ in range(count):
         yield chance.choice(makers)(chance)
 
 
 def good(path: str, **fields: Any) -> bytes:
     """A good request."""
-    return request(path, dumped({**BODIES[path], **fields}))
+    return request(path, dump_json({**BODIES[path], **fields}))
 
 
 def request(
@@ -136,7 +136,7 @@ def request(
     return b"\r\n".join(rows) + b"\r\n\r\n" + body
 
 
-def dumped(value: Any) -> bytes:
+def dump_json(value: Any) -> bytes:
     """As JSON, with lone surrogates as escapes."""
     return json.dumps(value).encode()
 
@@ -161,7 +161,7 @@ def _bent_value(chance: random.Random, path: str) -> bytes:
             holder[name] = deepcopy(chance.choice(_VALUES))
         if not value:
             break
-    return dumped(value)
+    return dump_json(value)
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
@@ -174,7 +174,7 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 def _bytes_of(chance: random.Random, path: str) -> bytearray:
     del chance
-    return bytearray(dumped(BODIES[path]))
+    return bytearray(dump_json(BODIES[path]))
 
 
 def _cut(chance: random.Random, path: str) -> bytes:
@@ -182,14 +182,14 @@ def _cut(chance: random.Random, path: str) -> bytes:
     return bytes(body[: chance.randrange(len(body))])
 
 
-def _flipped(chance: random.Random, path: str) -> bytes:
+def _flip_bytes(chance: random.Random, path: str) -> bytes:
     body = _bytes_of(chance, path)
     for _ in range(chance.choice((1, 2, 8))):
         body[chance.randrange(len(body))] ^= 1 << chance.randrange(8)
     return bytes(body)
 
 
-def _inserted(chance: random.Random, path: str) -> bytes:
+def _insert_bytes(chance: random.Random, path: str) -> bytes:
     body = _bytes_of(chance, path)
     place = chance.randrange(len(body))
     body[place:place] = chance.choice(
@@ -217,7 +217,7 @@ def _number(chance: random.Random, path: str) -> bytes:
 def _twice(chance: random.Random, path: str) -> bytes:
     name = chance.choice((*BODIES[path], "extra"))
     value = BODIES[path].get(name, chance.choice((1, "auto", None)))
-    return b"{%b:%b," % (dumped(name), dumped(value)) + dumped(BODIES[path])[1:]
+    return b"{%b:%b," % (dump_json(name), dump_json(value)) + dump_json(BODIES[path])[1:]
 
 
 def _odd_text(chance: random.Random, path: str) -> bytes:
@@ -230,7 +230,7 @@ def _odd_text(chance: random.Random, path: str) -> bytes:
 
 
 def _whole(chance: random.Random, path: str) -> bytes:
-    good_one = dumped(BODIES[path])
+    good_one = dump_json(BODIES[path])
     return chance.choice(
         (
             *(b"", b" ", b"null", b"[]", b"1", b'"auto"', b"true", b"{}", b"[" + good_one + b"]"),
@@ -243,14 +243,19 @@ def _whole(chance: random.Random, path: str) -> bytes:
 
 def _with_field(path: str, name: str, value: bytes) -> bytes:
     """The good body with one field in place, or at its end, written so."""
-    fields = {dumped(key): dumped(one) for key, one in BODIES[path].items()}
-    fields[dumped(name)] = value
+    fields = {dump_json(key): dump_json(one) for key, one in BODIES[path].items()}
+    fields[dump_json(name)] = value
     return b"{" + b",".join(b"%b:%b" % pair for pair in fields.items()) + b"}"
 
 
 _BENDS: tuple[tuple[str, Callable[[random.Random, str], bytes]], ...] = (
     *(("a value", _bent_value),) * 4,
-    *(("cut", _cut), ("flipped bits", _flipped), ("bytes put in", _inserted), ("deep", _deep)),
+    *(
+        ("cut", _cut),
+        ("flipped bits", _flip_bytes),
+        ("bytes put in", _insert_bytes),
+        ("deep", _deep),
+    ),
     *(("a number", _number), ("a name twice", _twice), ("a text", _odd_text), ("whole", _whole)),
 )
 
@@ -259,7 +264,7 @@ _BENDS: tuple[tuple[str, Callable[[random.Random, str], bytes]], ...] = (
 
 def _heads(chance: random.Random) -> Case:
     path = chance.choice(_ROUTES)
-    body = dumped(BODIES[path])
+    body = dump_json(BODIES[path])
     if chance.random() < 0.5:
         row = b"%b: %b" % (chance.choice(_WISHES), chance.choice(_HEAD_VALUES))
         rows = (row, row) if chance.random() < 0.2 else (row,)
@@ -316,7 +321,7 @@ def _lines(chance: random.Random) -> Case:
 
 def _framing(chance: random.Random) -> Case:
     path = chance.choice(_ROUTES)
-    body = dumped(BODIES[path])
+    body = dump_json(BODIES[path])
     size = len(body)
     short = b"%d" % chance.randrange(size)
     wrong = chance.choice((b"abc", b"-1", b"1e3", b"", b"99999999999999999999", b"0x10", b"+5"))
@@ -337,9 +342,9 @@ def _framing(chance: random.Random) -> Case:
     return Case("a body too long", request(path, body, length=b"999999999"), ends=True)
 
 
-def _chunked(chance: random.Random) -> Case:
+def _make_chunked(chance: random.Random) -> Case:
     path = chance.choice(_ROUTES)
-    body = dumped(BODIES[path])
+    body = dump_json(BODIES[path])
     half = len(body) // 2
     chunks = [body[:half], body[half:]]
     head = request(path, b"", more=(b"transfer-encoding: chunked",), length=b"none")
@@ -356,7 +361,7 @@ def _chunked(chance: random.Random) -> Case:
     return chance.choice(ways)
 
 
-def _pipelined(chance: random.Random) -> Case:
+def _make_pipelined(chance: random.Random) -> Case:
     several = [chance.choice((_body, _heads))(chance) for _ in range(chance.choice((2, 3, 5)))]
     data = b"".join(case.sent for case in several)
     if chance.random() < 0.3:  # what follows is no request

@@ -77,7 +77,9 @@ def prompts(folder: Path, count: int) -> list[Query]:
     return list(queries[::step][:count])
 
 
-def interleaved(ways: dict[str, Callable[[], Sequence[float]]], *, rounds: int) -> dict[str, float]:
+def run_interleaved(
+    ways: dict[str, Callable[[], Sequence[float]]], *, rounds: int
+) -> dict[str, float]:
     """Seconds of each way: per step the least of all rounds, summed.
 
     The ways take turns, so that what else the machine does meets them alike.
@@ -90,7 +92,7 @@ def interleaved(ways: dict[str, Callable[[], Sequence[float]]], *, rounds: int) 
     return {name: sum(map(min, zip(*runs, strict=True))) for name, runs in seconds.items()}
 
 
-def timed(step: Callable[[], object]) -> float:
+def time_step(step: Callable[[], object]) -> float:
     """Seconds of one call."""
     start = perf_counter()
     step()

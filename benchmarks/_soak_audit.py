@@ -104,7 +104,7 @@ def _verdict(lines: Iterable[str]) -> Verdict:
     return [*differences[:_MOST], *more] if differences else EQUAL
 
 
-def _reached(attempts: Attempts) -> list[tuple[str, str]]:
+def _list_reached(attempts: Attempts) -> list[tuple[str, str]]:
     """The attempts that a target must have heard: the target, and how they ended."""
     return [
         (target, end)
@@ -115,7 +115,7 @@ def _reached(attempts: Attempts) -> list[tuple[str, str]]:
 
 def _compare_calls(row: Mapping[str, Any], heard: Sequence[Any]) -> list[str]:
     """What differs between a receipt and what the targets heard of its request."""
-    reached = _reached(row["attempts"])
+    reached = _list_reached(row["attempts"])
     place = f"{row['id']}: {row['attempts']}, heard {heard}"
     if [target for target, _ in reached] != [target for target, _, _ in heard]:
         return [f"{place}: not the same calls"]
@@ -135,7 +135,7 @@ def _in_sum(rows: Sequence[Mapping[str, Any]], heard: Heard, killed: Collection[
     least: Counter[str] = Counter()
     perhaps: Counter[str] = Counter()
     for row in rows:
-        least.update(target for target, _ in _reached(row["attempts"]))
+        least.update(target for target, _ in _list_reached(row["attempts"]))
         perhaps.update(_left_unknown(row["attempts"]))
     requests = Counter(target for of in heard.values() for target, _, _ in of)
     lost = Counter(target for number in killed for target, _, _ in heard.get(number, ()))

@@ -14,7 +14,7 @@ from prefill_router.targets import Pool, Target
 QUERIES, TARGETS = 1450, 14
 
 
-def made_up(*, noise: float, seed: int = 0) -> tuple[Predictions, RoutingDataset]:
+def make_trial_data(*, noise: float, seed: int = 0) -> tuple[Predictions, RoutingDataset]:
     """A system, and what happened; the same seed gives the same answers for any noise.
 
     Args:

@@ -159,7 +159,7 @@ class World:
         return np.asarray(kept / np.linalg.norm(kept, axis=1, keepdims=True))
 
 
-def measured(world: World) -> dict[str, Any]:
+def measure(world: World) -> dict[str, Any]:
     """Every method at every number of labels, the mean over draws."""
     methods: dict[str, Callable[[int, int], list[float]]] = {
         "chosen": lambda n, d: world.ours(n, d, chosen=True),
@@ -256,7 +256,7 @@ def main() -> None:
     full = router(None).predict(data.select(parts["test"]), stores=stores)
     for number, name in enumerate(data.pool.names):
         if name not in [one["target"] for one in results]:
-            results.append(measured(World(name, router(number), full, data, stores)))
+            results.append(measure(World(name, router(number), full, data, stores)))
             methods = summary(results)
             files.write_json(RESULT, {"targets": results, "summary": methods, "machine": machine()})
             draw(methods, RESULT.with_suffix(""))

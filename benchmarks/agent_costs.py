@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._agent_sessions import SAMPLES, Step, made_sessions, recorded_session
+from benchmarks._agent_sessions import SAMPLES, Step, make_sessions, recorded_session
 from benchmarks._system import machine
 from prefill_router import files
 from prefill_router.cost import CostEstimator
@@ -414,7 +414,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     of = pool()
-    sessions = made_sessions(of, SKILL, count=arguments.sessions, seed=arguments.seed)
+    sessions = make_sessions(of, SKILL, count=arguments.sessions, seed=arguments.seed)
     if SAMPLES.is_dir():
         sessions.append(recorded_session(of, SKILL, seed=arguments.seed))
     print(f"{len(sessions)} sessions, {sum(map(len, sessions))} requests")

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
-from benchmarks._agent_variants import Variant, made_variants
+from benchmarks._agent_variants import Variant, make_variants
 from benchmarks._system import machine
 from prefill_router import files
 from prefill_router.agents import RequestReading, load_harnesses
@@ -186,7 +186,7 @@ def read_variants(
     conversations: dict[str, set[tuple[str, str]]] = {}
     wrong: list[str] = []
     pairs: dict[str, list[tuple[str, str]]] = {}
-    for harness, session in made_variants(questions, sessions=sessions, seed=1):
+    for harness, session in make_variants(questions, sessions=sessions, seed=1):
         row = counts.setdefault(harness, {"requests": 0, "asks": 0, "agents": 0, "split": 0})
         names: dict[str, set[str]] = {}
         for variant in session:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.stats import bootstrap
 from sklearn.metrics import roc_auc_score
 
-from benchmarks._system import machine, made_up
+from benchmarks._system import machine, make_trial_data
 from prefill_router import files
 from prefill_router.data import RoutingDataset
 from prefill_router.evaluation import Trial, compare
@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--loop", type=int, default=20, help="resamples of the slow ways")
     parser.add_argument("--out", type=Path, default=RESULT)
     options = parser.parse_args()
-    (first, data), (second, _) = made_up(noise=0.1), made_up(noise=0.2)
+    (first, data), (second, _) = make_trial_data(noise=0.1), make_trial_data(noise=0.2)
     start, busy = time.perf_counter(), time.process_time()
     comparison = compare(first, second, data, resamples=options.resamples)
     ours, busy = time.perf_counter() - start, time.process_time() - busy

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from benchmarks._networks import DATA, RESULTS, machine, prompts, timed
+from benchmarks._networks import DATA, RESULTS, machine, prompts, time_step
 from prefill_router import files
 from prefill_router.activations import Site
 from prefill_router.encoders import TokenizedPrompt, load_encoder
@@ -78,7 +78,7 @@ def measure(ways: dict[str, Any], rounds: int) -> dict[str, dict[str, list[float
         for beside, count in (("alone", 0), ("beside a busy core", 1)):
             with busy_core(count):
                 for name, (run, amount) in ways.items():
-                    rate = amount / timed(run)
+                    rate = amount / time_step(run)
                     print(f"round {number}/{rounds}, {name}, {beside}: {rate:,.1f}/s", flush=True)
                     if number:  # the first warms up
                         rates.setdefault(name, {}).setdefault(beside, []).append(rate)

@@ -65,7 +65,7 @@ def minipool(folder: Path) -> Iterator[Pool]:
             server.terminate()
 
 
-def recorded(pool: Pool, tasks: int, answers: int) -> Iterator[Answer]:
+def make_answers(pool: Pool, tasks: int, answers: int) -> Iterator[Answer]:
     """Answers with long traces, each other than the last."""
     chance = random.Random(0)
     words = ["".join(chance.choices("etaoinshrdlu", k=chance.randint(2, 9))) for _ in range(4000)]
@@ -105,7 +105,7 @@ def resume(pool: Pool, folder: Path, answers: int) -> dict[str, Any]:
     begin = time.perf_counter()
     with Run.create(folder / "run", pool) as run, Journal(run) as journal:
         journal.add_tasks(tasks)
-        for answer in recorded(pool, count, count * len(pool)):
+        for answer in make_answers(pool, count, count * len(pool)):
             journal.record(answer, lambda _: None)
             while journal.waiting > 2000:
                 time.sleep(0.01)
@@ -149,7 +149,7 @@ async def ask_all(pool: Pool, tasks: list[Task]) -> None:
         await asyncio.gather(*(worker() for _ in range(IN_FLIGHT)))
 
 
-def watched(pool: Pool, work: Callable[[], object], answers: int) -> dict[str, float]:
+def watch_idle(pool: Pool, work: Callable[[], object], answers: int) -> dict[str, float]:
     """How fast something asks, what it costs, and how busy it keeps the server."""
     before, begin, used = stats(pool), time.perf_counter(), time.process_time()
     work()
@@ -182,7 +182,7 @@ def overhead(pool: Pool, folder: Path, tasks: list[Task], rounds: int) -> dict[s
     figures: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
-            figures[name].append(watched(pool, way, len(requests)))
+            figures[name].append(watch_idle(pool, way, len(requests)))
     medians = {
         name: {what: round(statistics.median(r[what] for r in rows), 3) for what in rows[0]}
         for name, rows in figures.items()

@@ -18,13 +18,13 @@ import torch
 from benchmarks._networks import (
     DATA,
     RESULTS,
-    interleaved,
     machine,
     prompts,
     qwen3_5_like,
     qwen3_like,
+    run_interleaved,
     save_random,
-    timed,
+    time_step,
 )
 from prefill_router import files
 from prefill_router.activations import Site
@@ -50,10 +50,10 @@ def measure(config: Any, queries: list[Query], rounds: int) -> dict[str, Any]:
         with torch.no_grad():
             network(input_ids=ids, output_hidden_states=True, use_cache=False)
 
-    seconds = interleaved(
+    seconds = run_interleaved(
         {
-            "plain": lambda: [timed(plain)],
-            "ours": lambda: [timed(lambda: encoder.encode([query], sites))],
+            "plain": lambda: [time_step(plain)],
+            "ours": lambda: [time_step(lambda: encoder.encode([query], sites))],
         },
         rounds=rounds,
     )

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks._networks import DATA, RESULTS, interleaved, machine, prompts, timed
+from benchmarks._networks import DATA, RESULTS, machine, prompts, run_interleaved, time_step
 from prefill_router import files
 from prefill_router.activations import Site
 from prefill_router.data import Query
@@ -75,12 +75,15 @@ def encoding(encoder: HubEncoder, network: Any, rows: list[TokenizedPrompt], rou
     padded = [pad([row.ids for row in part], 0, torch.device("cpu")) for part in parts]
     blocks = network.model.layers
     with torch.inference_mode():
-        seconds = interleaved(
+        seconds = run_interleaved(
             {
-                "ours": lambda: [timed(lambda p=p: encoder.states(p, SITES)) for p in parts],  # type: ignore[misc]
-                "products": lambda: [timed(lambda b=b: bare_products(network, b)) for b in padded],  # type: ignore[misc]
+                "ours": lambda: [time_step(lambda p=p: encoder.states(p, SITES)) for p in parts],  # type: ignore[misc]
+                "products": lambda: [
+                    time_step(lambda b=b: bare_products(network, b))  # type: ignore[misc]
+                    for b in padded
+                ],
                 "transformers": lambda: [
-                    timed(lambda b=b: read_batch(network.model, blocks, b, SITES))  # type: ignore[misc]
+                    time_step(lambda b=b: read_batch(network.model, blocks, b, SITES))  # type: ignore[misc]
                     for b in padded
                 ],
             },
@@ -109,8 +112,8 @@ def decision(encoder: HubEncoder, network: Any, queries: list[Query], rounds: in
 
     seconds: dict[str, list[float]] = {"ours": [], "transformers": []}
     for _ in range(rounds):
-        seconds["ours"].append(timed(lambda: encoder.encode([query], SITES)))
-        seconds["transformers"].append(timed(full))
+        seconds["ours"].append(time_step(lambda: encoder.encode([query], SITES)))
+        seconds["transformers"].append(time_step(full))
     medians = {name: 1000 * median(seconds[1:]) for name, seconds in seconds.items()}
     return {
         "tokens": ids.shape[1],

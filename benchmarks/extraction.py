@@ -18,12 +18,12 @@ import torch
 from benchmarks._networks import (
     DATA,
     RESULTS,
-    interleaved,
     machine,
     prompts,
     qwen3_like,
+    run_interleaved,
     save_random,
-    timed,
+    time_step,
 )
 from prefill_router import files
 from prefill_router.activations import Site
@@ -50,7 +50,7 @@ def plainly(network: Any, rows: list[TokenizedPrompt]) -> list[float]:
             )
 
     parts = [rows[i : i + PLAIN_BATCH] for i in range(0, len(rows), PLAIN_BATCH)]
-    return [timed(lambda part=part: forward(part)) for part in parts]  # type: ignore[misc]
+    return [time_step(lambda part=part: forward(part)) for part in parts]  # type: ignore[misc]
 
 
 def ours(encoder: Encoder, rows: list[TokenizedPrompt]) -> list[float]:
@@ -59,7 +59,7 @@ def ours(encoder: Encoder, rows: list[TokenizedPrompt]) -> list[float]:
     sites = [Site(layer, pooling) for layer in layers for pooling in ("last", "mean")]
     order = batches([len(row.ids) for row in rows], CPU_BATCH_TOKENS)
     parts = [[rows[i] for i in numbers] for numbers in order]
-    return [timed(lambda part=part: encoder.states(part, sites)) for part in parts]  # type: ignore[misc]
+    return [time_step(lambda part=part: encoder.states(part, sites)) for part in parts]  # type: ignore[misc]
 
 
 def main() -> None:
@@ -77,7 +77,7 @@ def main() -> None:
         exact = load_encoder(folder, device="cpu", dtype="float32")
     rows = fast.tokenize(prompts(options.data, options.prompts))
     tokens = sum(len(row.ids) for row in rows)
-    seconds = interleaved(
+    seconds = run_interleaved(
         {
             "plain": lambda: plainly(network, rows),
             "default": lambda: ours(fast, rows),

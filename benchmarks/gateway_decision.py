@@ -69,7 +69,7 @@ async def prompts_of(forecaster: Forecaster, folder: Path, count: int) -> list[s
     return prompts
 
 
-async def alone(forecaster: Forecaster, prompts: list[str]) -> dict[str, Any]:
+async def measure_alone(forecaster: Forecaster, prompts: list[str]) -> dict[str, Any]:
     """One after another."""
     seconds, tokens = [], []
     for prompt in prompts:
@@ -81,7 +81,7 @@ async def alone(forecaster: Forecaster, prompts: list[str]) -> dict[str, Any]:
     return {"tokens": int(np.median(tokens)), "median_ms": median, "p90_ms": high}
 
 
-async def together(forecaster: Forecaster, prompts: list[str]) -> dict[str, Any]:
+async def measure_together(forecaster: Forecaster, prompts: list[str]) -> dict[str, Any]:
     """Always 32 under way."""
     waiting = iter(prompts)
     seconds: list[float] = []
@@ -112,8 +112,8 @@ async def measure(router: Path, data: Path, threads: int | None, count: int) -> 
         pid = forecaster.pid
         return {
             "threads": threads or "default",
-            "alone": await alone(forecaster, prompts),
-            "together": await together(forecaster, prompts * 2),
+            "alone": await measure_alone(forecaster, prompts),
+            "together": await measure_together(forecaster, prompts * 2),
             "start_seconds": round(forecaster.hello.seconds, 1),
             "worker_mib": resident_mib(f"/proc/{pid}/status"),
         }

@@ -44,7 +44,7 @@ from benchmarks.__main__ import SKIPPED
 from benchmarks._checkout import ROOT, imports_from_checkout
 
 with imports_from_checkout():
-    from benchmarks._networks import RESULTS, interleaved, machine, timed
+    from benchmarks._networks import RESULTS, machine, run_interleaved, time_step
     from prefill_router import files
     from prefill_router.accelerator import torch_device
     from prefill_router.activations import DEFAULT_POOLINGS, POOLINGS, Provenance, Site
@@ -94,7 +94,7 @@ ROUNDING = 3
 apart are off by a half and more, and rounding by 0.01 to 0.1."""
 
 
-def made_up_prompts(lengths: Sequence[int], vocabulary: int) -> list[TokenizedPrompt]:
+def make_prompts(lengths: Sequence[int], vocabulary: int) -> list[TokenizedPrompt]:
     """Random tokens."""
     random = np.random.default_rng(0)
     return [
@@ -171,7 +171,7 @@ def check_exactness(family: str, device: torch.device, tests: ModuleType) -> dic
     """
     network = tests.build(family)
     depth = network.config.num_hidden_layers
-    prompts = made_up_prompts([1, 20, 40, 19, 7, 33], tests.VOCABULARY)
+    prompts = make_prompts([1, 20, 40, 19, 7, 33], tests.VOCABULARY)
     blocks = find_blocks(network, depth)
     expected = [tests.plainly(network, prompt.ids, blocks) for prompt in prompts]
     sites = [Site(layer, pooling) for layer in range(depth + 1) for pooling in POOLINGS]
@@ -207,7 +207,7 @@ def matrix_rate(device: torch.device, size: int, dtype: torch.dtype) -> float:
         wait(device)
 
     product()
-    return CALLS * 2 * size**3 / min(timed(product) for _ in range(5)) / 1e12
+    return CALLS * 2 * size**3 / min(time_step(product) for _ in range(5)) / 1e12
 
 
 def wait(device: torch.device) -> None:
@@ -251,13 +251,13 @@ def measure_speed(
         "ours_one_layer": lambda: ours.states(prompts, one_layer),
         "transformers": lambda: as_loaded(plain, lambda: plainly(plain, prompts, sites)),
     }
-    ways: dict[str, Any] = {name: lambda c=call: [timed(c)] for name, call in calls.items()}
+    ways: dict[str, Any] = {name: lambda c=call: [time_step(c)] for name, call in calls.items()}
     begin = perf_counter()
     ours.expect_tokens(1 << 40)  # compile, whatever these few prompts are worth
     compiling = perf_counter() - begin
     for call in calls.values():
         call()  # kernels are chosen
-    seconds = interleaved(ways, rounds=rounds)
+    seconds = run_interleaved(ways, rounds=rounds)
     tokens = sum(len(prompt.ids) for prompt in prompts)
     speed = {name: tokens / taken for name, taken in seconds.items()}
     work = 2 * active_parameters(ours.blocks, ours.network.config) / 1e12
@@ -312,7 +312,7 @@ def measure_decisions(encoder: HubEncoder, vocabulary: int) -> dict[str, Any]:
     ways = {"recorded": encoder, "not_recorded": replace(encoder, passes=None)}
     decisions: dict[str, Any] = {}
     for tokens in DECISIONS:
-        prompts = made_up_prompts([tokens], vocabulary)
+        prompts = make_prompts([tokens], vocabulary)
         for way in ways.values():
             way.states(prompts, sites)
         decisions[str(tokens)] = {
@@ -327,7 +327,7 @@ def call_times(
 ) -> Iterator[float]:
     """Seconds of each call."""
     for _ in range(CALLS):
-        yield timed(lambda: encoder.states(prompts, sites))
+        yield time_step(lambda: encoder.states(prompts, sites))
 
 
 def measure_shape(
@@ -340,7 +340,7 @@ def measure_shape(
     ours = pack_if_possible(plain)
     vocabulary = network.config.vocab_size
     longest = 64 if options.tiny else LONGEST_TOKENS
-    prompts = made_up_prompts(mixed_lengths(options.prompts, longest), vocabulary)
+    prompts = make_prompts(mixed_lengths(options.prompts, longest), vocabulary)
     return {
         "decision_ms": measure_decisions(ours, vocabulary),
         **measure_speed(plain, ours, prompts, options.rounds),

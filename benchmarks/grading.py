@@ -137,7 +137,7 @@ def prepare(place: Path, count: int) -> None:
         export(run, place / "plain")
 
 
-def timed(call: Callable[[], object]) -> tuple[float, float]:
+def time_call(call: Callable[[], object]) -> tuple[float, float]:
     """Seconds on the clock and of the processor."""
     began = time.perf_counter(), time.process_time()
     call()
@@ -168,11 +168,11 @@ def main() -> None:
             other.submit(prepare, place, options.answers).result()  # whose memory isn't counted
         size = sum(path.stat().st_size for path in (place / "run").iterdir())
         before = peak()
-        ours.append(timed(lambda: grade(place)))
+        ours.append(time_call(lambda: grade(place)))
         grown = peak() - before
         for _ in range(options.rounds):
-            plain.append(timed(lambda: plainly(place / "plain", place / "plain.parquet")))
-            ours.append(timed(lambda: grade(place)))
+            plain.append(time_call(lambda: plainly(place / "plain", place / "plain.parquet")))
+            ours.append(time_call(lambda: grade(place)))
         patterns = by_patterns(place / "plain")
     (wall, busy), (script, _) = (
         map(statistics.median, zip(*t, strict=True)) for t in (ours, plain)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom, norm
 
-from benchmarks._system import machine, made_up
+from benchmarks._system import machine, make_trial_data
 from prefill_router import files
 from prefill_router.evaluation import Trial
 from prefill_router.guarantee import LAMS, best_single, guarantee
@@ -103,7 +103,7 @@ def last_rejected(
     return best_place
 
 
-def chosen(
+def choose_places(
     population: Population, rows: NDArray[np.int64], keep: float, level: float
 ) -> dict[str, int]:
     """The place in GRID that each procedure chooses; -1 for none."""
@@ -137,7 +137,7 @@ def simulate(
     places_of: dict[str, list[int]] = {}
     for draw in range(draws):
         rows = random.integers(0, len(population.alone), queries)
-        places = chosen(population, rows[order], keep, level)
+        places = choose_places(population, rows[order], keep, level)
         if draw < 3:
             ours = guarantee(
                 part(population.trial, rows),
@@ -188,7 +188,7 @@ def real(data: Path, store: Path) -> Population:
 
 def synthetic(noise: float) -> Population:
     """Made-up answers to 14 targets, and probabilities that know something."""
-    trial = Trial.join(*made_up(noise=noise))
+    trial = Trial.join(*make_trial_data(noise=noise))
     accuracy = np.nanmean(trial.correct, axis=0)
     return Population.of(f"made up, noise {noise}", trial, trial.targets[int(accuracy.argmax())])
 

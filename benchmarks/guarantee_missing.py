@@ -79,12 +79,12 @@ def leaving_out(trial: Trial, best: int, keep: float) -> int:
     """The place in GRID that a test finds which leaves queries with missing labels out."""
     order = order_ids(trial.query_ids)
 
-    def measured(place: int) -> Array:
+    def measured_losses(place: int) -> Array:
         losses = Losses.of(trial, trial.path.at(GRID[place]), best, keep)
         found: Array = losses.scaled[order][losses.measured[order]]
         return found
 
-    return last_rejected(measured, 1 / (1 + keep), betting, 0, 1 - CONFIDENCE)
+    return last_rejected(measured_losses, 1 / (1 + keep), betting, 0, 1 - CONFIDENCE)
 
 
 def simulate(

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks._system import machine
-from benchmarks.readme import OURS, PAPER, planned, states_of
+from benchmarks.readme import OURS, PAPER, make_plan, states_of
 from prefill_router import files
 from prefill_router.activations import Activations, ActivationStore
 from prefill_router.comparison.comparison import run_plan
@@ -33,8 +33,8 @@ RESULT = Path(__file__).parent / "results" / "headline.json"
 DATA = Path("../shared/data")
 BENCHMARKS: Mapping[str, Callable[[], RoutingDataset]] = {
     "mmlu_pro": lambda: read_dataset(DATA / "mmlu_pro"),
-    "routerbench": lambda: _imported("routerbench"),
-    "routellm": lambda: _imported("routellm"),
+    "routerbench": lambda: _import("routerbench"),
+    "routellm": lambda: _import("routellm"),
 }
 SPLITS = 5
 METRICS = (
@@ -43,13 +43,13 @@ METRICS = (
 )
 
 
-def _imported(name: str) -> RoutingDataset:
+def _import(name: str) -> RoutingDataset:
     return import_dataset(name, sorted((DATA / name).glob("*.csv"))).dataset
 
 
 def measure(dataset: RoutingDataset, stores: Sequence[Activations], seed: int) -> dict[str, Any]:
     """One split: what was tried, and each router's metrics and its differences to the paper's."""
-    plan, chosen = planned(dataset, stores, seed=seed)
+    plan, chosen = make_plan(dataset, stores, seed=seed)
     result = run_plan(plan, dataset, stores, progress=BarProgress())
     return {
         "seed": seed,

@@ -254,7 +254,7 @@ FILES: dict[str, Callable[[Path], Reader]] = {
 }
 
 
-def timed(read: Reader, text: str) -> tuple[float, str | None]:
+def time_read(read: Reader, text: str) -> tuple[float, str | None]:
     """Processor seconds, and an error that isn't the package's own."""
     odd = None
     gc.collect()
@@ -275,7 +275,7 @@ def try_shapes(name: str, read: Reader, length: int) -> list[dict[str, Any]]:
     """What a reader makes of each shape."""
     rows = []
     for shape, make in SHAPES.items():
-        times, errors = zip(*(timed(read, make(length * k)) for k in (1, 2, 4)), strict=True)
+        times, errors = zip(*(time_read(read, make(length * k)) for k in (1, 2, 4)), strict=True)
         exponent = math.log2(max(times[2], 1e-6) / max(times[0], 1e-6)) / 2
         is_slow = times[2] > SECONDS or (exponent > EXPONENT and times[2] > LEAST)
         rows.append(

@@ -47,7 +47,7 @@ def load(dtype: Dtype) -> HubEncoder:
     return encoder
 
 
-def quantised(encoder: HubEncoder) -> HubEncoder:
+def quantise(encoder: HubEncoder) -> HubEncoder:
     """The encoder with linear maps in int8, whose inputs are quantised as they come."""
     network: Any = quantize_dynamic(encoder.network, {torch.nn.Linear}, dtype=torch.qint8)  # type: ignore[no-untyped-call]
     return replace(encoder, network=network, blocks=network.layers)
@@ -67,7 +67,7 @@ def milliseconds(ways: dict[str, Way], rounds: int) -> dict[str, float]:
 def decision(rounds: int) -> dict[str, Any]:
     """Milliseconds and errors of a whole decision."""
     encoders = {"bfloat16": load("bfloat16"), "float32": load("float32")}
-    encoders["int8"] = quantised(load("float32"))
+    encoders["int8"] = quantise(load("float32"))
     prompts = encoders["float32"].tokenize([Query("q", TEXT)])
     truth = read_states(encoders["float32"], prompts)
     errors = {

@@ -52,7 +52,7 @@ def scores(predictions: Array, correct: Array) -> dict[str, float]:
     }
 
 
-def flipped(correct: Array, noise: str, draw: int) -> tuple[Array, Array]:
+def flip_labels(correct: Array, noise: str, draw: int) -> tuple[Array, Array]:
     """The labels, some of them wrong, and the probability that each is."""
     random = np.random.default_rng([draw, 5])
     chance, half = random.random(correct.shape), random.random(correct.shape) < 0.5
@@ -177,7 +177,7 @@ def score_draw(
     rows, judged = (family.read(PromptStates.of_dataset(p, [states])) for p in (train, test))
     results = []
     for noise in NOISE:
-        label, error = flipped(train.correct, noise, draw)
+        label, error = flip_labels(train.correct, noise, draw)
         groups, folds = ("",) * queries, folds_of(train, seed=0)
         examples = Examples(rows, label, train.pool.names, groups, folds=folds)
         for name, predictions in PREDICTORS[predictor](examples, train.correct, error, judged):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks._system import machine, made_up
+from benchmarks._system import machine, make_trial_data
 from prefill_router import files
 from prefill_router.evaluation import LambdaSweep, Trial
 from prefill_router.evaluation.bootstrap import ones
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100_001)
     parser.add_argument("--out", type=Path, default=RESULT)
     options = parser.parse_args()
-    trial = Trial.join(*made_up(noise=0.15))
+    trial = Trial.join(*make_trial_data(noise=0.15))
     seconds = []
     for _ in range(7):
         start = time.perf_counter()

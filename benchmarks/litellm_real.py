@@ -22,7 +22,7 @@ from typing import Any, final
 import openai
 import yaml
 
-from benchmarks._litellm_world import World, decided, refusing, unheard, world
+from benchmarks._litellm_world import World, count_decisions, refusing, unheard, world
 from prefill_router.targets import KNOWN
 from prefill_router_gateway.litellm import PrefillRouterStrategy, SpentError, import_config
 
@@ -135,7 +135,9 @@ def check_strategy(library: ModuleType, folder: Path, checks: Checks) -> None:
         checks.equal("a router in this process", local.ask(), "small")
         _check_failures(library, place, checks)
     wanted = {"chat": 10, "responses": 1}  # two of each request that a target was down for
-    checks.equal("decisions are asked for chats and responses alone", decided(folder), wanted)
+    checks.equal(
+        "decisions are asked for chats and responses alone", count_decisions(folder), wanted
+    )
 
 
 def _check_failures(library: ModuleType, place: World, checks: Checks) -> None:

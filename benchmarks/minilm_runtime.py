@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks._networks import DATA, RESULTS, machine, prompts, timed
+from benchmarks._networks import DATA, RESULTS, machine, prompts, time_step
 from prefill_router import files
 from prefill_router.activations import POOLINGS, Site
 from prefill_router.data import Query
@@ -68,7 +68,7 @@ def compare(ours: Callable[[], object], plain: Callable[[], object], pairs: int)
     """Median milliseconds of each way, and the median of the ratios of pairs."""
     ours(), plain()
     seconds = [
-        (timed(ours), timed(plain)) if i % 2 else (timed(plain), timed(ours))[::-1]
+        (time_step(ours), time_step(plain)) if i % 2 else (time_step(plain), time_step(ours))[::-1]
         for i in range(pairs)
     ]
     ratios = sorted(first / second for first, second in seconds)
@@ -115,7 +115,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     os.environ["OMP_NUM_THREADS"] = str(options.threads)
-    seconds = timed(lambda: load_encoder("minilm", dtype="float32"))
+    seconds = time_step(lambda: load_encoder("minilm", dtype="float32"))
     ours = load_encoder("minilm", dtype="float32")
     assert isinstance(ours, MiniLMEncoder)
     plain = PlainEncoder(_package_path("minilm"), ours.batch_tokens)

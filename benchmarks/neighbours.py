@@ -47,7 +47,7 @@ PROVENANCE = Provenance(
 )
 
 
-def made_up(count: int, *, start: int = 0) -> tuple[list[Query], MemoryActivations]:
+def make_queries(count: int, *, start: int = 0) -> tuple[list[Query], MemoryActivations]:
     """Queries, and their states: clusters, as embeddings have them."""
     queries = [Query(f"q{i}", f"Question {i}?") for i in range(start, start + count)]
     centres = np.random.default_rng(0).normal(size=(60, HIDDEN))
@@ -63,7 +63,7 @@ def made_up(count: int, *, start: int = 0) -> tuple[list[Query], MemoryActivatio
 
 def train_part() -> tuple[RoutingDataset, MemoryActivations]:
     """Train rows with labels, some missing."""
-    queries, states = made_up(TRAIN)
+    queries, states = make_queries(TRAIN)
     random = np.random.default_rng(2)
     correct = random.integers(0, 2, (TRAIN, TARGETS)).astype(np.float64)
     correct[random.random(correct.shape) < 0.05] = np.nan
@@ -74,7 +74,7 @@ def train_part() -> tuple[RoutingDataset, MemoryActivations]:
 def ours(count: int) -> dict[str, float]:
     """Fit, then read `count` queries."""
     train, states = train_part()
-    queries, activations = made_up(count, start=TRAIN)
+    queries, activations = make_queries(count, start=TRAIN)
     reading = PromptStates.of([query.prompt for query in queries], [activations])
     before = peak_gib()
     start = time.process_time()
@@ -150,7 +150,7 @@ def numpy_search(count: int) -> dict[str, float]:
 def arrays(count: int) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float64]]:
     """Vectors of length 1, of train rows and of queries, and the labels."""
     train, states = train_part()
-    vectors, queries = states.states[SITE], made_up(count, start=TRAIN)[1].states[SITE]
+    vectors, queries = states.states[SITE], make_queries(count, start=TRAIN)[1].states[SITE]
     lengths = [np.linalg.norm(v, axis=1, keepdims=True) for v in (vectors, queries)]
     return vectors / lengths[0], queries / lengths[1], train.correct
 

@@ -42,7 +42,7 @@ CONFIGS: Mapping[str, Config] = {
 }
 
 
-def made_up(rows: int, columns: int, targets: int) -> Examples:
+def make_examples(rows: int, columns: int, targets: int) -> Examples:
     """Features with the spectrum of PCA blocks, labels that follow from them, 1 % missing."""
     random = np.random.default_rng(0)
     spread = 8 / np.sqrt(1 + np.arange(columns) % 100)
@@ -132,7 +132,7 @@ def plain(examples: Examples, config: Config) -> float:
     return float(np.mean(each))
 
 
-def packaged(examples: Examples, config: Config) -> float:
+def train_packaged(examples: Examples, config: Config) -> float:
     """Fit the predictor; returns the mean of the networks' last validation losses."""
     record = config.fit(examples).training["seeds"]
     return float(np.mean([seed["validation_loss"][-1] for seed in record]))
@@ -140,9 +140,9 @@ def packaged(examples: Examples, config: Config) -> float:
 
 def compare(name: str, size: str, *, rounds: int) -> dict[str, Any]:
     """Time both ways for one kind and one size."""
-    examples, epochs = made_up(*SIZES[size]), EPOCHS[size]
+    examples, epochs = make_examples(*SIZES[size]), EPOCHS[size]
     config: Config = replace(CONFIGS[name], max_epochs=epochs, patience=epochs)
-    ways: dict[str, Callable[[Examples, Config], float]] = {"numpy": packaged, "plain": plain}
+    ways: dict[str, Callable[[Examples, Config], float]] = {"numpy": train_packaged, "plain": plain}
     for run in ways.values():
         run(examples, replace(config, max_epochs=1))
     seconds: dict[str, list[float]] = {way: [] for way in ways}

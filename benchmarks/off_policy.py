@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks._system import machine, made_up
+from benchmarks._system import machine, make_trial_data
 from prefill_router import files
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.errors import OverlapError
@@ -194,7 +194,7 @@ def real(data: Path, store: Path) -> Population:
 
 def synthetic() -> Population:
     """Made-up answers of 14 targets, and probabilities that know something."""
-    predictions, data = made_up(noise=0.05)
+    predictions, data = make_trial_data(noise=0.05)
     known = ~np.isnan(data.correct).any(axis=1)
     ids = np.array(data.query_ids, dtype=object)[known].tolist()
     return Population(predictions.select(ids[300:]), data.select(ids[300:]), data.select(ids[:300]))

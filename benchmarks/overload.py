@@ -181,7 +181,7 @@ async def at_a_rate(port: int, prompts: Prompts, *, rate: float, seconds: float)
 
 
 @contextmanager
-def served(router: Path, folder: Path) -> Iterator[tuple[int, int]]:
+def serve_router(router: Path, folder: Path) -> Iterator[tuple[int, int]]:
     """A gateway in a process of its own: its port, and its number."""
     (folder / "gateway.yaml").write_text("logs: {level: error}\n")
     line = [COMMAND, "serve", router, "--pool", folder / "pool.yaml", "--port", "0"]
@@ -258,7 +258,7 @@ def main() -> None:
             fit_elsewhere(options.data, router)
         write_targets(options.data, folder)
         load = round(os.getloadavg()[0], 2)
-        with served(router, folder) as (port, pid):
+        with serve_router(router, folder) as (port, pid):
             prompts = Prompts(options.data, options.words)
             runs = uvloop.run(measure(port, pid, prompts, options.seconds))
     result = {

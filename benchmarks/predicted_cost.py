@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks._system import machine
-from benchmarks.shrinkage import LAMS, chosen, complete, gains
+from benchmarks.shrinkage import LAMS, choose_targets, complete, gains
 from prefill_router import files
 from prefill_router.activations import ActivationStore
 from prefill_router.cost import CostScale
@@ -61,12 +61,12 @@ def at_dollars(
     ]
 
 
-def judged_costs(
+def judge_costs(
     predictions: Predictions, correct: Array, observed: Array, corners: NDArray[np.int64]
 ) -> dict[str, Any]:
     """What choices by these costs gain, and how well the costs hold."""
     tables = predictions.correctness, predictions.normalised_cost, correct, observed, corners
-    choices = chosen(*tables[:2])
+    choices = choose_targets(*tables[:2])
     lam = gains(choices, *tables[2:])
     spent = [1e5 * observed[np.arange(len(observed)), choice].mean() for choice in choices]
     log_costs = np.log(observed), np.log(predictions.estimated_cost)
@@ -119,7 +119,7 @@ def main() -> None:
         ("predicted", predicted),
         ("predicted, on their own range over the train rows", stretched),
     ):
-        rows[name] = judged_costs(predictions, correct, observed, corners)
+        rows[name] = judge_costs(predictions, correct, observed, corners)
     result = {
         "what": "points of accuracy above the best fixed mix at equal observed cost",
         "queries": {"train": len(train), "judged": len(judged)},

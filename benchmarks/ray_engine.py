@@ -71,7 +71,7 @@ class Times(Progress):
         return sum(tokens for _, tokens in self.chunks[BEGUN:]) / (last - first)
 
 
-def planned(encoder: Encoder, data: Path, count: int, out: Path, chunk: int) -> EncodingPlan:
+def plan_job(encoder: Encoder, data: Path, count: int, out: Path, chunk: int) -> EncodingPlan:
     """The plan of a run."""
     return plan_encoding(prompts(data, count), encoder, out, sites=SITES, chunk_tokens=chunk)
 
@@ -96,7 +96,7 @@ def speed(data: Path, count: int, rounds: int) -> dict[str, Any]:
     for _ in range(rounds):
         for name in steady:
             with tempfile.TemporaryDirectory() as folder:
-                times, plan = Times(), planned(encoder, data, count, Path(folder), SPEED_CHUNK)
+                times, plan = Times(), plan_job(encoder, data, count, Path(folder), SPEED_CHUNK)
                 tokens, begin = plan.tokens_left, time.perf_counter()
                 if name == "ray":
                     torch.set_num_threads(1)
@@ -148,7 +148,7 @@ def kills(data: Path, count: int, wanted: int) -> dict[str, Any]:
     killed = {"workers": 0, "drivers": 0}
     with tempfile.TemporaryDirectory() as folder:
         local, store = Path(folder) / "local", Path(folder) / "ray"
-        run_encoding(planned(encoder, data, count, local, KILL_CHUNK), encoder)
+        run_encoding(plan_job(encoder, data, count, local, KILL_CHUNK), encoder)
         words = [sys.executable, "-m", "benchmarks.ray_engine", "--job", str(store)]
         words += ["--data", str(data), "--prompts", str(count)]
         driver = subprocess.Popen(words)
@@ -190,7 +190,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.job is not None:
         encoder = load_encoder(NAME, device="cpu")
-        on_ray(planned(encoder, options.data, options.prompts, options.job, KILL_CHUNK), encoder)
+        on_ray(plan_job(encoder, options.data, options.prompts, options.job, KILL_CHUNK), encoder)
         return
     result = {
         "machine": machine(),

@@ -79,7 +79,7 @@ def peak_gb(pid: int) -> float:
     return round(sum(kilobytes) * 1024 / 1e9, 3)
 
 
-def measured(folder: Path, prompts: int) -> dict[str, Any]:
+def measure(folder: Path, prompts: int) -> dict[str, Any]:
     """One size; what is encoded is checked, and found complete by a second run."""
     shutil.rmtree(folder, ignore_errors=True)
     write_world(folder / "data", prompts, answers=False)
@@ -112,7 +112,7 @@ def main() -> None:
         return
     by_size = {}
     for size in options.sizes:
-        by_size[str(size)] = measured(options.folder, size)
+        by_size[str(size)] = measure(options.folder, size)
         print(size, by_size[str(size)], flush=True)
     files.write_json(
         RESULTS / "ray_memory.json", {"machine": machine(), "workers": WORKERS, "prompts": by_size}

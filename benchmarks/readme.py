@@ -108,7 +108,7 @@ def measure(data: Path, stores: Sequence[ActivationStore], work: Path) -> dict[s
     """
     dataset, bar = read_dataset(data), BarProgress()
     states = states_of(dataset, stores)
-    plan, chosen = planned(dataset, states, seed=0)
+    plan, chosen = make_plan(dataset, states, seed=0)
     result = run_plan(plan, dataset, states, folder=work / "routers", progress=bar)
     first = result.by_name[OURS].evaluation
     write_report(first, work / "report", title="What fit takes on MMLU-Pro")
@@ -170,7 +170,7 @@ def states_of(dataset: RoutingDataset, stores: Sequence[Activations]) -> tuple[A
     return gather(needs, dataset, stores, progress=BarProgress())
 
 
-def planned(
+def make_plan(
     dataset: RoutingDataset, states: Sequence[Activations], *, seed: int
 ) -> tuple[ComparisonPlan, dict[str, EffortChoice]]:
     """The routers of a split, and what was tried on its train part for those that `fit` takes."""

@@ -56,7 +56,7 @@ def traffic(gain: float, seed: int) -> RolloutData:
     )
 
 
-def ended(gain: float, seed: int) -> tuple[str, int, int]:
+def run_rollout(gain: float, seed: int) -> tuple[str, int, int]:
     """The first promotion or withdrawal, or `wait`; after how many requests and labels."""
     data = traffic(gain, seed)
     proven = decide_rollout(data, SETTINGS).proven
@@ -73,9 +73,9 @@ def ended(gain: float, seed: int) -> tuple[str, int, int]:
     return action, requests, int((~np.isnan(data.label[:requests])).sum())
 
 
-def measured(gain: float, seeds: int) -> dict[str, Any]:
+def measure(gain: float, seeds: int) -> dict[str, Any]:
     """What became of the candidates, and after how many labels."""
-    ends = [ended(gain, seed) for seed in range(seeds)]
+    ends = [run_rollout(gain, seed) for seed in range(seeds)]
     settled = [row for row in ends if row[0] != "wait"]
     labels = np.array([row[2] for row in settled])
     return {
@@ -95,7 +95,7 @@ def main() -> None:
         "margin": SETTINGS.margin,
         "level": SETTINGS.level,
         "requests": REQUESTS,
-        "cases": {name: measured(*case) for name, case in CASES.items()},
+        "cases": {name: measure(*case) for name, case in CASES.items()},
     }
     files.write_json(RESULT, result)
     print(files.as_json(result))

@@ -142,7 +142,7 @@ def predictions(draw: Draw, place: Path | None) -> Mapping[str, Array]:
     return arrays
 
 
-def chosen(correctness: Array, normalised: Array) -> list[NDArray[np.int64]]:
+def choose_targets(correctness: Array, normalised: Array) -> list[NDArray[np.int64]]:
     """The target of each query, at each lam."""
     path = lambda_path(correctness, normalised)
     return [path.at(lam) for lam in LAMS]
@@ -202,8 +202,8 @@ def judge_draw(draw: Draw, arrays: Mapping[str, Array]) -> dict[str, Any]:
         "judged": len(rows),
     }
     for name, p in systems.items():
-        judge = partial(gains, chosen(p, normalised), correct)
-        by_predicted = chosen(p, costs.scale.normalise(predicted))
+        judge = partial(gains, choose_targets(p, normalised), correct)
+        by_predicted = choose_targets(p, costs.scale.normalise(predicted))
         ranked = tuple(Ranking.of(*columns) for columns in zip(p.T, correct.T, strict=True))
         table[name] = {
             "gain": judge(observed, learned),

@@ -133,8 +133,8 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "not_worth_it": int(among("not worth it").sum()),
         "not_worth_it_above_a_point": int((among("not worth it") & (best > WORTH)).sum()),
         "covered": {
-            **{name: _covered(rows, "setting", name) for name in ("mix", "price", "loss")},
-            **{f"budgets, {name}": _covered(rows, "budgets", name) for name in ("mix", "price")},
+            **{name: _coverage(rows, "setting", name) for name in ("mix", "price", "loss")},
+            **{f"budgets, {name}": _coverage(rows, "budgets", name) for name in ("mix", "price")},
         },
         "true_gain": float(true.mean()),
         "true_loss": float(loss.mean()),
@@ -145,7 +145,7 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _covered(rows: Sequence[dict[str, Any]], where: str, name: str) -> float:
+def _coverage(rows: Sequence[dict[str, Any]], where: str, name: str) -> float:
     held = [row[where][name] for row in rows if row[where].get(name)]
     return float(np.mean([one["lower"] <= one["true"] <= one["upper"] for one in held]))
 

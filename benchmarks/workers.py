@@ -80,7 +80,7 @@ def runs(module: str, pid: int) -> bool:
 
 
 @contextmanager
-def limited(pids: list[int], share: float) -> Iterator[None]:
+def limit_share(pids: list[int], share: float) -> Iterator[None]:
     """Give each process that answers requests this share of a core, until the block ends."""
     processes = [each for top in pids for each in tree(top)]
     groups = [GROUPS / f"prefill-router-{pid}" for pid in processes if runs(WORKER, pid)]
@@ -154,7 +154,7 @@ def measure(
         for turn in range(rounds + 1):  # the first warms up
             for name, (ports, pids, clients) in ways.items():
                 before = processor_seconds(pids)
-                with limited(pids, share) if share else nullcontext():
+                with limit_share(pids, share) if share else nullcontext():
                     answers, wall = asyncio.run(load(ports, clients, texts(kind), seconds, every))
                 after = processor_seconds(pids)
                 spent = {pid: 1e3 * (after[pid] - before[pid]) / answers for pid in before}

@@ -27,8 +27,8 @@ LINK = re.compile(r"(\]\()([^)\s#:]+)((?:#[^)\s]*)?\))")
 CODE = re.compile(r"(^```.*?^```|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
 ITEM = re.compile(r"^(?:\d+\.|-) \[([^]]+)\]\(([^)\s#:]+\.(?:md|ipynb|rst))\)", re.MULTILINE)
 ALONE = re.compile(r"\[[^]]+\]\(([^)\s#:]+\.md)\)\n")
-ANNOTATED = re.compile(r"(?:~?typing\.)?Annotated\[")
-MADE = re.compile(r"= [A-Z]\w*\(")
+ANNOTATION = re.compile(r"(?:~?typing\.)?Annotated\[")
+CALL_DEFAULT = re.compile(r"= [A-Z]\w*\(")
 TWICE = re.compile(r"~[\w.]+\.(?=~)")
 PRIVATE = re.compile(r", _\w+: [^=]*= \.\.\.")
 UNWRITTEN = re.compile(r"<(?:[^<>]|<\w+>)+>")
@@ -36,19 +36,19 @@ TABLES = "<!-- settings_tables.py -->"
 SECTION = re.compile(r"\w[\w ]*:$")
 
 
-def shown_elsewhere(docs: Path) -> dict[Path, Path]:
+def map_included_files(docs: Path) -> dict[Path, Path]:
     """The Markdown files outside the folder that a page of it shows, each with that page."""
     pages = {page: ALONE.fullmatch(page.read_text(encoding="utf-8")) for page in docs.rglob("*.md")}
-    return {(page.parent / found[1]).resolve(): page for page, found in pages.items() if found}
+    return {(page.parent / match[1]).resolve(): page for page, match in pages.items() if match}
 
 
-def relinked(text: str, source: Path, page: Path, elsewhere: dict[Path, Path]) -> str:
+def relink_text(text: str, source: Path, page: Path, elsewhere: dict[Path, Path]) -> str:
     """A file's text as a page of the site: its links lead from the page to where they led."""
 
-    def relink(found: re.Match[str]) -> str:
-        target = (source.parent / found[2]).resolve()
+    def relink(match: re.Match[str]) -> str:
+        target = (source.parent / match[2]).resolve()
         place = os.path.relpath(elsewhere.get(target, target), page.parent)
-        return f"{found[1]}{place}{found[3]}"
+        return f"{match[1]}{place}{match[3]}"
 
     parts = CODE.split(text)
     return "".join(part if n % 2 else LINK.sub(relink, part) for n, part in enumerate(parts))
@@ -56,24 +56,24 @@ def relinked(text: str, source: Path, page: Path, elsewhere: dict[Path, Path]) -
 
 def markdown(page: Path, docs: Path) -> str:
     """A page's Markdown: its own, or that of the file that it shows."""
-    text, elsewhere = page.read_text(encoding="utf-8"), shown_elsewhere(docs)
-    found = ALONE.fullmatch(text)
-    if found is None:
-        return relinked(text, page, page, elsewhere)
-    origin = (page.parent / found[1]).resolve()
-    return relinked(origin.read_text(encoding="utf-8"), origin, page, elsewhere)
+    text, elsewhere = page.read_text(encoding="utf-8"), map_included_files(docs)
+    match = ALONE.fullmatch(text)
+    if match is None:
+        return relink_text(text, page, page, elsewhere)
+    origin = (page.parent / match[1]).resolve()
+    return relink_text(origin.read_text(encoding="utf-8"), origin, page, elsewhere)
 
 
 def sections(text: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     """The headings of a page, each with the links, text and page, that list items begin with."""
     for part in re.split(r"^#+ ", text, flags=re.MULTILINE)[1:]:
         title, _, body = part.partition("\n")
-        if found := ITEM.findall(body):
-            yield title, found
+        if links := ITEM.findall(body):
+            yield title, links
 
 
-def with_navigation(text: str, page: Path, elsewhere: dict[Path, Path]) -> str:
-    """A page's text and, unseen, the tree of the pages below it.
+def add_navigation(text: str, page: Path, elsewhere: dict[Path, Path]) -> str:
+    """A page's text and, hidden, the tree of the pages below it.
 
     They are called by their titles there, and those from elsewhere as they are in the link.
     """
@@ -101,12 +101,12 @@ def _output(output: dict[str, Any]) -> Iterable[str]:
     if "image/png" in data:
         label = escape("".join(data["text/plain"]), quote=True)
         encoded = "".join(data["image/png"]).replace("\n", "")
-        shown = f'<img alt="{label}" src="data:image/png;base64,{encoded}">'
+        html = f'<img alt="{label}" src="data:image/png;base64,{encoded}">'
     elif "text/html" in data:
-        shown = "".join(data["text/html"])
+        html = "".join(data["text/html"])
     else:
         return ("```text", "".join(data["text/plain"]).rstrip("\n"), "```")
-    return ("```{raw} html", f'<div class="notebook-output">{shown}</div>', "```")
+    return ("```{raw} html", f'<div class="notebook-output">{html}</div>', "```")
 
 
 def notebook_markdown(text: str) -> str:
@@ -129,9 +129,9 @@ def read_page(app: Sphinx, name: str, source: list[str]) -> None:
     if page.suffix == ".rst":
         return
     docs = Path(app.srcdir)
-    elsewhere = shown_elsewhere(docs)
+    elsewhere = map_included_files(docs)
     if page.suffix == ".ipynb":
-        text = relinked(notebook_markdown(source[0]), page, page, elsewhere)
+        text = relink_text(notebook_markdown(source[0]), page, page, elsewhere)
     else:
         text = markdown(page, docs)
         for origin in (origin for origin, shown in elsewhere.items() if shown == page):
@@ -139,51 +139,51 @@ def read_page(app: Sphinx, name: str, source: list[str]) -> None:
     if TABLES in text:
         text = text.replace(TABLES, import_module("settings_tables").render_tables())
     first = page.stem == app.config.root_doc or page not in elsewhere.values()
-    source[0] = with_navigation(text, page, elsewhere) if first else text
+    source[0] = add_navigation(text, page, elsewhere) if first else text
 
 
 def keep_blocks(
     _app: Sphinx, _what: str, _name: str, _of: Any, _how: Any, lines: list[str]
 ) -> None:
     """Mark the indented blocks of a docstring, formulas and examples, as text as it stands."""
-    kept: list[str] = []
+    new_lines: list[str] = []
     paragraph = ""
     for line in lines:
-        begins = line.startswith("    ") and kept[-1:] == [""]
+        begins = line.startswith("    ") and new_lines[-1:] == [""]
         if begins and paragraph and not paragraph.startswith(" ") and not SECTION.match(paragraph):
-            kept += ["::", ""]
-        kept.append(line)
+            new_lines += ["::", ""]
+        new_lines.append(line)
         paragraph = line or paragraph
-    lines[:] = kept
+    lines[:] = new_lines
 
 
-def closed(text: str, opened: int) -> int:
+def find_end(text: str, start: int) -> int:
     """The place after the bracket that closes the one before a place."""
-    depth, place = 1, opened
+    depth, place = 1, start
     while depth:
         depth += {"[": 1, "(": 1, "]": -1, ")": -1}.get(text[place], 0)
         place += 1
     return place
 
 
-def without_checks(signature: str) -> str:
+def remove_checks(signature: str) -> str:
     """A signature in which `Annotated[T, ...]` is T."""
-    while found := ANNOTATED.search(signature):
-        end = closed(signature, found.end())
-        first = found.end()
+    while match := ANNOTATION.search(signature):
+        end = find_end(signature, match.end())
+        first = match.end()
         while signature[first] != ",":
-            first = closed(signature, first + 1) if signature[first] in "[(" else first + 1
-        kept = signature[found.end() : first]
-        signature = f"{signature[: found.start()]}{kept}{signature[end:]}"
+            first = find_end(signature, first + 1) if signature[first] in "[(" else first + 1
+        annotated = signature[match.end() : first]
+        signature = f"{signature[: match.start()]}{annotated}{signature[end:]}"
     return signature
 
 
-def without_contents(signature: str) -> str:
+def remove_contents(signature: str) -> str:
     """A signature in which a default `Name(...)` has no contents."""
     place = 0
-    while found := MADE.search(signature, place):
-        place = found.end()
-        signature = signature[:place] + signature[closed(signature, place) - 1 :]
+    while match := CALL_DEFAULT.search(signature, place):
+        place = match.end()
+        signature = signature[:place] + signature[find_end(signature, place) - 1 :]
     return signature
 
 
@@ -197,7 +197,7 @@ def shorten(
     """
     if signature is None:
         return None, returns
-    written = UNWRITTEN.sub("...", without_contents(without_checks(signature)))
+    written = UNWRITTEN.sub("...", remove_contents(remove_checks(signature)))
     return PRIVATE.sub("", TWICE.sub("", written)), returns
 
 

@@ -221,13 +221,13 @@ def readme(folder: Path) -> Iterator[None]:
         ],
         folder / "tasks.jsonl",
     )
-    known = {t.prompt: t.answer for t in tasks if t.difficulty < 4}
+    hard = {t.prompt: t.answer for t in tasks if t.difficulty < 4}
     easy = {t.prompt: t.answer for t in tasks if t.difficulty < 2}
-    with serve([ScriptedModel("small", easy), ScriptedModel("large", known)]) as server:
-        asked = RequestOptions(max_tokens=50)
+    with serve([ScriptedModel("small", easy), ScriptedModel("large", hard)]) as server:
+        options = RequestOptions(max_tokens=50)
         small, large = (
             Target(
-                name=name, input_price=p, output_price=p, base_url=server.base_url, request=asked
+                name=name, input_price=p, output_price=p, base_url=server.base_url, request=options
             )
             for name, p in (("small", 0.1), ("large", 1.0))
         )
@@ -256,8 +256,9 @@ def predictions(folder: Path) -> dict[str, object]:
     """What a router predicts, under the names of the guide."""
     dataset = read_dataset(folder / "answers")
     stores = [ActivationStore.open(folder / "states")]
-    found = Router.load(folder / "router").predict(dataset, stores=stores)
-    return {"dataset": dataset, "predictions": found, "first": found, "second": found}
+    predictions = Router.load(folder / "router").predict(dataset, stores=stores)
+    pair = {"first": predictions, "second": predictions}
+    return {"dataset": dataset, "predictions": predictions, **pair}
 
 
 def a_router(folder: Path) -> dict[str, object]:
@@ -326,12 +327,14 @@ def routers_to_study(folder: Path) -> None:
 
 def other_wordings(folder: Path) -> None:
     """Questions of RouterArena's form, the same in other words, and other words for the dataset."""
-    made = make_routing_dataset(queries=12, seed=9).queries
-    asked = {f"Made-up_{i}": query.prompt for i, query in enumerate(made)}
+    wordings = make_routing_dataset(queries=12, seed=9).queries
+    prompts_of = {f"Made-up_{i}": query.prompt for i, query in enumerate(wordings)}
     queries = read_dataset(folder / "answers").queries
     for name, prompts in {
-        "router_data": asked,
-        "router_robustness": {index: f"Well: {asked[index]}" for index in list(asked)[:5]},
+        "router_data": prompts_of,
+        "router_robustness": {
+            index: f"Well: {prompts_of[index]}" for index in list(prompts_of)[:5]
+        },
         "others": {query.id: f"Well: {query.prompt}" for query in queries},
     }.items():
         entries = [{"global index": i, "prompt_formatted": text} for i, text in prompts.items()]

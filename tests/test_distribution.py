@@ -68,25 +68,29 @@ def requirements(wheel: Path) -> list[str]:
     return [line.split(": ", 1)[1] for line in lines if line.startswith("Requires-Dist: ")]
 
 
-def declared(names: Iterable[str], wheels: Mapping[str, Path]) -> set[str]:
+def list_needs(names: Iterable[str], wheels: Mapping[str, Path]) -> set[str]:
     """The distributions that these need, and what they need in turn, as they declare it.
 
     Those of this project are read from their wheels, and aren't among the result.
     """
-    found: set[tuple[str, str]] = set()
+    needs: set[tuple[str, str]] = set()
     waiting = [(name, "") for name in names]
     while waiting:
         name, extra = waiting.pop()
-        known = name if name in wheels else metadata.distribution(name).name
-        if (known, extra) in found:
+        distribution = name if name in wheels else metadata.distribution(name).name
+        if (distribution, extra) in needs:
             continue
-        found.add((known, extra))
-        ours = known in wheels
-        lines = requirements(wheels[known]) if ours else metadata.distribution(known).requires
+        needs.add((distribution, extra))
+        ours = distribution in wheels
+        lines = (
+            requirements(wheels[distribution])
+            if ours
+            else metadata.distribution(distribution).requires
+        )
         for need in map(Requirement, lines or ()):
             if need.marker is None or need.marker.evaluate({"extra": extra}):
-                waiting += [(need.name, one) for one in ("", *need.extras)]
-    return {name for name, _ in found} - set(wheels)
+                waiting += [(need.name, extra_name) for extra_name in ("", *need.extras)]
+    return {name for name, _ in needs} - set(wheels)
 
 
 def install(names: Iterable[str], environment: Path) -> None:
@@ -121,7 +125,7 @@ def make_environment(
         others: What is installed besides, without what it depends on.
     """
     venv.create(folder, symlinks=True)
-    install({*declared(names, wheels), *others}, folder)
+    install({*list_needs(names, wheels), *others}, folder)
     pip = (sys.executable, "-m", "pip", "--python", folder / "bin" / "python")
     given = [wheels[name] for name in names]
     run(*pip, "install", "--quiet", "--no-deps", "--no-index", "--no-compile", *given)
@@ -138,10 +142,10 @@ def test_all_pass_twine(built: dict[str, Path]) -> None:
 def test_the_wheel_has_every_file_of_the_package(name: str, wheels: dict[str, Path]) -> None:
     source = ROOT / "packages" / PACKAGES[name] / "src"
     files = (path for path in source.rglob("*") if path.is_file())
-    kept = {str(path.relative_to(source)) for path in files if "__pycache__" not in path.parts}
+    sources = {str(path.relative_to(source)) for path in files if "__pycache__" not in path.parts}
     with zipfile.ZipFile(wheels[name]) as whole:
         inside = {n for n in whole.namelist() if ".dist-info/" not in n}
-    assert inside == kept
+    assert inside == sources
     assert {path.split("/")[0] for path in inside} == {name.replace("-", "_")}
 
 
@@ -159,14 +163,14 @@ def test_the_sdist_makes_the_same_wheel(
 
 def test_the_core_has_few_dependencies(wheels: dict[str, Path]) -> None:
     core = [one for one in requirements(wheels["prefill-router"]) if "extra ==" not in one]
-    everything = declared(["prefill-router"], wheels)
+    everything = list_needs(["prefill-router"], wheels)
     assert 0 < len(core) < MOST
     assert len(core) < len(everything) < MOST_IN_ALL
 
 
 def test_neither_the_core_nor_the_gateway_needs_torch(wheels: dict[str, Path]) -> None:
-    assert declared(["prefill-router"], wheels).isdisjoint(HEAVY)
-    assert declared(["prefill-router-gateway"], wheels) & HEAVY == {"fastapi"}
+    assert list_needs(["prefill-router"], wheels).isdisjoint(HEAVY)
+    assert list_needs(["prefill-router-gateway"], wheels) & HEAVY == {"fastapi"}
 
 
 RECIPE = "predictor: {kind: shared_trunk, seeds: 2, keep: 1, max_epochs: 9}"
@@ -245,8 +249,8 @@ def test_the_core_alone_does_the_whole_job_without_torch(
     pages = ("report", "checkup", "comparison", "quick")
     assert all((outside / name / "index.html").is_file() for name in pages)
     assert list((outside / "report").rglob("*.png"))
-    told = run(environment / "python", "-c", TORCH, cwd=outside)
-    assert told.split() == ["False", "None", "None"]
+    output = run(environment / "python", "-c", TORCH, cwd=outside)
+    assert output.split() == ["False", "None", "None"]
     lacking = run(command, "serve", "router", cwd=outside, code=2)
     assert "pip install ./packages/router ./packages/gateway" in lacking
 

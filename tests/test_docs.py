@@ -89,10 +89,10 @@ def run_command(line: str) -> None:
     if NEEDS_SHELL.search(re.sub(r"'[^']*'|\"[^\"]*\"", "", line)):
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         program = ["bash", "-euo", "pipefail", "-c", line]
-        done = subprocess.run(
+        process = subprocess.run(
             program, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
         )
-        assert done.returncode == 0, done.stderr
+        assert process.returncode == 0, process.stderr
         return
     name, *arguments = shlex.split(line, comments=True)
     assert name == "prefill-router", f"say why {line!r} isn't run, in a comment before the block"
@@ -114,10 +114,10 @@ def test_what_a_page_says_to_do_works(page: Path, place: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_blocks_are_of_kinds_that_are_run_or_shown(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    found = blocks(page)
-    assert 2 * len(found) == len(re.findall("^ *```", text, re.MULTILINE))
-    assert {block.kind for block in found} <= KINDS
-    for block in found:
+    page_blocks = blocks(page)
+    assert 2 * len(page_blocks) == len(re.findall("^ *```", text, re.MULTILINE))
+    assert {block.kind for block in page_blocks} <= KINDS
+    for block in page_blocks:
         if block.kind == "console":
             assert commands_of(block.body), f"{page.name}:{block.line} has no command"
         else:

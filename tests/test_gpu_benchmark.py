@@ -38,7 +38,7 @@ def test_tiny_networks_are_measured_from_a_checkout(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     environment = os.environ | {"PYTHONPATH": str(without_our_dependencies(tmp_path / "site"))}
     words = [*TINY, "--families", "qwen3", "bert", "--out", str(out)]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-S", "-m", "benchmarks.gpu_encoder", *words],
         cwd=ROOT,
         env=environment,
@@ -46,13 +46,13 @@ def test_tiny_networks_are_measured_from_a_checkout(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(out.read_text())
-    assert set(found["exactness"]) == {"qwen3", "bert"}
-    tiny = found["sizes"]["tiny"]
+    assert process.returncode == 0, process.stderr
+    figures = json.loads(out.read_text())
+    assert set(figures["exactness"]) == {"qwen3", "bert"}
+    tiny = figures["sizes"]["tiny"]
     assert set(tiny["times_as_fast_as_transformers"]) == {"ours", "ours_one_layer"}
     assert set(tiny["decision_ms"]["128"]) == {"recorded", "not_recorded"}
-    share = tiny["tflops"]["ours"] / found["card_tflops"]
+    share = tiny["tflops"]["ours"] / figures["card_tflops"]
     assert tiny["share_of_card"] == pytest.approx(share, abs=1e-3)
 
 

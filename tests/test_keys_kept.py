@@ -1,4 +1,4 @@
-"""Keys that a base_url holds, or that a provider quotes in an answer, are nowhere kept or told."""
+"""Keys that a base_url has, or that a provider quotes, are never written or printed."""
 
 import json
 from collections.abc import Iterator
@@ -18,15 +18,15 @@ KEY, QUERY_KEY = "sk-hush-0123456789", "hush-too-9876543210"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    said = f"you said {KEY}, by way of {QUERY_KEY}; the answer is 4"
-    with serve([ScriptedModel("a", lambda _: said), ScriptedModel("b", lambda _: said)]) as running:
+    text = f"you said {KEY}, by way of {QUERY_KEY}; the answer is 4"
+    with serve([ScriptedModel("a", lambda _: text), ScriptedModel("b", lambda _: text)]) as running:
         yield running
 
 
-def _kept(folder: Path) -> bytes:
-    found = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
-    assert found
-    return b"".join(found)
+def _read_all(folder: Path) -> bytes:
+    contents = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+    assert contents
+    return b"".join(contents)
 
 
 def test_a_run_and_its_dataset_keep_no_key(
@@ -40,15 +40,15 @@ def test_a_run_and_its_dataset_keep_no_key(
     task = {"id": "q", "prompt": "What is 2 + 2?", "grader": "exact", "answer": ["4"]}
     (tmp_path / "tasks.jsonl").write_text(json.dumps(task) + "\n")
     out, answers = tmp_path / "out" / "run", tmp_path / "out" / "answers"
-    asked = ("--pool", tmp_path / "pool.yaml", "--tasks", tmp_path / "tasks.jsonl")
-    told = [run("collect", *asked, "--out", out), run("grade", out, "--out", answers)]
-    assert [done.code for done in told] == [0, 0], told
-    assert all(key not in done.out + done.err for done in told for key in (KEY, QUERY_KEY))
-    kept = _kept(tmp_path / "out")
-    assert REDACTED.encode() in kept
-    assert b"the answer is 4" in kept
-    assert KEY.encode() not in kept
-    assert QUERY_KEY.encode() not in kept
+    arguments = ("--pool", tmp_path / "pool.yaml", "--tasks", tmp_path / "tasks.jsonl")
+    results = [run("collect", *arguments, "--out", out), run("grade", out, "--out", answers)]
+    assert [done.code for done in results] == [0, 0], results
+    assert all(key not in done.out + done.err for done in results for key in (KEY, QUERY_KEY))
+    contents = _read_all(tmp_path / "out")
+    assert REDACTED.encode() in contents
+    assert b"the answer is 4" in contents
+    assert KEY.encode() not in contents
+    assert QUERY_KEY.encode() not in contents
 
 
 def test_every_part_of_a_reply_is_looked_at() -> None:

@@ -23,13 +23,13 @@ USUAL = training.train_epochs
 
 
 def cells(notebook: Path, kind: str = "code") -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    return [cell for cell in found if cell["cell_type"] == kind]
+    all_cells: list[dict[str, Any]] = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return [cell for cell in all_cells if cell["cell_type"] == kind]
 
 
-def few_epochs(trainer: Any, **given: Any) -> Any:
+def few_epochs(trainer: Any, **options: Any) -> Any:
     """Trains a network that needn't learn much."""
-    return USUAL(trainer, **given | {"max_epochs": 3})
+    return USUAL(trainer, **options | {"max_epochs": 3})
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)

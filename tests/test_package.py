@@ -33,7 +33,7 @@ PROGRAM = "import sys; {}; print([n for n in {!r} if n in sys.modules])"
 HELP = "from prefill_router.cli import app; app([{}'--help'], standalone_mode=False)"
 
 
-def loaded_by(statement: str, names: tuple[str, ...] = HEAVY) -> str:
+def list_loaded(statement: str, names: tuple[str, ...] = HEAVY) -> str:
     program = [sys.executable, "-c", PROGRAM.format(statement, names)]
     done = subprocess.run(program, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()[-1]
@@ -51,17 +51,17 @@ def loaded_by(statement: str, names: tuple[str, ...] = HEAVY) -> str:
     ],
 )
 def test_importing_loads_nothing_heavy(statement: str) -> None:
-    assert loaded_by(statement) == "[]"
+    assert list_loaded(statement) == "[]"
 
 
 def test_the_help_of_a_command_loads_nothing_heavy() -> None:
     every = "; ".join(HELP.format(f"{name!r}, ") for name in all_commands()[0])
-    assert loaded_by(every) == "[]"
+    assert list_loaded(every) == "[]"
 
 
 @pytest.mark.parametrize("before", ["", "'study', "])
 def test_the_list_of_commands_loads_nothing_that_computes(before: str) -> None:
-    assert loaded_by(HELP.format(before), ("numpy", "polars", "scipy", "asyncio")) == "[]"
+    assert list_loaded(HELP.format(before), ("numpy", "polars", "scipy", "asyncio")) == "[]"
 
 
 @pytest.mark.parametrize(
@@ -73,11 +73,11 @@ def test_the_list_of_commands_loads_nothing_that_computes(before: str) -> None:
     ],
 )
 def test_what_writes_a_report_loads_the_plotting_library_only_to_draw(statement: str) -> None:
-    assert loaded_by(statement, ("matplotlib",)) == "[]"
+    assert list_loaded(statement, ("matplotlib",)) == "[]"
 
 
 def test_heavy_imports_would_be_seen() -> None:
-    assert loaded_by("import prefill_router.reporting.figures") != "[]"
+    assert list_loaded("import prefill_router.reporting.figures") != "[]"
 
 
 def test_importing_does_no_work() -> None:
@@ -114,18 +114,18 @@ def test_every_module_can_be_imported_and_has_what_it_lists(name: str) -> None:
 Finding = Callable[[ast.AST], bool]
 
 
-def called(node: ast.AST, *names: str) -> bool:
-    return isinstance(node, ast.Call) and dotted(node.func) in names
+def is_call(node: ast.AST, *names: str) -> bool:
+    return isinstance(node, ast.Call) and dotted_name(node.func) in names
 
 
-def dotted(node: ast.AST) -> str:
+def dotted_name(node: ast.AST) -> str:
     """A name with its attributes, as it is written; nothing else is looked for."""
     if isinstance(node, ast.Attribute):
-        return f"{dotted(node.value)}.{node.attr}"
+        return f"{dotted_name(node.value)}.{node.attr}"
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def imported(node: ast.AST, *names: str) -> bool:
+def is_import(node: ast.AST, *names: str) -> bool:
     if isinstance(node, ast.ImportFrom):
         only_errors = all(alias.name.endswith("Error") for alias in node.names)
         return (node.module or "").split(".")[0] in names and not only_errors
@@ -143,43 +143,46 @@ def trusts_code(node: ast.AST) -> bool:
 
 def loads_objects(node: ast.AST) -> bool:
     """A file that may run code is read; PyTorch's are read as tensors alone."""
-    if called(node, "np.load", "numpy.load"):
+    if is_call(node, "np.load", "numpy.load"):
         return True
-    is_load = isinstance(node, ast.Call) and called(node, "torch.load")
+    is_load = isinstance(node, ast.Call) and is_call(node, "torch.load")
     return is_load and "weights_only=True" not in map(ast.unparse, node.keywords)
 
 
 NEVER: dict[str, tuple[Finding, str]] = {
     "pickle": (
-        lambda n: imported(n, "pickle", "cPickle", "dill", "joblib", "cloudpickle", "shelve"),
+        lambda n: is_import(n, "pickle", "cPickle", "dill", "joblib", "cloudpickle", "shelve"),
         "import pickle",
     ),
     "torch.load": (loads_objects, "torch.load(x, weights_only=False)"),
-    "eval": (lambda n: called(n, "eval", "exec", "compile", "builtins.eval"), "eval('1')"),
-    "shell": (lambda n: called(n, "os.system", "os.popen"), "os.system('ls')"),
-    "unsafe YAML": (lambda n: called(n, "yaml.unsafe_load", "yaml.full_load"), "yaml.full_load(x)"),
+    "eval": (lambda n: is_call(n, "eval", "exec", "compile", "builtins.eval"), "eval('1')"),
+    "shell": (lambda n: is_call(n, "os.system", "os.popen"), "os.system('ls')"),
+    "unsafe YAML": (
+        lambda n: is_call(n, "yaml.unsafe_load", "yaml.full_load"),
+        "yaml.full_load(x)",
+    ),
     "code of weights": (trusts_code, "f(trust_remote_code=True)"),
     "global random state": (
-        lambda n: called(n, "np.random.seed", "random.seed", "torch.manual_seed"),
+        lambda n: is_call(n, "np.random.seed", "random.seed", "torch.manual_seed"),
         "np.random.seed(0)",
     ),
 }
 
 
 KINDS = (ast.Call, ast.Import, ast.ImportFrom, ast.keyword)
-"""The nodes that any of them is found in."""
+"""The kinds of nodes that are searched."""
 
 
 @cache
 def places() -> dict[str, list[str]]:
-    """Where each is found; all in one reading of the code, which takes seconds."""
-    found: dict[str, list[str]] = {what: [] for what in NEVER}
+    """The lines that have each; the code is read once, which takes seconds."""
+    lines: dict[str, list[str]] = {what: [] for what in NEVER}
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             for what, (finding, _) in NEVER.items() if isinstance(node, KINDS) else ():
                 if finding(node):
-                    found[what].append(f"{path}:{getattr(node, 'lineno', 0)}")
-    return found
+                    lines[what].append(f"{path}:{getattr(node, 'lineno', 0)}")
+    return lines
 
 
 @pytest.mark.parametrize("what", NEVER)

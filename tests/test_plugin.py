@@ -160,10 +160,10 @@ def router(environment: Place, answers: Path) -> Path:
 
 
 def test_its_parts_are_listed(environment: Place) -> None:
-    told, importing, listed = environment.read_each(
+    commands, importing, listed = environment.read_each(
         ["--help"], ["import", "--help"], ["list-plugins"]
     )
-    assert "List the parts that other distributions add." in told
+    assert "List the parts that other distributions add." in commands
     assert "tally: Tallies" in importing
     lines = [line.split() for line in listed.splitlines()]
     for part, kind in (("nearest_mean", "predictors"), ("tally", "importers")):
@@ -176,8 +176,8 @@ def test_its_importer_reads_shares_of_right_answers(environment: Place, answers:
 
 
 def test_its_predictor_is_fitted_saved_and_loaded(environment: Place, router: Path) -> None:
-    asked = [["route", router, f"Question: {'really ' * n}why?", "--json"] for n in (4, 59)]
-    shown, *decided = environment.read_each(["show", router], *asked)
+    questions = [["route", router, f"Question: {'really ' * n}why?", "--json"] for n in (4, 59)]
+    shown, *decided = environment.read_each(["show", router], *questions)
     assert "nearest_mean" in shown
     easy, hard = map(json.loads, decided)
     assert _chance(easy, "small") > 0.6 > 0.4 > _chance(hard, "small")
@@ -188,14 +188,14 @@ def _chance(decision: Mapping[str, Any], target: str) -> float:
 
 
 def test_a_broken_distribution_is_named_and_the_rest_works(beside_broken: Place) -> None:
-    told, importing, listed = beside_broken.read_each(
+    commands, importing, listed = beside_broken.read_each(
         ["--help"], ["import", "--help"], ["list-plugins"]
     )
-    for shown, part in ((told, "broken_table"), (importing, "broken_format")):
+    for shown, part in ((commands, "broken_table"), (importing, "broken_format")):
         text = " ".join(shown.split())
         assert f"'{part}' of the distribution 'prefill-router-broken' can't be loaded" in text
         assert "RuntimeError: it needs something older" in text
-    assert "list-plugins" in told
+    assert "list-plugins" in commands
     assert "tally: Tallies" in importing
     assert "broken_predictor" in listed
 

@@ -47,7 +47,7 @@ def below(page: Path) -> list[Path]:
     """The pages below a page in the navigation, in order."""
     if page.suffix != ".md":
         return []
-    shows_another = page in site_pages.shown_elsewhere(DOCS).values()
+    shows_another = page in site_pages.map_included_files(DOCS).values()
     if shows_another and page.stem != "index":
         return []
     found = site_pages.sections(site_pages.markdown(page, DOCS))
@@ -78,7 +78,7 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    elsewhere = {shown: file for file, shown in site_pages.shown_elsewhere(DOCS).items()}
+    elsewhere = {shown: file for file, shown in site_pages.map_included_files(DOCS).items()}
     text = site_pages.CODE.sub("", page.read_text(encoding="utf-8"))
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
         place, _, anchor = link.partition("#")
@@ -120,21 +120,21 @@ def test_every_setting_and_option_has_its_type_and_a_sentence() -> None:
 
 @pytest.mark.parametrize("name", ["flow", "request"])
 def test_pictures_say_what_their_script_says(name: str) -> None:
-    drawn = (DOCS / "images" / f"{name}.svg").read_text(encoding="utf-8")
+    picture = (DOCS / "images" / f"{name}.svg").read_text(encoding="utf-8")
     boxes = [words for row in pictures.FLOW for words in row]
     steps = [(step.text, step.otherwise) for step in pictures.STEPS]
-    said = {"flow": boxes, "request": [*steps, tuple(pictures.LANES)]}[name]
-    lines = [line for words in said for one in words for line in one.splitlines()]
-    assert [line for line in lines if f">{escape(line, quote=False)}<" not in drawn] == []
+    words = {"flow": boxes, "request": [*steps, tuple(pictures.LANES)]}[name]
+    lines = [line for pair in words for text in pair for line in text.splitlines()]
+    assert [line for line in lines if f">{escape(line, quote=False)}<" not in picture] == []
 
 
 @pytest.mark.slow
 def test_the_picture_of_lam_is_a_decision_of_the_shipped_router() -> None:
     with (DOCS / "images" / "lam.csv").open(encoding="utf-8") as file:
-        kept = list(csv.DictReader(file))
+        stored = list(csv.DictReader(file))
     rows = pictures.decision_rows(Router.from_pretrained("minipool"))
-    assert [row["target"] for row in kept] == [row["target"] for row in rows]
-    for old, new in zip(kept, rows, strict=True):
+    assert [row["target"] for row in stored] == [row["target"] for row in rows]
+    for old, new in zip(stored, rows, strict=True):
         for name in set(new) - {"target"}:
             assert (old[name] == "") == (new[name] is None), name
             # Processors round bfloat16 differently, by up to 2 % of a probability.
@@ -157,17 +157,17 @@ class Loads(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.addresses: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         loads = {"link": ("href",), "a": ()}.get(tag, ("src", "srcset", "data", "poster"))
-        self.found += [value or "" for name, value in attrs if name in loads]
+        self.addresses += [value or "" for name, value in attrs if name in loads]
 
 
-def loaded(page: str) -> list[str]:
+def list_loads(page: str) -> list[str]:
     parser = Loads()
     parser.feed(page)
-    return parser.found
+    return parser.addresses
 
 
 def elsewhere(addresses: list[str]) -> list[str]:
@@ -176,7 +176,7 @@ def elsewhere(addresses: list[str]) -> list[str]:
 
 def test_what_is_loaded_from_elsewhere_is_found() -> None:
     page = '<a href="https://a"><link href="https://b"><script src="//c"></script><img src="d">'
-    assert elsewhere(loaded(page)) == ["https://b", "//c"]
+    assert elsewhere(list_loads(page)) == ["https://b", "//c"]
 
 
 @pytest.mark.slow
@@ -184,7 +184,7 @@ def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert len(pages) > len(PAGES)
     for page in pages:
-        assert elsewhere(loaded(page.read_text(encoding="utf-8"))) == [], page
+        assert elsewhere(list_loads(page.read_text(encoding="utf-8"))) == [], page
     for sheet in site.rglob("*.css"):
         text = sheet.read_text(encoding="utf-8")
         found = re.findall(r"url\(\s*[\"']?([^)\"']+)|@import\s+[\"']([^\"']+)", text)
@@ -195,10 +195,10 @@ def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
 def test_it_is_read_and_searched_from_the_folder(
     site: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    asked: list[str] = []
+    addresses: list[str] = []
     with chromium(tmp_path_factory.mktemp("home")) as browser:
         page = browser.new_page()
-        page.on("request", lambda request: asked.append(request.url))
+        page.on("request", lambda request: addresses.append(request.url))
         errors: list[str] = []
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto((site / "index.html").as_uri())
@@ -208,8 +208,8 @@ def test_it_is_read_and_searched_from_the_folder(
         page.get_by_role("link", name="A guaranteed operating point").first.click()
         page.wait_for_url("**/guides/guarantee.html*")
     assert errors == []
-    assert asked
-    assert {address.split(":")[0] for address in asked} <= {"file", "data"}
+    assert addresses
+    assert {address.split(":")[0] for address in addresses} <= {"file", "data"}
 
 
 @pytest.mark.slow
@@ -221,12 +221,12 @@ def test_no_page_scrolls_sideways_on_a_phone(
         page = browser.new_page(viewport={"width": 400, "height": 800})
         for file in site.rglob("*.html"):
             page.goto(file.as_uri())
-            found = page.evaluate(
+            overflows = page.evaluate(
                 "[document.documentElement, ...document.querySelectorAll('.bd-article-container')]"
                 ".map((e) => e.scrollWidth - e.clientWidth)"
             )
-            if max(found) > 0:
-                wide[str(file.relative_to(site))] = found
+            if max(overflows) > 0:
+                wide[str(file.relative_to(site))] = overflows
     assert wide == {}
 
 
@@ -248,7 +248,7 @@ def test_signatures_show_what_a_caller_needs(signature: str, shown: str) -> None
     assert site_pages.shorten(None, "", "", None, None, signature, "")[0] == shown
 
 
-def described() -> Iterator[tuple[str, object]]:
+def list_described() -> Iterator[tuple[str, object]]:
     """What the reference describes: the packages' public names, and what their classes define."""
     for page in (DOCS / "api").glob("*.rst"):
         for place in re.findall(r"automodule:: (\S+)", page.read_text(encoding="utf-8")):
@@ -283,7 +283,7 @@ def test_a_docstring_that_would_stop_the_build_is_found() -> None:
 def test_docstrings_can_be_read_by_sphinx() -> None:
     texts = {
         name: value.__doc__
-        for name, value in described()
+        for name, value in list_described()
         if (getattr(value, "__module__", None) or "prefill_router").startswith("prefill_router")
         and value.__doc__
         and ("\n" in value.__doc__ or set(value.__doc__) & set("*|_"))

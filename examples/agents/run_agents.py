@@ -84,9 +84,9 @@ class Target(BaseHTTPRequestHandler):
 def _chat(number: int, shell: str | None) -> Iterator[str]:
     function = {"name": shell, "arguments": json.dumps(ARGUMENTS)}
     call = {"index": 0, "id": f"call_{number}", "type": "function", "function": function}
-    said: dict[str, Any] = {"content": "Done."} if shell is None else {"tool_calls": [call]}
+    message: dict[str, Any] = {"content": "Done."} if shell is None else {"tool_calls": [call]}
     reason = "stop" if shell is None else "tool_calls"
-    for delta, finish in (({"role": "assistant", **said}, None), ({}, reason)):
+    for delta, finish in (({"role": "assistant", **message}, None), ({}, reason)):
         choices = [{"index": 0, "delta": delta, "finish_reason": finish}]
         yield f"data: {json.dumps({'id': f'c_{number}', 'choices': choices})}\n\n"
     yield "data: [DONE]\n\n"
@@ -113,9 +113,9 @@ def _message(number: int, shell: str | None) -> Iterator[str]:
 
 
 def _response(number: int, shell: str | None) -> Iterator[str]:
-    given = {"call_id": f"call_{number}", "name": shell, "arguments": json.dumps(ARGUMENTS)}
+    call = {"call_id": f"call_{number}", "name": shell, "arguments": json.dumps(ARGUMENTS)}
     text = {"type": "output_text", "text": "Done.", "annotations": []}
-    item: dict[str, Any] = {"type": "function_call", "id": f"fc_{number}", **given}
+    item: dict[str, Any] = {"type": "function_call", "id": f"fc_{number}", **call}
     if shell is None:
         item = {"type": "message", "id": f"msg_{number}", "role": "assistant", "content": [text]}
     head = {"id": f"resp_{number}", "object": "response", "model": "scripted"}
@@ -208,7 +208,7 @@ def run_agent(name: str, folder: Path, url: str) -> str:
         "codex": (["codex", "exec", "--skip-git-repo-check", ASK], {"ROUTER_KEY": "x"}),
         "opencode": (["opencode", "run", "-m", "router/auto", ASK], {}),
     }[name]
-    done = subprocess.run(
+    process = subprocess.run(
         command,
         cwd=work,
         env={**os.environ, **own, "HOME": str(home), "PWD": str(work)},
@@ -218,7 +218,9 @@ def run_agent(name: str, folder: Path, url: str) -> str:
         timeout=180,
         check=False,
     )
-    text = COLOURS.sub("", done.stdout if done.returncode == 0 else done.stdout + done.stderr)
+    text = COLOURS.sub(
+        "", process.stdout if process.returncode == 0 else process.stdout + process.stderr
+    )
     return next((line for line in reversed(text.splitlines()) if line.strip()), "nothing")
 
 
@@ -228,11 +230,11 @@ def main() -> None:
     parser.add_argument("agents", nargs="*", default=["claude", "codex", "opencode"])
     parser.add_argument("--targets", choices=SERVED, help="by default first one, then the other")
     parser.add_argument("--silence", type=float, default=0, help="seconds before each answer")
-    given = parser.parse_args()
-    Target.silence = given.silence
-    for targets in [given.targets] if given.targets else SERVED:
+    options = parser.parse_args()
+    Target.silence = options.silence
+    for targets in [options.targets] if options.targets else SERVED:
         print(f"in front of targets that speak {'chats' if targets == 'chats' else 'the same'}:")
-        run_agents(given.agents, SERVED[targets])
+        run_agents(options.agents, SERVED[targets])
 
 
 def run_agents(agents: list[str], served: str) -> None:

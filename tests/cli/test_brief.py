@@ -14,21 +14,21 @@ from prefill_router.short_repr import MOST_CHARACTERS, short_repr
 
 
 @pytest.fixture(scope="module")
-def made(job: Job) -> dict[str, Any]:
+def objects(job: Job) -> dict[str, Any]:
     dataset, store = read_dataset(job.answers), ActivationStore.open(job.states)
     sources = EncoderSources(folders={job.tiny.name: job.tiny})
     router = Router.load(job.router, sources=sources)
     predictions = router.predict(dataset, stores=[store])
     trial = Trial.join(predictions, dataset.with_pool(router.pool), policy=router.policy)
-    judged = evaluate(predictions, dataset.with_pool(router.pool), resamples=5)
+    evaluation = evaluate(predictions, dataset.with_pool(router.pool), resamples=5)
     return {
         "dataset": dataset,
         "store": store,
         "router": router,
         "predictions": predictions,
         "trial": trial,
-        "evaluation": judged,
-        "curve": judged.curve,
+        "evaluation": evaluation,
+        "curve": evaluation.curve,
         "decision": router.route("Why?"),
         "forecast": router.forecast_many(["Why?"])[0],
         "encoder": next(iter(router._encoders.values())),
@@ -45,25 +45,25 @@ def made(job: Job) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_what_a_session_holds_says_so_in_one_line(made: dict[str, Any]) -> None:
-    for name, value in made.items():
-        told = repr(value)
-        assert "\n" not in told, name
-        assert len(told) <= MOST_CHARACTERS, name
+def test_what_a_session_holds_says_so_in_one_line(objects: dict[str, Any]) -> None:
+    for name, value in objects.items():
+        text = repr(value)
+        assert "\n" not in text, name
+        assert len(text) <= MOST_CHARACTERS, name
 
 
 @pytest.mark.slow
-def test_the_words_that_count_are_there(made: dict[str, Any], job: Job) -> None:
-    router = made["router"]
+def test_the_words_that_count_are_there(objects: dict[str, Any], job: Job) -> None:
+    router = objects["router"]
     assert repr(router) == (
         f"<Router: 3 targets, shared_trunk on prefill, fitted {router.record.created}>"
     )
-    assert repr(made["store"]).endswith(f"sites of {job.tiny.name}, in {job.states}>")
-    assert repr(made["decision"]).startswith(
-        f"Decision(target={made['decision'].target!r}, lam={router.setting:.4g}"
+    assert repr(objects["store"]).endswith(f"sites of {job.tiny.name}, in {job.states}>")
+    assert repr(objects["decision"]).startswith(
+        f"Decision(target={objects['decision'].target!r}, lam={router.setting:.4g}"
     )
     assert (
-        repr(made["message"])
+        repr(objects["message"])
         == r"Message(role='user', content='why\nwhy\nwhy\nwh...y\nwhy\nwhy\nwhy\n')"
     )
 

@@ -1,4 +1,4 @@
-"""What works without the extras, and what is told where one is missing."""
+"""What works without the extras, and the message where one is missing."""
 
 import importlib.util
 import json
@@ -135,24 +135,24 @@ def test_the_core_fits_judges_routes_and_imports(job: Job, tmp_path: Path) -> No
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("predictor: {kind: shared_trunk, seeds: 2, keep: 1, max_epochs: 3}\n")
     states, router, report = (tmp_path / name for name in ("states", "router", "report"))
-    judged = ("--data", job.answers, "--store", states)
-    done = run_without_extras(
+    data_options = ("--data", job.answers, "--store", states)
+    results = run_without_extras(
         ("--help",),
         ("serve", "--help"),
         ("import", "routellm", table, "--out", tmp_path / "imported"),
         ("encode", job.answers, "--encoder", "minilm", "--layers", "3", "--out", states),
         (*SEALED_FIT, job.answers, "--store", states, "--recipe", recipe, "--out", router),
         ("route", router, "Why?", "--json"),
-        ("evaluate", router, *judged, "--resamples", 0, "--out", report, "--json"),
-        ("doctor", router, *judged, "--resamples", 20, "--no-probe", "--json"),
-        ("guarantee", router, *judged, "--resamples", 20, "--json"),
+        ("evaluate", router, *data_options, "--resamples", 0, "--out", report, "--json"),
+        ("doctor", router, *data_options, "--resamples", 20, "--no-probe", "--json"),
+        ("guarantee", router, *data_options, "--resamples", 20, "--json"),
     )
-    codes = [one.code for one in done]
-    assert codes[:7] == [0] * 7, done
-    assert set(codes[7:]) <= {0, 3, 4, 5}, done[7:]
-    assert json.loads(done[5].out)["target"]
+    codes = [result.code for result in results]
+    assert codes[:7] == [0] * 7, results
+    assert set(codes[7:]) <= {0, 3, 4, 5}, results[7:]
+    assert json.loads(results[5].out)["target"]
     assert (
-        json.loads(done[6].out)["queries"]
+        json.loads(results[6].out)["queries"]
         == json.loads((report / "metrics.json").read_text())["queries"]
     )
     assert (report / "index.html").is_file()
@@ -183,11 +183,11 @@ def test_what_needs_an_extra_names_it_before_it_begins(job: Job, tmp_path: Path)
         (*words, "--out", tmp_path / f"out{number}")
         for number, words in enumerate(wanting.values())
     ]
-    for requirement, words, done in zip(
+    for requirement, words, result in zip(
         wanting, commands, run_without_extras(*commands), strict=True
     ):
-        assert done.code == 1, (words, done)
-        assert not done.out, words
-        assert f"pip install '{requirement}'" in done.err.splitlines()[-1], (words, done)
+        assert result.code == 1, (words, result)
+        assert not result.out, words
+        assert f"pip install '{requirement}'" in result.err.splitlines()[-1], (words, result)
         if requirement not in BEGUN:
             assert not Path(str(words[-1])).exists(), words

@@ -78,25 +78,27 @@ def test_the_list_begins_as_the_help_does(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_subject_comes_first(name: str) -> None:
-    given = [p.metavar or p.name for p in command(name).params if p.param_type_name == "argument"]
+    arguments = [
+        p.metavar or p.name for p in command(name).params if p.param_type_name == "argument"
+    ]
     if name == "route":
-        assert given.pop() == "PROMPT"
-    assert name.replace(" ", ":") in SUBJECTS[" ".join(given)].split()
+        assert arguments.pop() == "PROMPT"
+    assert name.replace(" ", ":") in SUBJECTS[" ".join(arguments)].split()
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_options_are_spelt_alike(name: str) -> None:
-    found = options(name)
-    if "--split" in found:
-        assert found["--split"].metavar == "FILE"
-        assert annotation(found["--split"]) is Path
-    if "--part" in found:
-        assert found["--part"].metavar == "NAME"
-        assert annotation(found["--part"]) is str
-    assert "--json" in found or name in SERVERS
+    by_name = options(name)
+    if "--split" in by_name:
+        assert by_name["--split"].metavar == "FILE"
+        assert annotation(by_name["--split"]) is Path
+    if "--part" in by_name:
+        assert by_name["--part"].metavar == "NAME"
+        assert annotation(by_name["--part"]) is str
+    assert "--json" in by_name or name in SERVERS
     for unwanted in ("--limit", "--force", "--output", "--dataset", "--stores"):
-        assert unwanted not in found
-    for opt in found:
+        assert unwanted not in by_name
+    for opt in by_name:
         assert re.fullmatch(r"--[a-z][a-z-]*|-h", opt)
 
 
@@ -118,7 +120,7 @@ def numeric(name: str) -> list[str]:
     ]
 
 
-def required(name: str) -> list[str]:
+def required_arguments(name: str) -> list[str]:
     """What a command must be given; none of it is there."""
     words: list[str] = []
     for param in command(name).params:
@@ -135,10 +137,14 @@ def test_every_number_is_bounded_and_told_alike(name: str) -> None:
     for option in numeric(name):
         bounds = find_ranges(command(name).callback)[options(name)[option].name]
         below = int(min(bounds.values())) - 1
-        told = malformed(f"{option} is", *name.split(), *required(name), f"{option}={below}")
-        assert told == f"error: {option} is {below}; it must be {describe_range(bounds)}"
+        message = malformed(
+            f"{option} is", *name.split(), *required_arguments(name), f"{option}={below}"
+        )
+        assert message == f"error: {option} is {below}; it must be {describe_range(bounds)}"
         if annotation(options(name)[option]) is float:
-            assert "is nan" in malformed("", *name.split(), *required(name), f"{option}=nan")
+            assert "is nan" in malformed(
+                "", *name.split(), *required_arguments(name), f"{option}=nan"
+            )
 
 
 PLACES = {
@@ -184,7 +190,7 @@ LOOKED_UP = {
     "study shift": "--hold-out",
     "tasks": "--revision",
 }
-"""Words that only what a command reads can tell to be wrong: names of targets, models, columns."""
+"""Words that are only found wrong when data are read: names of targets, models, columns."""
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - {*SERVERS, "demo", "key new"}))
@@ -192,12 +198,12 @@ def test_what_the_command_line_tells_by_itself_is_told_before_anything_is_read(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    given = [*name.split(), *PLACES.get(name, required(name))]
+    arguments = [*name.split(), *PLACES.get(name, required_arguments(name))]
     if name != "minipool tasks":
-        assert run(*given).code == ExitCode.UNUSABLE
+        assert run(*arguments).code == ExitCode.UNUSABLE
     words = [o for o in options(name) if annotation(options(name)[o]) in (str, list[str])]
     for option in set(words) - set(LOOKED_UP.get(name, "").split()):
-        malformed("", *given, f"{option}=no such word")
+        malformed("", *arguments, f"{option}=no such word")
 
 
 @pytest.mark.parametrize(
@@ -235,8 +241,8 @@ def test_one_error_has_one_spelling_and_one_code(job: Job) -> None:
         ("replay", "receipts.db"),
         ("study", "end-to-end", job.router, "--data", job.answers, "--out", "out"),
     )
-    told = {malformed("lam", *words, "--lam", 2) for words in commands}
-    assert told == {"error: --lam is 2; it must be from 0 to 1"}
+    message = {malformed("lam", *words, "--lam", 2) for words in commands}
+    assert message == {"error: --lam is 2; it must be from 0 to 1"}
 
 
 def test_parts_that_there_are_none_of_are_refused_alike(job: Job) -> None:
@@ -254,12 +260,12 @@ def test_mistyped_commands_are_told_their_likely_name(given: str, meant: str) ->
 
 
 def test_mistyped_options_are_too() -> None:
-    told = malformed("there is no option", "evaluate", "x", "--resample", 3)
-    assert "did you mean --resamples?" in told
+    message = malformed("there is no option", "evaluate", "x", "--resample", 3)
+    assert "did you mean --resamples?" in message
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ("route", "ROUTER is missing: The router's folder"),
         ("compare all", "--data is missing: The dataset's folder"),
@@ -271,9 +277,9 @@ def test_mistyped_options_are_too() -> None:
     ],
 )
 def test_a_malformed_command_line_is_told_in_a_sentence_and_where_to_look(
-    words: str, told: str
+    words: str, message: str
 ) -> None:
-    assert re.search(f"^error: {told}.*; see: prefill-router", malformed("", *words.split()))
+    assert re.search(f"^error: {message}.*; see: prefill-router", malformed("", *words.split()))
 
 
 def test_an_empty_request_is_refused(job: Job) -> None:
@@ -291,12 +297,14 @@ def test_the_version() -> None:
 
 
 def test_without_a_command_there_is_the_help() -> None:
-    done = run()
-    assert done.code == ExitCode.MALFORMED
-    assert "collect" in done.out
-    assert done.err == ""
+    result = run()
+    assert result.code == ExitCode.MALFORMED
+    assert "collect" in result.out
+    assert result.err == ""
 
 
 def test_exit_codes_are_those_of_the_guide() -> None:
     rows = re.findall(r"^\| (\d+) \| (.*) \|$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
-    assert [(int(number), told) for number, told in rows] == [(c, c.meaning) for c in ExitCode]
+    assert [(int(number), meaning) for number, meaning in rows] == [
+        (c, c.meaning) for c in ExitCode
+    ]

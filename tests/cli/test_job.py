@@ -50,15 +50,15 @@ def test_commands_are_listed_in_the_order_of_the_work() -> None:
 
 
 def test_describe_as_json(job: Job) -> None:
-    told = json.loads(succeeded("describe", job.answers, "--json"))
-    assert told["queries"] == 80
-    assert {"targets", "regimes", "oracle_accuracy", "best_single"} <= told.keys()
+    output = json.loads(succeeded("describe", job.answers, "--json"))
+    assert output["queries"] == 80
+    assert {"targets", "regimes", "oracle_accuracy", "best_single"} <= output.keys()
     assert "target-0" in succeeded("describe", job.answers, "--by", "domain")
 
 
 def test_split_as_json(job: Job, tmp_path: Path) -> None:
-    told = json.loads(succeeded("split", job.answers, "--out", tmp_path / "s.json", "--json"))
-    assert sum(told["parts"].values()) == 80
+    output = json.loads(succeeded("split", job.answers, "--out", tmp_path / "s.json", "--json"))
+    assert sum(output["parts"].values()) == 80
     assert (tmp_path / "s.json").read_bytes() == job.split.read_bytes()
 
 
@@ -73,8 +73,8 @@ def test_layers_and_sweep_as_json(job: Job, tmp_path: Path) -> None:
         "--out",
         tmp_path / "figures",
     )
-    told = json.loads(succeeded(*layers, "--json"))
-    assert {"geometry", "ablation", "depth"} == told.keys()
+    output = json.loads(succeeded(*layers, "--json"))
+    assert {"geometry", "ablation", "depth"} == output.keys()
     assert {path.suffix for path in (tmp_path / "figures").iterdir()} == {".png", ".svg", ".csv"}
     assert "mean.2" in succeeded(*layers)
     sweep = ("sweep", job.answers, "--store", job.states, "--dim", 4, "--out", tmp_path / "sweep")
@@ -95,12 +95,12 @@ def test_fit_as_json_and_the_same_again(job: Job, tmp_path: Path) -> None:
         "--out",
         tmp_path / "router",
     )
-    told = json.loads(succeeded(*fit, "--json"))
-    assert told.keys() >= HEADLINE
-    verdict = told.pop("verdict")
+    output = json.loads(succeeded(*fit, "--json"))
+    assert output.keys() >= HEADLINE
+    verdict = output.pop("verdict")
     assert verdict["word"] in ("worth it", "can't tell", "not worth it")
     assert {"best_mix", "price_alone", "best_by_domain"} <= verdict["curve"][0].keys()
-    assert all({"value", "lower", "upper"} <= numbers.keys() for numbers in told.values())
+    assert all({"value", "lower", "upper"} <= numbers.keys() for numbers in output.values())
     names = {path.name for path in job.router.iterdir()} - {"README.md"}
     assert names <= set(FILES)
     for name in names:
@@ -109,10 +109,10 @@ def test_fit_as_json_and_the_same_again(job: Job, tmp_path: Path) -> None:
 
 def test_evaluate_as_json_is_the_file(job: Job, tmp_path: Path) -> None:
     judged = ("evaluate", job.router, "--data", job.answers, "--store", job.states)
-    told = json.loads(succeeded(*judged, "--resamples", 20, "--out", tmp_path / "r", "--json"))
+    output = json.loads(succeeded(*judged, "--resamples", 20, "--out", tmp_path / "r", "--json"))
     written = json.loads((tmp_path / "r" / "metrics.json").read_text())
-    assert written.items() >= told.items()
-    assert told.keys() >= HEADLINE | {"per_target"}
+    assert written.items() >= output.items()
+    assert output.keys() >= HEADLINE | {"per_target"}
     assert (tmp_path / "r" / "metrics.json").read_bytes() == (
         job.report / "metrics.json"
     ).read_bytes()
@@ -136,12 +136,12 @@ def test_other_answers_are_encoded_on_the_way_and_kept(
 
 
 def test_route_as_json(route) -> None:  # noqa: ANN001
-    told = json.loads(route("Question 3 of difficulty 0.50: why?", "--json").out)
-    assert told.keys() == {
+    output = json.loads(route("Question 3 of difficulty 0.50: why?", "--json").out)
+    assert output.keys() == {
         *("target", "lam", "policy", "order", "targets", "changes_below", "changes_above", "path"),
         *("input_tokens", "truncated"),
     }
-    assert told["target"] == told["order"][0]
+    assert output["target"] == output["order"][0]
     assert "P(correct)" in route("Why?", "--lam", 1).out
 
 
@@ -158,23 +158,23 @@ def test_reprice_leaves_the_rest_as_it_is(job: Job, tmp_path: Path) -> None:
     head = "target,usd_per_million_input_tokens,usd_per_million_output_tokens\n"
     prices.write_text(head + "target-1,7,70\n")
     out = ("--date", "2026-11-20", "--out", tmp_path / "router")
-    done = run("reprice", job.router, "--prices", prices, *out)
-    assert done.code == 0, done.err
-    assert "target-1: $0.4 in" in done.out
-    assert "prices kept" in done.err
-    told = json.loads(succeeded("show", tmp_path / "router", "--json"))
-    assert told["pool"]["prices_date"] == "2026-11-20"
-    assert told["pool"]["targets"][1]["output_price"] == 70
+    result = run("reprice", job.router, "--prices", prices, *out)
+    assert result.code == 0, result.err
+    assert "target-1: $0.4 in" in result.out
+    assert "prices kept" in result.err
+    output = json.loads(succeeded("show", tmp_path / "router", "--json"))
+    assert output["pool"]["prices_date"] == "2026-11-20"
+    assert output["pool"]["targets"][1]["output_price"] == 70
     before = json.loads(succeeded("show", job.router, "--json"))
     others = {"pool": None, "notes": None, "references": None}  # these are of the old prices
-    assert told["references"] is None
-    assert {**told, **others} == {**before, **others}
-    assert told["notes"][:-1] == before["notes"]
+    assert output["references"] is None
+    assert {**output, **others} == {**before, **others}
+    assert output["notes"][:-1] == before["notes"]
     day = before["pool"]["prices_date"]
-    assert told["notes"][-1] == f"prices were changed; the metrics are at those of {day}"
+    assert output["notes"][-1] == f"prices were changed; the metrics are at those of {day}"
     again = run("reprice", tmp_path / "router", "--prices", prices)
     assert again.code == 0, again.err
-    assert json.loads(succeeded("show", tmp_path / "router", "--json"))["notes"] == told["notes"]
+    assert json.loads(succeeded("show", tmp_path / "router", "--json"))["notes"] == output["notes"]
 
 
 def test_a_dataset_of_the_same_ids_that_is_another_is_noted(job: Job, tmp_path: Path) -> None:
@@ -208,12 +208,12 @@ def test_the_mean_without_the_first_token_is_a_pooling_of_its_own() -> None:
 
 def test_prices_that_have_no_effect_are_told(job: Job, tmp_path: Path) -> None:
     answers = read_dataset(job.answers)
-    known = dataclasses.replace(
+    dataset = dataclasses.replace(
         answers,
         output_tokens=np.full_like(answers.output_tokens, np.nan),
         recorded_cost=np.full_like(answers.recorded_cost, 0.1),
     )
-    write_dataset(known, tmp_path / "answers")
+    write_dataset(dataset, tmp_path / "answers")
     router = tmp_path / "router"
     succeeded(*SEALED_FIT, tmp_path / "answers", "--store", job.states, "--dim", 4, "--out", router)
     done = run("reprice", router, "--prices", job.answers / "pool.yaml")
@@ -234,5 +234,5 @@ def test_with_the_packaged_encoder(tmp_path: Path, job: Job) -> None:
     states, router = tmp_path / "states", tmp_path / "router"
     succeeded("encode", job.answers, "--out", states, "--layers", "3-4")
     succeeded(*SEALED_FIT, job.answers, "--store", states, "--dim", 8, "--out", router)
-    told = json.loads(succeeded("route", router, "Prove that 2 is irrational.", "--json"))
-    assert told["input_tokens"] == 8
+    output = json.loads(succeeded("route", router, "Prove that 2 is irrational.", "--json"))
+    assert output["input_tokens"] == 8

@@ -237,13 +237,13 @@ def test_reports(copy: Job, tmp_path: Path) -> None:
     states = ("--store", copy.states, "--resamples", 20)
     for command, more in (("evaluate", ()), ("doctor", ("--no-probe",))):
         report = ("--data", copy.answers, *states, *more, "--out", tmp_path / command)
-        done = run(command, copy.router, *report)
-        assert run(command, copy.router, *report).code == done.code != ExitCode.UNUSABLE
+        result = run(command, copy.router, *report)
+        assert run(command, copy.router, *report).code == result.code != ExitCode.UNUSABLE
         before = content(tmp_path / command)
-        told = f"made by {command} from router, answers.*{REFUSED}"
-        refused(told, command, tmp_path / "other", *report)
+        reason = f"made by {command} from router, answers.*{REFUSED}"
+        refused(reason, command, tmp_path / "other", *report)
         assert content(tmp_path / command) == before
-        assert run(command, tmp_path / "other", *report, "--overwrite").code == done.code
+        assert run(command, tmp_path / "other", *report, "--overwrite").code == result.code
 
 
 def test_comparisons(copy: Job, tmp_path: Path) -> None:

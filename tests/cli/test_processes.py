@@ -60,12 +60,12 @@ def finish(process: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:
 
 
 def test_exit_codes(job: Job, tmp_path: Path) -> None:
-    done, failed, malformed = (
+    encoding, failed, malformed = (
         start("describe", job.answers),
         start("describe", tmp_path),
         start("describe", "--nonsense"),
     )
-    assert finish(done)[0] == 0
+    assert finish(encoding)[0] == 0
     code, out, err = finish(failed)
     assert (code, out) == (1, b"")
     assert err.startswith(b"error: ")

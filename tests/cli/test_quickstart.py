@@ -23,39 +23,41 @@ from prefill_router_gateway.settings import read_settings
 pytestmark = pytest.mark.slow
 
 
-def began(done: Done) -> list[str]:
+def commands_run(result: Done) -> list[str]:
     """The commands that were run."""
     begin = "$ prefill-router "
-    return [line.removeprefix(begin).split()[0] for line in done.err.splitlines() if begin in line]
+    return [
+        line.removeprefix(begin).split()[0] for line in result.err.splitlines() if begin in line
+    ]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
+def quickstart_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
     folder = tmp_path_factory.mktemp("quickstart")
     table = write_csv(folder / "answers.csv", rows(80))
     line = ("quickstart", table, "--out", folder / "out", "--encoder", "minipool", "--json")
     return folder, run(*line)
 
 
-def test_a_table_becomes_a_router_with_its_pool_and_page(made: tuple[Path, Done]) -> None:
-    folder, done = made
-    assert done.code == 0, done.err
-    assert began(done) == ["import", "describe", "encode", "fit"]
-    assert "scale: 1 is the worst, 5 the best" in done.err
-    found = json.loads(done.out)
-    assert found["fitted"]
-    assert 0 <= found["lam"] <= 1
-    assert found["verdict"] in ("worth it", "can't tell", "not worth it")
+def test_a_table_becomes_a_router_with_its_pool_and_page(quickstart_run: tuple[Path, Done]) -> None:
+    folder, result = quickstart_run
+    assert result.code == 0, result.err
+    assert commands_run(result) == ["import", "describe", "encode", "fit"]
+    assert "scale: 1 is the worst, 5 the best" in result.err
+    output = json.loads(result.out)
+    assert output["fitted"]
+    assert 0 <= output["lam"] <= 1
+    assert output["verdict"] in ("worth it", "can't tell", "not worth it")
     assert Router.load(folder / "out" / "router").pool.names == ("gpt-4o-mini", "mine")
     pool = read_pool(folder / "out" / "pool.yaml")
     assert [target.provider for target in pool] == ["openai", "yours"]
     page = unescape((folder / "out" / "index.html").read_text())
-    for words in (found["verdict"], "How the source was read", "Accuracy and cost", "lam "):
+    for words in (output["verdict"], "How the source was read", "Accuracy and cost", "lam "):
         assert words in page
 
 
-def test_again_it_goes_on_and_keeps_the_pool_file(made: tuple[Path, Done]) -> None:
-    folder, _ = made
+def test_again_it_goes_on_and_keeps_the_pool_file(quickstart_run: tuple[Path, Done]) -> None:
+    folder, _ = quickstart_run
     pool = folder / "out" / "pool.yaml"
     edited = pool.read_text().replace("127.0.0.1:8000", "127.0.0.1:9")
     priced = "- name: mine\n  input_price: 1\n  output_price: 2\n"
@@ -63,7 +65,7 @@ def test_again_it_goes_on_and_keeps_the_pool_file(made: tuple[Path, Done]) -> No
     out = ("--out", folder / "out", "--encoder", "minipool")
     again = run("quickstart", folder / "answers.csv", *out)
     assert again.code == 0, again.err
-    assert began(again) == ["import", "describe", "encode", "fit"], "the prices are others"
+    assert commands_run(again) == ["import", "describe", "encode", "fit"], "the prices are others"
     assert "127.0.0.1:9" in pool.read_text()
     assert "$1 / $2" in again.out
     listed = folder / "prices.csv"
@@ -76,7 +78,7 @@ def test_again_it_goes_on_and_keeps_the_pool_file(made: tuple[Path, Done]) -> No
     assert "127.0.0.1:9" in pool.read_text()
     assert Router.load(folder / "out" / "router").pool["mine"].output_price == 4
     last = run("quickstart", folder / "answers.csv", *out, "--prices", listed)
-    assert began(last) == ["import", "describe", "encode"]
+    assert commands_run(last) == ["import", "describe", "encode"]
 
 
 def test_answers_without_costs_say_what_to_add(tmp_path: Path) -> None:
@@ -87,19 +89,19 @@ def test_answers_without_costs_say_what_to_add(tmp_path: Path) -> None:
     assert "no cost is known, so nothing can be saved yet: add a column 'cost'" in done.out
 
 
-def unlabelled(folder: Path) -> Path:
+def write_unlabelled(folder: Path) -> Path:
     return write_jsonl(folder / "spend.jsonl", litellm_rows())
 
 
 def test_a_log_without_labels_says_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = run("quickstart", unlabelled(tmp_path), "--out", out)
-    assert done.code == 0, done.err
-    assert "no router can be fitted yet: no answer has a label" in done.out
-    assert "asking 2 targets 5 of the questions" in done.out
-    assert "about $0.1688 for the answers" in done.out
-    shown = done.out[done.out.index("next:") :]
-    assert [line.split()[1] for line in shown.splitlines()[1:-1]] == [
+    result = run("quickstart", write_unlabelled(tmp_path), "--out", out)
+    assert result.code == 0, result.err
+    assert "no router can be fitted yet: no answer has a label" in result.out
+    assert "asking 2 targets 5 of the questions" in result.out
+    assert "about $0.1688 for the answers" in result.out
+    next_steps = result.out[result.out.index("next:") :]
+    assert [line.split()[1] for line in next_steps.splitlines()[1:-1]] == [
         *("prices", "collect", "grade", "quickstart", "serve", "learn")
     ]
     kept = read_settings(out / "gateway.yaml").learning
@@ -120,7 +122,7 @@ def test_receipts_without_feedback_are_read_and_want_feedback(tmp_path: Path) ->
     assert found["read_as"] == {"format": "receipts of the gateway"}
 
 
-def scored(folder: Path, scores: Sequence[float], name: str = "score") -> Path:
+def write_scores(folder: Path, scores: Sequence[float], name: str = "score") -> Path:
     path = folder / "answers.csv"
     table: list[dict[str, Any]] = [
         {"prompt": f"question {n}?", "model": model, name: score}
@@ -135,18 +137,18 @@ def scored(folder: Path, scores: Sequence[float], name: str = "score") -> Path:
 
 
 def test_programs_take_the_guess_unless_it_is_reckless(tmp_path: Path) -> None:
-    line = ("quickstart", scored(tmp_path, [2, 3, 4]), "--out", tmp_path / "out")
+    line = ("quickstart", write_scores(tmp_path, [2, 3, 4]), "--out", tmp_path / "out")
     malformed("pass --yes", *line)
     taken = run(*line, "--yes")
     assert (taken.code, "1 is the worst, 5 the best" in taken.err) == (0, True)
-    line = ("quickstart", scored(tmp_path, [1, 2, 3], "rank"), "--out", tmp_path / "other")
+    line = ("quickstart", write_scores(tmp_path, [1, 2, 3], "rank"), "--out", tmp_path / "other")
     malformed("--scale WORST-BEST", *line, "--yes")
     assert run(*line, "--scale", "3-1").code == 0
 
 
 def test_people_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("prefill_router.cli.quickstart._can_ask", lambda: True)
-    line = ("quickstart", scored(tmp_path, [2, 3, 4]), "--out", tmp_path / "out")
+    line = ("quickstart", write_scores(tmp_path, [2, 3, 4]), "--out", tmp_path / "out")
     done = run(*line, stdin=b"1-10\n")
     assert (done.code, "1 is the worst, 10 the best" in done.err) == (0, True)
     assert "which are the worst and the best score" in done.err
@@ -159,10 +161,10 @@ def test_all_doubts_are_told_at_once_with_the_command_that_settles_them(tmp_path
         for model in "ab"
     ]
     source = write_csv(tmp_path / "answers.csv", table)
-    told = malformed("doesn't tell", "quickstart", source, "--out", tmp_path / "out")
-    assert "Which column has the prompt? (query, text)" in told
-    assert "which are the worst and the best score" in told
-    assert f"Give prefill-router quickstart {source} --prompt-column query --scale" in told
+    message = malformed("doesn't tell", "quickstart", source, "--out", tmp_path / "out")
+    assert "Which column has the prompt? (query, text)" in message
+    assert "which are the worst and the best score" in message
+    assert f"Give prefill-router quickstart {source} --prompt-column query --scale" in message
 
 
 def test_answers_of_one_model_and_few_votes_say_what_is_missing(tmp_path: Path) -> None:
@@ -170,21 +172,21 @@ def test_answers_of_one_model_and_few_votes_say_what_is_missing(tmp_path: Path) 
     line = ("quickstart", source / "beta", "--out", tmp_path / "out")
     assert "all of one target, 'beta'" in refused("a folder per model", *line)
     votes = write_jsonl(tmp_path / "votes.jsonl", vote_rows())
-    done = run("quickstart", votes, "--out", tmp_path / "votes")
-    assert done.code == 0, done.err
-    assert "no router can be fitted yet: fewer than two targets have 20 labels" in done.out
-    assert "accuracy" not in done.out
+    result = run("quickstart", votes, "--out", tmp_path / "votes")
+    assert result.code == 0, result.err
+    assert "no router can be fitted yet: fewer than two targets have 20 labels" in result.out
+    assert "accuracy" not in result.out
 
 
 def test_votes_become_a_router_with_a_verdict_in_win_rate(tmp_path: Path) -> None:
     table = write_votes(tmp_path / "votes.csv", 90)
     out = tmp_path / "out"
-    done = run("quickstart", table, "--out", out, "--encoder", "minipool")
-    assert done.code == 0, done.err
-    assert began(done) == ["import", "describe", "encode", "fit"]
-    assert "its pick won" in done.out
-    assert "it is used at lam 1: the most probable winner" in " ".join(done.out.split())
-    assert "accuracy" not in done.out
+    result = run("quickstart", table, "--out", out, "--encoder", "minipool")
+    assert result.code == 0, result.err
+    assert commands_run(result) == ["import", "describe", "encode", "fit"]
+    assert "its pick won" in result.out
+    assert "it is used at lam 1: the most probable winner" in " ".join(result.out.split())
+    assert "accuracy" not in result.out
     assert "accuracy" not in (out / "index.html").read_text()
     assert Router.load(out / "router").is_voted
     assert json.loads((out / "quickstart.json").read_text())["verdict"] is not None

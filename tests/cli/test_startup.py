@@ -82,29 +82,31 @@ def router(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "router"
 
 
-def loaded(program: str, router: Path, names: Sequence[str] = (*LEFT_OUT, "torch")) -> list[str]:
+def list_loaded(
+    program: str, router: Path, names: Sequence[str] = (*LEFT_OUT, "torch")
+) -> list[str]:
     text = program.format(router=str(router)) + TELL.format(names=names)
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", text],
         capture_output=True,
         text=True,
         check=False,
         cwd=router.parent,
     )
-    assert done.returncode == 0, done.stderr
-    found = ast.literal_eval(done.stdout.splitlines()[-1])
-    assert isinstance(found, list)
-    return found
+    assert process.returncode == 0, process.stderr
+    modules = ast.literal_eval(process.stdout.splitlines()[-1])
+    assert isinstance(modules, list)
+    return modules
 
 
 @pytest.mark.parametrize("program", [ROUTE, PYTHON], ids=["command", "python"])
 def test_a_decision_loads_nothing_that_takes_long(program: str, router: Path) -> None:
-    assert loaded(program, router) == []
+    assert list_loaded(program, router) == []
 
 
 def test_a_fit_and_its_evaluation_load_neither_torch_nor_statistics(router: Path) -> None:
     names = ("transformers", "torch._dynamo", "sympy", "scipy.stats", "torch", "scipy")
-    assert loaded(FIT_AND_EVALUATE, router, names) == ["scipy"]
+    assert list_loaded(FIT_AND_EVALUATE, router, names) == ["scipy"]
 
 
 HELPED = [
@@ -133,12 +135,12 @@ HEAVY = ("numpy", "polars", "torch", "scipy", "matplotlib", "fastapi", "yaml", "
 
 def test_no_help_loads_what_computes_or_serves() -> None:
     program = HELP.format(heavy=HEAVY, commands=[(), *HELPED])
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    told = [line for line in done.stdout.splitlines() if line.startswith("loaded: ")]
-    assert told == [f"loaded: {' '.join(words)} []" for words in [(), *HELPED]]
+    assert process.returncode == 0, process.stderr
+    lines = [line for line in process.stdout.splitlines() if line.startswith("loaded: ")]
+    assert lines == [f"loaded: {' '.join(words)} []" for words in [(), *HELPED]]
 
 
 def test_defaults_that_the_help_states_are_those_of_the_library() -> None:

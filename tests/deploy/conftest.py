@@ -24,10 +24,10 @@ from tests.deploy.series import Series
 
 @pytest.fixture(scope="session")
 def promtool() -> str:
-    found = shutil.which("promtool")
-    if found is None:
+    program = shutil.which("promtool")
+    if program is None:
         pytest.skip("promtool is not installed; apt-get install prometheus")
-    return found
+    return program
 
 
 @pytest.fixture(scope="session")
@@ -54,15 +54,15 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> Series:
     metrics.use_encoder_prices(SavingsSettings(encoder_second_dollars=0.01))
     metrics.count_score(1.0)
     compared = replace(RECEIPT, baseline="large")
-    for one in (compared, failed, replace(failed, cost=None), replace(compared, cost=None)):
-        metrics.observe(one)
+    for each in (compared, failed, replace(failed, cost=None), replace(compared, cost=None)):
+        metrics.observe(each)
     texts.append(render_text(metrics, readings))
-    found = Series()
+    all_series = Series()
     for text in texts:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
-                found.add(sample.name, sample.labels)
-    return found
+                all_series.add(sample.name, sample.labels)
+    return all_series
 
 
 @pytest.fixture

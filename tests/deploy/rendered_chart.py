@@ -27,18 +27,18 @@ json.dump({"lint": lint, "found": found}, sys.stdout)
 """
 
 
-def rendered(cases: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[Any]]:
+def render_chart(cases: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[Any]]:
     """What lint finds, and for each case the documents by kind, or the text of the error."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         input=json.dumps([str(CHART), list(cases)]),
         capture_output=True,
         text=True,
         check=True,
     )
-    said = json.loads(done.stdout)
-    return said["lint"], [
-        found if isinstance(found, str) else _documents(found) for found in said["found"]
+    output = json.loads(process.stdout)
+    return output["lint"], [
+        result if isinstance(result, str) else _documents(result) for result in output["found"]
     ]
 
 

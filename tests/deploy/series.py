@@ -28,20 +28,20 @@ class Series:
 
     def wrong(self, expression: str) -> Iterator[str]:
         """Metrics, labels and values in an expression that no gateway has."""
-        known = set(OF_PROMETHEUS)
+        label_names = set(OF_PROMETHEUS)
         for name, matchers in SELECTOR.findall(expression):
             if name not in self.values:
                 yield name
                 continue
             labels = self.values[name]
-            known |= labels.keys()
+            label_names |= labels.keys()
             for label, _, value in MATCHER.findall(matchers):
                 if label in OF_PROMETHEUS:
                     continue
                 if label not in labels:
                     yield f"{name}: {label}"
                 elif label in {"kind", "stage", *WORDS}:
-                    seen = WORDS.get(label, set()) | labels[label]
-                    yield from (f"{name}: {label}={v}" for v in value.split("|") if v not in seen)
+                    values = WORDS.get(label, set()) | labels[label]
+                    yield from (f"{name}: {label}={v}" for v in value.split("|") if v not in values)
         for group in BY.findall(expression):
-            yield from (label for label in re.findall(r"\w+", group) if label not in known)
+            yield from (label for label in re.findall(r"\w+", group) if label not in label_names)

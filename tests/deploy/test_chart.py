@@ -10,7 +10,7 @@ import yaml
 from prefill_router_gateway.guard.host_names import HostNames
 from prefill_router_gateway.settings import ListenSettings, read_settings
 from tests.deploy import DEPLOY
-from tests.deploy.rendered_chart import rendered
+from tests.deploy.rendered_chart import render_chart
 
 pytest.importorskip("helm_python")
 pytest.importorskip("lightkube")
@@ -49,21 +49,21 @@ NEEDED = ("image", "pool", "keysSecret", "router", "receipts")
 
 
 @pytest.fixture(scope="module")
-def found() -> tuple[list[str], list[Any]]:
+def charts() -> tuple[list[str], list[Any]]:
     without = [{k: v for k, v in LEAST.items() if k != name} for name in NEEDED]
     guide = (DEPLOY.parent / "docs" / "guides" / "deployment.md").read_text()
     values = yaml.safe_load(guide.split("```yaml\n")[1].split("```")[0])
-    return rendered([LEAST, MOST, *without, {**values, "pool": POOL}])
+    return render_chart([LEAST, MOST, *without, {**values, "pool": POOL}])
 
 
 @pytest.fixture(scope="module")
-def least(found: tuple[list[str], list[Any]]) -> dict[str, dict[str, Any]]:
-    return found[1][0]
+def least(charts: tuple[list[str], list[Any]]) -> dict[str, dict[str, Any]]:
+    return charts[1][0]
 
 
 @pytest.fixture(scope="module")
-def most(found: tuple[list[str], list[Any]]) -> dict[str, dict[str, Any]]:
-    return found[1][1]
+def most(charts: tuple[list[str], list[Any]]) -> dict[str, dict[str, Any]]:
+    return charts[1][1]
 
 
 def pod(documents: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def environment(documents: dict[str, dict[str, Any]]) -> dict[str, str]:
     return {one["name"]: one["value"] for one in gateway(documents)["env"]}
 
 
-def known(document: dict[str, Any]) -> dict[str, Any]:
+def read_document(document: dict[str, Any]) -> dict[str, Any]:
     """What Kubernetes reads of a document.
 
     Raises:
@@ -90,9 +90,9 @@ def known(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_kubernetes_knows_every_field(
-    found: tuple[list[str], list[Any]], least: dict[str, Any], most: dict[str, Any]
+    charts: tuple[list[str], list[Any]], least: dict[str, Any], most: dict[str, Any]
 ) -> None:
-    assert found[0] == []
+    assert charts[0] == []
     assert least.keys() == {
         *("ConfigMap", "Deployment", "NetworkPolicy", "PodDisruptionBudget", "Service"),
     }
@@ -101,18 +101,18 @@ def test_kubernetes_knows_every_field(
     }
     for document in (*least.values(), *most.values()):
         if not document["apiVersion"].startswith("monitoring.coreos.com"):
-            assert known(document) == document
+            assert read_document(document) == document
 
 
 @pytest.mark.parametrize("name", NEEDED)
-def test_what_is_needed_is_named(found: tuple[list[str], list[Any]], name: str) -> None:
-    error = found[1][2 + NEEDED.index(name)]
+def test_what_is_needed_is_named(charts: tuple[list[str], list[Any]], name: str) -> None:
+    error = charts[1][2 + NEEDED.index(name)]
     assert f"{name}" in error
     assert "needed" in error
 
 
-def test_the_guides_values_are_enough(found: tuple[list[str], list[Any]]) -> None:
-    assert gateway(found[1][-1])["args"][0] == "/router"
+def test_the_guides_values_are_enough(charts: tuple[list[str], list[Any]]) -> None:
+    assert gateway(charts[1][-1])["args"][0] == "/router"
 
 
 def test_pods_may_write_only_to_their_volumes(most: dict[str, Any]) -> None:
@@ -152,8 +152,10 @@ def test_probes_ask_what_the_gateway_answers_by_the_pods_address(least: dict[str
 @pytest.mark.parametrize("case", ["least", "most"])
 def test_a_pod_has_time_to_drain(case: str, request: pytest.FixtureRequest) -> None:
     documents = request.getfixturevalue(case)
-    told = environment(documents)
-    seconds = [float(told[f"PREFILL_ROUTER_LISTEN__{n}_SECONDS"]) for n in ("UNREADY", "DRAIN")]
+    variables = environment(documents)
+    seconds = [
+        float(variables[f"PREFILL_ROUTER_LISTEN__{n}_SECONDS"]) for n in ("UNREADY", "DRAIN")
+    ]
     assert pod(documents)["terminationGracePeriodSeconds"] == sum(seconds) + 20
 
 

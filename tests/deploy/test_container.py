@@ -49,11 +49,11 @@ def test_the_image_has_extras_that_exist(name: str, needed: set[str]) -> None:
 
 def test_the_context_has_what_the_image_copies_and_no_more() -> None:
     lines = (DEPLOY.parent / ".dockerignore").read_text().splitlines()
-    sent = {line[1:] for line in lines if line.startswith("!")}
+    names = {line[1:] for line in lines if line.startswith("!")}
     copied = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
     assert lines[1] == "*"
-    assert sent == set(" ".join(copied).split())
-    assert all((DEPLOY.parent / name).exists() for name in sent)
+    assert names == set(" ".join(copied).split())
+    assert all((DEPLOY.parent / name).exists() for name in names)
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -52,14 +52,14 @@ def test_the_guides_table_is_what_a_gateway_shows(series: Series) -> None:
         for names, labels in ROW.findall(GUIDE.read_text())
         for name in re.findall(r"\w+", names)
     }
-    shown = {
+    metrics = {
         re.sub(r"_(bucket|count|sum)$", "", name): labels.keys() - {"le"}
         for name, labels in series.values.items()
     }
-    infos = {name for name in shown if name.endswith("_info")}  # their labels are the information
-    assert table.keys() == shown.keys()
+    infos = {name for name in metrics if name.endswith("_info")}  # their labels are the information
+    assert table.keys() == metrics.keys()
     assert {k: v for k, v in table.items() if k not in infos} == {
-        name: labels for name, labels in shown.items() if name not in infos
+        name: labels for name, labels in metrics.items() if name not in infos
     }
 
 

@@ -34,25 +34,27 @@ class SeededModel:
         yield [(job, "!", True) for job in jobs]
 
 
-def sampled(samples: int, texts: Sequence[str]) -> tuple[SampledAnswer, list[tuple[str, bool]]]:
-    given: list[tuple[str, bool]] = []
+def sample_answer(
+    samples: int, texts: Sequence[str]
+) -> tuple[SampledAnswer, list[tuple[str, bool]]]:
+    deliveries: list[tuple[str, bool]] = []
     answer = SampledAnswer(
         Prompt("p", 3),
         samples=samples,
         max_tokens=9,
         stop=(),
         sampling=Sampling(),
-        deliver=lambda text, last: given.append((text, last)),
+        deliver=lambda text, last: deliveries.append((text, last)),
     )
     for job, text in zip(answer.jobs, texts, strict=True):
         for letter in text:
-            assert not given
+            assert not deliveries
             job.deliver(*job.add(letter, ended=letter == text[-1]))
-    return answer, given
+    return answer, deliveries
 
 
 def test_the_most_frequent_text_is_the_answer() -> None:
-    answer, given = sampled(5, ["41", "42", "7", "42", "9"])
+    answer, given = sample_answer(5, ["41", "42", "7", "42", "9"])
     assert given == [("42", True)]
     assert answer.generated == 8
     assert answer.reasoning == 6
@@ -60,7 +62,7 @@ def test_the_most_frequent_text_is_the_answer() -> None:
 
 
 def test_the_first_of_equally_frequent_texts_is_the_answer() -> None:
-    assert sampled(3, ["b", "a", "c"])[1] == [("b", True)]
+    assert sample_answer(3, ["b", "a", "c"])[1] == [("b", True)]
 
 
 def test_samples_and_prompts_have_seeds_of_their_own() -> None:

@@ -63,7 +63,7 @@ def correct() -> NDArray[np.bool_]:
     return np.array(columns).T
 
 
-def generated(name: str, prompts: list[str]) -> list[str]:
+def generate_texts(name: str, prompts: list[str]) -> list[str]:
     tokenizer = tokenizer_of(name)
     chats = [
         tokenizer.apply_chat_template(
@@ -93,10 +93,10 @@ def test_the_weights_are_small_together() -> None:
 
 
 def test_the_pool() -> None:
-    made = pool("http://127.0.0.1:8123/v1")
-    assert made.names == NAMES
-    assert {target.base_url for target in made} == {"http://127.0.0.1:8123/v1"}
-    assert ENCODER not in made.names
+    targets = pool("http://127.0.0.1:8123/v1")
+    assert targets.names == NAMES
+    assert {target.base_url for target in targets} == {"http://127.0.0.1:8123/v1"}
+    assert ENCODER not in targets.names
     with pytest.raises(ConfigError, match="oracle"):
         folder_of("oracle")
 
@@ -146,8 +146,8 @@ def test_the_chat_template_takes_any_chat() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_answers_depend_on_no_batch_and_no_padding(name: str) -> None:
     tasks = sorted(TASKS[:24], key=lambda task: task.id)
-    together = generated(name, [task.prompt for task in tasks])
-    alone = [generated(name, [task.prompt])[0] for task in tasks]
+    together = generate_texts(name, [task.prompt for task in tasks])
+    alone = [generate_texts(name, [task.prompt])[0] for task in tasks]
     assert together == alone
     judged = check_answers(network_of(name), tokenizer_of(name), tasks)
     graded = [text == task.answer for text, task in zip(alone, tasks, strict=True)]
@@ -198,11 +198,11 @@ def test_training_meets_no_held_out_prompt() -> None:
 def test_only_answers_and_their_ends_are_learned() -> None:
     tokenizer = make_tokenizer()
     tasks = make_tasks(50, seed=1)
-    seen = {}
+    texts = {}
     for batch in make_batches(tokenizer, tasks, size=16):
         for row, ids, answers in zip(batch.rows, batch.ids, batch.answers, strict=True):
-            seen[row] = tokenizer.decode(ids[1:][answers[:-1]])
-    assert seen == {row: f"{task.answer}<|end|>" for row, task in enumerate(tasks)}
+            texts[row] = tokenizer.decode(ids[1:][answers[:-1]])
+    assert texts == {row: f"{task.answer}<|end|>" for row, task in enumerate(tasks)}
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 24), (2, 24, 8), (1, 16, 16)])

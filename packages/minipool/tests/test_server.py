@@ -10,7 +10,7 @@ import httpx2
 import openai
 import pytest
 
-from packages.minipool.tests.wire import body, post, streamed, text_of, until
+from packages.minipool.tests.wire import body, post, read_stream, text_of, until
 from prefill_router.errors import ConfigError
 from prefill_router_minipool.server import LOOPBACK, Faults, Rule, ScriptedModel, Server, serve
 
@@ -41,15 +41,15 @@ def turn(text: str) -> Any:
 
 
 def test_a_whole_answer(client: openai.OpenAI) -> None:
-    told = client.chat.completions.create(model="small", messages=turn("hi"))
-    assert told.choices[0].message.content == "hello there, friend"
-    assert told.choices[0].finish_reason == "stop"
-    assert told.model == "small"
-    assert told.usage is not None
-    assert (told.usage.prompt_tokens, told.usage.completion_tokens) == (4, 5)
-    assert told.usage.total_tokens == 9
-    assert told.usage.prompt_tokens_details is not None
-    assert told.usage.prompt_tokens_details.cached_tokens == 0
+    reply = client.chat.completions.create(model="small", messages=turn("hi"))
+    assert reply.choices[0].message.content == "hello there, friend"
+    assert reply.choices[0].finish_reason == "stop"
+    assert reply.model == "small"
+    assert reply.usage is not None
+    assert (reply.usage.prompt_tokens, reply.usage.completion_tokens) == (4, 5)
+    assert reply.usage.total_tokens == 9
+    assert reply.usage.prompt_tokens_details is not None
+    assert reply.usage.prompt_tokens_details.cached_tokens == 0
 
 
 @pytest.mark.parametrize("question", [*ANSWERS, "something else"])
@@ -76,14 +76,14 @@ def test_usage_comes_only_where_it_was_asked_for(server: Server) -> None:
     text = post(server, body("small", "hi", stream=True)).text
     assert "usage" not in text
     assert text.endswith("data: [DONE]\n\n")
-    assert len(streamed(server, "hi")) == len(text.split("\n\n")) - 1
+    assert len(read_stream(server, "hi")) == len(text.split("\n\n")) - 1
 
 
 def test_text_completions(client: openai.OpenAI) -> None:
-    told = client.completions.create(model="loud", prompt="go on")
-    assert told.choices[0].text == "GO ON"
-    assert told.usage is not None
-    assert told.usage.prompt_tokens == 2
+    reply = client.completions.create(model="loud", prompt="go on")
+    assert reply.choices[0].text == "GO ON"
+    assert reply.usage is not None
+    assert reply.usage.prompt_tokens == 2
     chunks = list(client.completions.create(model="loud", prompt="go on", stream=True))
     assert "".join(c.choices[0].text for c in chunks) == "GO ON"
     assert chunks[-1].choices[0].finish_reason == "stop"
@@ -91,16 +91,16 @@ def test_text_completions(client: openai.OpenAI) -> None:
 
 @pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
 def test_an_answer_ends_at_its_limit(server: Server, field: str) -> None:
-    events = streamed(server, "hi", **{field: 2})
+    events = read_stream(server, "hi", **{field: 2})
     assert text_of(events) == "hello th"
     assert events[-2]["choices"][0]["finish_reason"] == "length"
     assert events[-1]["usage"]["completion_tokens"] == 2
 
 
 def test_an_answer_ends_where_the_context_does(server: Server) -> None:
-    events = streamed(server, "twelve chars", model="narrow", max_tokens=1000)
+    events = read_stream(server, "twelve chars", model="narrow", max_tokens=1000)
     assert text_of(events) == "TWELVE CHARS"
-    events = streamed(server, "x" * 20, model="narrow", max_tokens=1000)
+    events = read_stream(server, "x" * 20, model="narrow", max_tokens=1000)
     assert text_of(events) == "X" * 8
     assert events[-2]["choices"][0]["finish_reason"] == "length"
 
@@ -110,14 +110,14 @@ def test_an_answer_ends_where_the_context_does(server: Server) -> None:
     [("there", "hello "), (["o", "h"], ""), ("friend!", "hello there, friend"), ("nd", None)],
 )
 def test_an_answer_ends_before_a_stop_text(server: Server, stop: Any, text: str | None) -> None:
-    events = streamed(server, "hi", stop=stop)
+    events = read_stream(server, "hi", stop=stop)
     assert text_of(events) == (text if text is not None else "hello there, frie")
     assert events[-2]["choices"][0]["finish_reason"] == "stop"
 
 
 def test_fields_that_are_not_known_change_nothing(server: Server) -> None:
-    plain = streamed(server, "hi")
-    odd = streamed(server, "hi", reasoning_effort="high", tools=[], top_k=3, unheard={"of": 1})
+    plain = read_stream(server, "hi")
+    odd = read_stream(server, "hi", reasoning_effort="high", tools=[], top_k=3, unheard={"of": 1})
     assert text_of(odd) == text_of(plain)
     assert server.log[-1].options["unheard"] == {"of": 1}
 
@@ -184,7 +184,7 @@ def test_models_health_and_stats(server: Server, client: openai.OpenAI) -> None:
         client.models.retrieve("unheard-of")
     assert httpx2.get(server.url + "/health").json()["status"] == "ok"
     before, log = server.stats(), len(server.log)
-    streamed(server, "hi")
+    read_stream(server, "hi")
     post(server, body("small", "hi", n=2))
     until(lambda: len(server.log) > log)
     after = server.stats()
@@ -192,9 +192,9 @@ def test_models_health_and_stats(server: Server, client: openai.OpenAI) -> None:
     assert after.completion_tokens == before.completion_tokens + 5
     assert after.generated_tokens == before.generated_tokens + 5
     assert after.busy_seconds > before.busy_seconds
-    told = httpx2.get(server.url + "/stats").json()
-    assert told["answers"] == after.answers
-    assert told["in_flight"] == 0
+    reply = httpx2.get(server.url + "/stats").json()
+    assert reply["answers"] == after.answers
+    assert reply["in_flight"] == 0
 
 
 def test_a_key_is_checked() -> None:
@@ -217,7 +217,7 @@ async def _ask_many(server: Server, count: int) -> list[str | None]:
             client.chat.completions.create(model=("loud", "small")[i % 2], messages=turn(f"q{i}"))
             for i in range(count)
         ]
-        return [told.choices[0].message.content for told in await asyncio.gather(*asking)]
+        return [reply.choices[0].message.content for reply in await asyncio.gather(*asking)]
 
 
 def test_many_at_once(server: Server) -> None:
@@ -234,7 +234,7 @@ def test_a_client_that_leaves_frees_its_row() -> None:
         tokens = running.stats().generated_tokens
         assert not running.log[0].complete
         assert 0 < running.log[0].completion_tokens <= tokens < 10_000_000
-        assert streamed(running, "hi", model="long", max_tokens=3)
+        assert read_stream(running, "hi", model="long", max_tokens=3)
 
 
 def test_a_server_can_be_stopped_while_it_answers() -> None:
@@ -251,8 +251,8 @@ def test_a_server_can_be_stopped_while_it_answers() -> None:
 
 
 def test_a_model_that_fails_is_told_by_health(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Any] = []
-    monkeypatch.setattr(threading, "excepthook", seen.append)
+    failures: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", failures.append)
 
     def fail(text: str) -> str:
         if "fail" in text:
@@ -266,7 +266,7 @@ def test_a_model_that_fails_is_told_by_health(monkeypatch: pytest.MonkeyPatch) -
         assert httpx2.get(running.url + "/health").status_code == 503
         assert post(running, body("small", "well")).status_code == 503
         assert [record.complete for record in running.log] == [True, False]
-    assert [str(args.exc_value) for args in seen] == ["on purpose"]
+    assert [str(args.exc_value) for args in failures] == ["on purpose"]
 
 
 def test_what_can_not_be_served(server: Server) -> None:
@@ -291,13 +291,17 @@ def test_what_can_not_be_served(server: Server) -> None:
 def test_small_writes_are_not_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Held back, each reply on a connection that is used again would take 40 ms."""
     undelayed: list[int] = []
-    made = asyncio.selector_events._SelectorSocketTransport.__init__
+    initialise = asyncio.selector_events._SelectorSocketTransport.__init__
 
-    def watched(self: Any, loop: Any, sock: socket.socket, *more: Any, **named: Any) -> None:
-        made(self, loop, sock, *more, **named)
+    def initialise_and_record(
+        self: Any, loop: Any, sock: socket.socket, *more: Any, **named: Any
+    ) -> None:
+        initialise(self, loop, sock, *more, **named)
         undelayed.append(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
 
-    monkeypatch.setattr(asyncio.selector_events._SelectorSocketTransport, "__init__", watched)
+    monkeypatch.setattr(
+        asyncio.selector_events._SelectorSocketTransport, "__init__", initialise_and_record
+    )
     with serve([ScriptedModel("small", ANSWERS)]) as running:
         httpx2.get(running.url + "/health")
     assert undelayed

@@ -41,7 +41,7 @@ def interruptible() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-def served(
+def serve_and_visit(
     file: Path, visit: Callable[[Pool], None], *arguments: object, end: int = signal.SIGTERM
 ) -> Done:
     """Serve with the command, visit the server from another thread, and end the command."""
@@ -61,23 +61,23 @@ def served(
 
     visitor = threading.Thread(target=go)
     visitor.start()
-    done = run("minipool", "serve", "--port", 0, "--write-pool", file, *arguments)
+    result = run("minipool", "serve", "--port", 0, "--write-pool", file, *arguments)
     ended.set()
     visitor.join()
     if failures:
         raise failures[0]
-    return done
+    return result
 
 
 def ask(pool: Pool, target: str, *, key: str = "x") -> httpx2.Response:
     provider = pool.provider_of(target)
-    asked = {
+    body = {
         "model": target,
         "messages": [{"role": "user", "content": "What is 1 + 1?"}],
         "max_tokens": pool[target].request.max_tokens,
     }
     url = f"{provider.base_url}/chat/completions"
-    return httpx2.post(url, json=asked, headers={"authorization": f"Bearer {key}"})
+    return httpx2.post(url, json=body, headers={"authorization": f"Bearer {key}"})
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
@@ -88,12 +88,12 @@ def test_the_pool_is_served_until_it_is_ended(tmp_path: Path, end: int) -> None:
             assert pool[name].has_price
             assert ask(pool, name).json()["model"] == name
 
-    done = served(tmp_path / "pool.yaml", visit, end=end)
-    assert done.code == 0, done.err
-    assert "serving" in done.out
-    assert "http://127.0.0.1:" in done.out
-    assert f"{len(NAMES)} requests, {len(NAMES)} answers" in done.out
-    assert done.err == ""
+    result = serve_and_visit(tmp_path / "pool.yaml", visit, end=end)
+    assert result.code == 0, result.err
+    assert "serving" in result.out
+    assert "http://127.0.0.1:" in result.out
+    assert f"{len(NAMES)} requests, {len(NAMES)} answers" in result.out
+    assert result.err == ""
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
@@ -112,13 +112,15 @@ def test_a_part_of_it_with_a_key_and_faults(
 
     options = ("--only", f"{NAMES[1]},{NAMES[0]}", "--api-key-env", "POOL_KEY")
     broken = ("--faults", faults, "--fault", "rate_limit,requests=1 4,retry_after=2")
-    done = served(tmp_path / "pool.yaml", visit, *options, *broken)
+    done = serve_and_visit(tmp_path / "pool.yaml", visit, *options, *broken)
     assert done.code == 0, done.err
     assert "sesame" not in done.out + done.err + (tmp_path / "pool.yaml").read_text()
 
 
 def test_an_open_host_is_warned_of(tmp_path: Path) -> None:
-    done = served(tmp_path / "pool.yaml", lambda _: None, "--host", "0.0.0.0", "--only", NAMES[0])
+    done = serve_and_visit(
+        tmp_path / "pool.yaml", lambda _: None, "--host", "0.0.0.0", "--only", NAMES[0]
+    )
     assert done.code == 0
     assert "warning: whoever reaches 0.0.0.0" in done.err
 
@@ -139,15 +141,15 @@ def test_what_can_not_be_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_tasks_are_written_as_collect_reads_them(tmp_path: Path) -> None:
     file = tmp_path / "tasks.jsonl"
-    told = succeeded("minipool", "tasks", "--count", 30, "--seed", 3, "--out", file)
-    assert "30 tasks" in told
-    made = make_tasks(30, seed=3)
+    output = succeeded("minipool", "tasks", "--count", 30, "--seed", 3, "--out", file)
+    assert "30 tasks" in output
+    pool_tasks = make_tasks(30, seed=3)
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert [(r["id"], r["prompt"], r["answer"], r["domain"], r["grader"]) for r in rows] == [
-        (t.id, t.prompt, t.answer, t.domain, "exact") for t in made
+        (t.id, t.prompt, t.answer, t.domain, "exact") for t in pool_tasks
     ]
-    assert [task.answer for task in load_tasks(str(file))] == [(t.answer,) for t in made]
-    family = made[0].domain
+    assert [task.answer for task in load_tasks(str(file))] == [(t.answer,) for t in pool_tasks]
+    family = pool_tasks[0].domain
     again = ("minipool", "tasks", "--count", 5, "--domains", family, "--out", file)
     refused("--overwrite", *again)
     succeeded(*again, "--overwrite")
@@ -173,9 +175,9 @@ def test_the_faults_of_the_guide_are_faults(tmp_path: Path) -> None:
     faults.check_models(NAMES)
     assert len(faults.rules) == 4
     assert faults.persona_of("atlas").style == "deepseek"
-    told = page.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
     for kind in get_args(Kind):
-        assert f"`{kind}`" in told
+        assert f"`{kind}`" in text
 
 
 def test_help_and_the_faults_load_nothing_heavy() -> None:

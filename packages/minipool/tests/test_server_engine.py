@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from packages.minipool.tests.tiny_causal import save_tiny_causal
-from packages.minipool.tests.wire import body, post, streamed, text_of
+from packages.minipool.tests.wire import body, post, read_stream, text_of
 from packages.router.tests.commands import truncate
 from prefill_router.errors import ConfigError
 from prefill_router_minipool.server import Job, Sampling, serve
@@ -39,7 +39,7 @@ def questions(count: int) -> list[str]:
     return ["".join(drawn.choices("abcdef 123é😀", k=drawn.randint(0, 60))) for _ in range(count)]
 
 
-def written(model: LocalModel, jobs: list[Job]) -> list[str]:
+def write_answers(model: LocalModel, jobs: list[Job]) -> list[str]:
     texts = dict.fromkeys(jobs, "")
     for step in model.generate(jobs):
         for job, piece, ended in step:
@@ -57,15 +57,15 @@ def alone(folder: Path) -> dict[str, tuple[str, int]]:
     """The answers and their numbers of tokens by the ordinary `generate`, one by one."""
     network = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    found = {}
+    answers = {}
     for text in questions(40):
-        asked = tokenizer.apply_chat_template(
+        tokens = tokenizer.apply_chat_template(
             [{"role": "user", "content": text}], add_generation_prompt=True, return_tensors="pt"
         )
-        new = network.generate(**asked, max_new_tokens=20, do_sample=False)[0]
-        new = new[asked["input_ids"].shape[1] :]
-        found[text] = tokenizer.decode(new, skip_special_tokens=True), len(new)
-    return found
+        new = network.generate(**tokens, max_new_tokens=20, do_sample=False)[0]
+        new = new[tokens["input_ids"].shape[1] :]
+        answers[text] = tokenizer.decode(new, skip_special_tokens=True), len(new)
+    return answers
 
 
 @pytest.mark.parametrize("batch", [1, 7, 40])
@@ -74,13 +74,13 @@ def test_answers_are_those_of_generate_whatever_is_beside_them(
 ) -> None:
     texts = list(alone)
     random.Random(batch).shuffle(texts)
-    found = {}
+    answers_by_text = {}
     for at in range(0, len(texts), batch):
         jobs = [job(model, text) for text in texts[at : at + batch]]
-        answers = written(model, jobs)
-        for text, answer, one in zip(texts[at : at + batch], answers, jobs, strict=True):
-            found[text] = answer, one.generated
-    assert found == alone
+        answers = write_answers(model, jobs)
+        for text, answer, each in zip(texts[at : at + batch], answers, jobs, strict=True):
+            answers_by_text[text] = answer, each.generated
+    assert answers_by_text == alone
     lengths = Counter(count for _, count in alone.values())
     assert len(lengths) > 3  # rows end at different times
     assert len({answer for answer, _ in alone.values()}) > 20
@@ -90,20 +90,22 @@ def test_padding_that_is_seen_would_be_noticed(
     model: LocalModel, alone: dict[str, tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.Tensor, "__ge__", lambda a, b: torch.ones(len(b), a.shape[1]) > 0)
-    answers = written(model, [job(model, text) for text in alone])
+    answers = write_answers(model, [job(model, text) for text in alone])
     assert answers != [answer for answer, _ in alone.values()]
 
 
 def test_seeds_and_not_neighbours_decide_what_is_drawn(model: LocalModel) -> None:
-    def drawn(seeds: list[int], **more: Any) -> list[str]:
-        return written(model, [job(model, "abc", temperature=1.0, seed=s, **more) for s in seeds])
+    def draw_texts(seeds: list[int], **more: Any) -> list[str]:
+        return write_answers(
+            model, [job(model, "abc", temperature=1.0, seed=s, **more) for s in seeds]
+        )
 
-    together = drawn([0, 1, 2, 3, -1])
-    assert together == [drawn([seed])[0] for seed in (0, 1, 2, 3, -1)]
+    together = draw_texts([0, 1, 2, 3, -1])
+    assert together == [draw_texts([seed])[0] for seed in (0, 1, 2, 3, -1)]
     assert len(set(together)) == 5
-    greedy = written(model, [job(model, "abc")])
-    assert drawn([5, 6], top_p=1e-9) == greedy * 2
-    assert written(model, [job(model, "abc", temperature=1e-300)]) == greedy
+    greedy = write_answers(model, [job(model, "abc")])
+    assert draw_texts([5, 6], top_p=1e-9) == greedy * 2
+    assert write_answers(model, [job(model, "abc", temperature=1e-300)]) == greedy
 
 
 def test_tokens_are_drawn_by_their_probabilities() -> None:
@@ -142,8 +144,8 @@ def test_rows_that_are_left_take_no_more_steps(model: LocalModel) -> None:
 
 def test_long_prompts_are_read_apart_from_short_ones(model: LocalModel) -> None:
     texts = ["a" * (150 + i % 40) for i in range(56)] + ["b" * i for i in range(10)]
-    together = written(model, [job(model, text, tokens=4) for text in texts])
-    assert together == [written(model, [job(model, text, tokens=4)])[0] for text in texts]
+    together = write_answers(model, [job(model, text, tokens=4) for text in texts])
+    assert together == [write_answers(model, [job(model, text, tokens=4)])[0] for text in texts]
 
 
 def test_over_the_wire(folder: Path, alone: dict[str, tuple[str, int]]) -> None:
@@ -170,10 +172,10 @@ def test_over_the_wire(folder: Path, alone: dict[str, tuple[str, int]]) -> None:
             if count < 20:
                 assert reply.choices[0].finish_reason == "stop"
         for text, (answer, count) in list(alone.items())[:10]:
-            events = streamed(server, text, model="tiny", max_tokens=20)
+            events = read_stream(server, text, model="tiny", max_tokens=20)
             assert text_of(events) == answer
             assert events[-1]["usage"]["completion_tokens"] == count
-        again = [streamed(server, "abc", model="tiny", temperature=1, seed=3) for _ in range(2)]
+        again = [read_stream(server, "abc", model="tiny", temperature=1, seed=3) for _ in range(2)]
         assert text_of(again[0]) == text_of(again[1])
         assert post(server, body("tiny", "x" * 300)).json()["error"]["code"] == (
             "context_length_exceeded"
@@ -183,8 +185,10 @@ def test_over_the_wire(folder: Path, alone: dict[str, tuple[str, int]]) -> None:
         lone = b'{"model": "tiny", "messages": [{"role": "user", "content": "\\ud800"}]}'
         assert post(server, lone).status_code == 400
         assert post(server, {"model": "tiny", "prompt": ""}, path="/completions").status_code == 400
-        told = post(server, {"model": "tiny", "prompt": "ab", "max_tokens": 2}, path="/completions")
-        assert told.json()["usage"]["total_tokens"] == 4
+        reply = post(
+            server, {"model": "tiny", "prompt": "ab", "max_tokens": 2}, path="/completions"
+        )
+        assert reply.json()["usage"]["total_tokens"] == 4
         assert server.stats().generated_tokens == sum(r.completion_tokens for r in server.log)
 
 

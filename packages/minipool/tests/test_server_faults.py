@@ -1,4 +1,4 @@
-"""Each way of breaking does what it says, happens when its rule says, and is told in the log."""
+"""Each way of breaking does what it says, happens when its rule says, and is in the log."""
 
 import json
 from collections import Counter
@@ -12,7 +12,7 @@ import httpx2
 import openai
 import pytest
 
-from packages.minipool.tests.wire import body, post, streamed, text_of, until
+from packages.minipool.tests.wire import body, post, read_stream, text_of, until
 from prefill_router.errors import ConfigError, FormatError, PrefillRouterError
 from prefill_router.targets import DIALECTS, Dialect
 from prefill_router_minipool.server import (
@@ -32,7 +32,7 @@ ANSWER = "four and twenty"  # four tokens
 
 
 @contextmanager
-def broken(*rules: Rule, **personas: Persona) -> Iterator[Server]:
+def serve_broken(*rules: Rule, **personas: Persona) -> Iterator[Server]:
     models = [ScriptedModel("small", lambda _: ANSWER), ScriptedModel("other", lambda _: ANSWER)]
     with serve(models, faults=Faults(rules=rules, personas=personas)) as server:
         yield server
@@ -40,10 +40,10 @@ def broken(*rules: Rule, **personas: Persona) -> Iterator[Server]:
 
 def raw_stream(server: Server, text: str = "hi", **fields: Any) -> bytes:
     """What comes of a stream, to its end or until it is broken off."""
-    asked = body("small", text, stream=True, stream_options={"include_usage": True}, **fields)
+    request = body("small", text, stream=True, stream_options={"include_usage": True}, **fields)
     got = bytearray()
     try:
-        with httpx2.stream("POST", server.base_url + "/chat/completions", json=asked) as reply:
+        with httpx2.stream("POST", server.base_url + "/chat/completions", json=request) as reply:
             for part in reply.iter_raw():
                 got += part
     except httpx2.RemoteProtocolError:
@@ -58,7 +58,7 @@ def told_text(got: bytes) -> str:
 
 @pytest.mark.parametrize("status", [400, 404, 408, 409, 429, 500, 502, 503, 529 - 25])
 def test_a_status(status: int) -> None:
-    with broken(Rule(kind="status", status=status, retry_after=1.5)) as server:
+    with serve_broken(Rule(kind="status", status=status, retry_after=1.5)) as server:
         reply = post(server, body("small", "hi"))
         assert (reply.status_code, reply.headers["retry-after"]) == (status, "1.5")
         assert reply.json()["error"]["type"] == "server_error"
@@ -76,7 +76,7 @@ def test_a_rate_limit_tells_when_to_come_again() -> None:
         Rule(kind="rate_limit", contains="ms", retry_after=0.25, form="ms"),
         Rule(kind="rate_limit", contains="date", retry_after=30, form="date"),
     ]
-    with broken(*rules) as server:
+    with serve_broken(*rules) as server:
         replies = {text: post(server, body("small", text)) for text in ("plain", "seconds", "ms")}
         dated = post(server, body("small", "date"))
     assert {reply.status_code for reply in replies.values()} == {429}
@@ -90,7 +90,7 @@ def test_a_rate_limit_tells_when_to_come_again() -> None:
 
 
 def test_a_real_rate() -> None:
-    with broken(Rule(kind="rate", per_second=0.001, burst=3)) as server:
+    with serve_broken(Rule(kind="rate", per_second=0.001, burst=3)) as server:
         codes = [post(server, body("small", "hi")) for _ in range(5)]
         assert [reply.status_code for reply in codes] == [200, 200, 200, 429, 429]
         assert 900 < float(codes[-1].headers["retry-after"]) <= 1000
@@ -119,7 +119,7 @@ def test_errors_that_the_client_knows() -> None:
         Rule(kind="context_length", contains="long"),
         Rule(kind="unsupported_field", field="max_tokens"),
     ]
-    with broken(*rules) as server:
+    with serve_broken(*rules) as server:
         client = openai.OpenAI(base_url=server.base_url, api_key="x", max_retries=0)
 
         def ask(text: str, **fields: Any) -> Any:
@@ -141,7 +141,7 @@ def test_errors_that_the_client_knows() -> None:
 @pytest.mark.parametrize(("after", "text"), [(0, ""), (2, "four and"), (9, ANSWER)])
 @pytest.mark.parametrize("kind", ["break", "truncate", "error_event"])
 def test_a_stream_that_is_cut_off(kind: Kind, after: int, text: str) -> None:
-    with broken(Rule(kind=kind, after=after)) as server:
+    with serve_broken(Rule(kind=kind, after=after)) as server:
         got = raw_stream(server)
         assert told_text(got) == text
         assert got.endswith(b"<broken off>") == (kind == "break")
@@ -159,7 +159,7 @@ def test_a_stream_that_is_cut_off(kind: Kind, after: int, text: str) -> None:
 
 def test_whole_replies_that_are_cut_off() -> None:
     cut: list[Kind] = ["break", "truncate", "error_event", "bad_json", "bad_sse"]
-    with broken(*(Rule(kind=kind, contains=kind) for kind in cut)) as server:
+    with serve_broken(*(Rule(kind=kind, contains=kind) for kind in cut)) as server:
         with pytest.raises(httpx2.RemoteProtocolError):
             post(server, body("small", "break"))
         for text in ("truncate", "bad_json", "bad_sse"):
@@ -171,7 +171,7 @@ def test_whole_replies_that_are_cut_off() -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_reply_that_hangs(stream: bool) -> None:
-    with broken(Rule(kind="hang", after=1)) as server:
+    with serve_broken(Rule(kind="hang", after=1)) as server:
         with pytest.raises(httpx2.ReadTimeout):
             httpx2.post(
                 server.base_url + "/chat/completions",
@@ -185,10 +185,10 @@ def test_a_reply_that_hangs(stream: bool) -> None:
 @pytest.mark.parametrize("kind", ["delay", "stall", "slow"])
 def test_replies_that_take_their_time(kind: Kind) -> None:
     seconds = 0.1 if kind == "slow" else 0.3
-    with broken(Rule(kind=kind, seconds=seconds)) as server:
+    with serve_broken(Rule(kind=kind, seconds=seconds)) as server:
         for stream in (True, False):
             assert post(server, body("small", "hi", stream=stream)).status_code == 200
-        assert text_of(streamed(server, "hi")) == ANSWER
+        assert text_of(read_stream(server, "hi")) == ANSWER
         until(lambda: len(server.log) == 3)
         assert all(record.seconds >= 0.29 and record.complete for record in server.log)
 
@@ -196,7 +196,7 @@ def test_replies_that_take_their_time(kind: Kind) -> None:
 @pytest.mark.parametrize("kind", ["bad_json", "bad_sse"])
 @pytest.mark.parametrize("after", [0, 2, 9])
 def test_malformed_chunks(kind: Kind, after: int) -> None:
-    with broken(Rule(kind=kind, after=after)) as server:
+    with serve_broken(Rule(kind=kind, after=after)) as server:
         events = [e.removeprefix(b"data: ") for e in raw_stream(server).split(b"\n\n")]
         good = 0
         for event in events:
@@ -209,7 +209,7 @@ def test_malformed_chunks(kind: Kind, after: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "usage"),
     [
         ("zero", (0, 0, 0)),
         ("huge", (5000, 5000, 9000)),
@@ -219,17 +219,17 @@ def test_malformed_chunks(kind: Kind, after: int) -> None:
         ("omit", None),
     ],
 )
-def test_lies_about_usage(how: Any, told: Any) -> None:
-    with broken(Rule(kind="usage", usage=how)) as server:
-        last = streamed(server, "hi")[-1]
+def test_lies_about_usage(how: Any, usage: Any) -> None:
+    with serve_broken(Rule(kind="usage", usage=how)) as server:
+        last = read_stream(server, "hi")[-1]
         whole = post(server, body("small", "hi")).json()
-        if told is None:
+        if usage is None:
             assert last["choices"]
             assert "usage" not in whole
         else:
             assert last["usage"] == whole["usage"]
             names = ("prompt_tokens", "completion_tokens", "total_tokens")
-            assert tuple(last["usage"][name] for name in names) == told
+            assert tuple(last["usage"][name] for name in names) == usage
         until(lambda: len(server.log) == 2)
         assert {(r.prompt_tokens, r.completion_tokens) for r in server.log} == {(4, 4)}
 
@@ -240,12 +240,12 @@ def test_answers_that_are_not_what_they_should_be() -> None:
         Rule(kind="wrong_model", contains="model", reply_model="an impostor"),
         Rule(kind="finish", contains="filter", finish="content_filter"),
     ]
-    with broken(*rules) as server:
-        empty = streamed(server, "empty")
+    with serve_broken(*rules) as server:
+        empty = read_stream(server, "empty")
         assert (text_of(empty), empty[-1]["usage"]["completion_tokens"]) == ("", 4)
         assert post(server, body("small", "empty")).json()["choices"][0]["message"]["content"] == ""
-        assert {event["model"] for event in streamed(server, "model")} == {"an impostor"}
-        finish = [e["choices"][0]["finish_reason"] for e in streamed(server, "filter")[:-1]]
+        assert {event["model"] for event in read_stream(server, "model")} == {"an impostor"}
+        finish = [e["choices"][0]["finish_reason"] for e in read_stream(server, "filter")[:-1]]
         assert finish[-2:] == [None, "content_filter"]
         until(lambda: len(server.log) == 4)
         assert [record.fault for record in server.log] == [
@@ -262,7 +262,7 @@ def test_several_things_go_wrong_at_once_but_only_one_end() -> None:
         Rule(kind="status", contains="refuse"),
         Rule(kind="rate_limit", contains="refuse"),
     ]
-    with broken(*rules) as server:
+    with serve_broken(*rules) as server:
         assert not raw_stream(server).endswith(b"<broken off>")
         assert post(server, body("small", "refuse")).status_code == 500
         until(lambda: len(server.log) == 2)
@@ -271,54 +271,56 @@ def test_several_things_go_wrong_at_once_but_only_one_end() -> None:
         assert server.stats().faults == {"delay": 2, "usage": 1, "truncate": 1, "status": 1}
 
 
-def kinds(mischief: FaultInjector, prompts: list[str], model: str = "small") -> list[bool]:
-    return [bool(mischief.next(model, prompt, {})[0]) for prompt in prompts]
+def kinds(injector: FaultInjector, prompts: list[str], model: str = "small") -> list[bool]:
+    return [bool(injector.next(model, prompt, {})[0]) for prompt in prompts]
 
 
 def test_rules_hold_when_they_say() -> None:
-    def made(rule: Rule) -> FaultInjector:
+    def make_injector(rule: Rule) -> FaultInjector:
         return FaultInjector(Faults(rules=[rule]))
 
     prompts = ["a", "b", "a", "a", "b"]
     firsts = [True, True, False, False, False]
-    assert kinds(made(Rule(kind="status", attempts=1)), prompts) == firsts
+    assert kinds(make_injector(Rule(kind="status", attempts=1)), prompts) == firsts
     scripted = Rule(kind="status", requests=(0, 3))
-    assert kinds(made(scripted), prompts) == [True, False, False, True, False]
-    assert kinds(made(Rule(kind="status", times=2)), prompts) == firsts
-    assert kinds(made(Rule(kind="status", contains="b")), prompts) == [p == "b" for p in prompts]
-    assert not any(kinds(made(Rule(kind="status", model="other")), prompts))
-    assert all(kinds(made(Rule(kind="status", model="other")), prompts, "other"))
-    assert not any(kinds(made(Rule(kind="status", share=0)), prompts))
+    assert kinds(make_injector(scripted), prompts) == [True, False, False, True, False]
+    assert kinds(make_injector(Rule(kind="status", times=2)), prompts) == firsts
+    assert kinds(make_injector(Rule(kind="status", contains="b")), prompts) == [
+        p == "b" for p in prompts
+    ]
+    assert not any(kinds(make_injector(Rule(kind="status", model="other")), prompts))
+    assert all(kinds(make_injector(Rule(kind="status", model="other")), prompts, "other"))
+    assert not any(kinds(make_injector(Rule(kind="status", share=0)), prompts))
 
 
 def test_shares_are_drawn_by_prompt_and_attempt_whatever_the_order() -> None:
     faults = Faults(rules=[Rule(kind="status", share=0.3)], seed=5)
     prompts = [f"question {i}" for i in range(2000)]
 
-    def drawn(faults: Faults, order: list[str]) -> dict[str, list[bool]]:
-        mischief = FaultInjector(faults)
-        found: dict[str, list[bool]] = {prompt: [] for prompt in prompts}
+    def draw_faults(faults: Faults, order: list[str]) -> dict[str, list[bool]]:
+        injector = FaultInjector(faults)
+        is_faulty: dict[str, list[bool]] = {prompt: [] for prompt in prompts}
         for prompt in order * 2:
-            found[prompt].append(bool(mischief.next("small", prompt, {})[0]))
-        return found
+            is_faulty[prompt].append(bool(injector.next("small", prompt, {})[0]))
+        return is_faulty
 
-    one, other = drawn(faults, prompts), drawn(faults, prompts[::-1])
-    assert one == other
-    counts = Counter(sum(both) for both in one.values())
+    first, second = draw_faults(faults, prompts), draw_faults(faults, prompts[::-1])
+    assert first == second
+    counts = Counter(sum(both) for both in first.values())
     assert 500 < counts[1] + 2 * counts[2] < 1400  # 1,200 of 4,000 expected
     assert counts[1] > 500  # the second attempt is another draw
-    assert drawn(Faults(rules=faults.rules, seed=6), prompts) != one
+    assert draw_faults(Faults(rules=faults.rules, seed=6), prompts) != first
 
 
 @pytest.mark.parametrize("style", DIALECTS)
 def test_every_dialect_tells_the_same_answer(style: Dialect) -> None:
     persona = Persona(style=style, reasoning=3, cached=2, cost=0.5)
-    with broken(small=persona) as server:
-        events = streamed(server, "hi")
+    with serve_broken(small=persona) as server:
+        events = read_stream(server, "hi")
         message = post(server, body("small", "hi")).json()["choices"][0]["message"]
-        quiet = streamed(server, "hi", chat_template_kwargs={"enable_thinking": False})
-        quieter = streamed(server, "hi", enable_thinking=False)
-        short = streamed(server, "hi", max_tokens=2)
+        quiet = read_stream(server, "hi", chat_template_kwargs={"enable_thinking": False})
+        quieter = read_stream(server, "hi", enable_thinking=False)
+        short = read_stream(server, "hi", max_tokens=2)
         until(lambda: len(server.log) == 5)
         log = server.log
     usage = events[-1]["usage"]
@@ -336,8 +338,8 @@ def test_every_dialect_tells_the_same_answer(style: Dialect) -> None:
     expected = f"<think>let me think</think>{ANSWER}" if style == "nemotron" else ANSWER
     assert text_of(events) == message["content"] == expected
     details = usage.get("completion_tokens_details")
-    told = style in ("openai", "deepseek", "qwen", "openrouter")
-    assert details == ({"reasoning_tokens": 3} if told else None)
+    has_details = style in ("openai", "deepseek", "qwen", "openrouter")
+    assert details == ({"reasoning_tokens": 3} if has_details else None)
     assert usage.get("prompt_cache_hit_tokens") == (2 if style == "deepseek" else None)
     assert usage.get("cost") == (0.5 if style == "openrouter" else None)
 

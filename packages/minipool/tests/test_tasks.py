@@ -64,10 +64,10 @@ def check_numerals(task: MiniTask) -> bool:
 
 def check_dates(task: MiniTask) -> bool:
     months = {date(2001, k, 1).strftime("%B"): k for k in range(1, 13)}
-    found = re.search(r"(\d+) days (after|before) (\w+) (\d+)", task.prompt)
-    assert found
-    start = date(2001, months[found[3]], int(found[4]))
-    days = int(found[1]) if found[2] == "after" else -int(found[1])
+    match = re.search(r"(\d+) days (after|before) (\w+) (\d+)", task.prompt)
+    assert match
+    start = date(2001, months[match[3]], int(match[4]))
+    days = int(match[1]) if match[2] == "after" else -int(match[1])
     end = start + timedelta(days)  # 2000 was a leap year, so a year on is taken from 2001
     if end.year == 2000:
         end = start.replace(year=2003) + timedelta(days)
@@ -175,10 +175,10 @@ def test_the_same_seed_gives_the_same_tasks() -> None:
 
 
 def test_one_prompt_has_one_id_and_one_answer() -> None:
-    known: dict[str, MiniTask] = {}
+    by_prompt: dict[str, MiniTask] = {}
     for seed in range(4):
         for task in make_tasks(500, seed=seed):
-            before = known.setdefault(task.prompt, task)
+            before = by_prompt.setdefault(task.prompt, task)
             assert (before.id, before.answer) == (task.id, task.answer)
 
 

@@ -19,13 +19,13 @@ def post(server: Server, value: Any, *, path: str = "/chat/completions") -> http
     return httpx2.post(server.base_url + path, content=content, timeout=20)
 
 
-def streamed(server: Server, text: str, *, model: str = "small", **fields: Any) -> list[Any]:
+def read_stream(server: Server, text: str, *, model: str = "small", **fields: Any) -> list[Any]:
     """The events of a stream, the last of which must be the end mark."""
-    asked = body(model, text, stream=True, stream_options={"include_usage": True}, **fields)
-    events = post(server, asked).text.split("\n\n")
+    request = body(model, text, stream=True, stream_options={"include_usage": True}, **fields)
+    events = post(server, request).text.split("\n\n")
     assert events[-2:] == ["data: [DONE]", ""], events
-    told = [event for event in events[:-2] if not event.startswith(":")]
-    return [json.loads(event.removeprefix("data: ")) for event in told]
+    data = [event for event in events[:-2] if not event.startswith(":")]
+    return [json.loads(event.removeprefix("data: ")) for event in data]
 
 
 def text_of(events: list[Any]) -> str:

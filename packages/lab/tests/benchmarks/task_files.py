@@ -53,7 +53,7 @@ def hle_rows() -> list[dict[str, Any]]:
     ]
 
 
-def packed(tests: object, *, protocol: int = 4) -> str:
+def pack_tests(tests: object, *, protocol: int = 4) -> str:
     """Tests as the repository packs them."""
     text = json.dumps(tests)
     return base64.b64encode(zlib.compress(pickle.dumps(text, protocol))).decode()
@@ -77,7 +77,7 @@ def problem(number: int, *, day: str = "2024-08-01", functional: bool = False) -
         "starter_code": STARTER if functional else "",
         "difficulty": "easy",
         "public_test_cases": json.dumps([test(1, 2)]),
-        "private_test_cases": packed([test(number, 5), test(-1, 1)]),
+        "private_test_cases": pack_tests([test(number, 5), test(-1, 1)]),
         "metadata": json.dumps({"func_name": "add"} if functional else {}),
     }
 

@@ -12,7 +12,7 @@ from packages.lab.tests.benchmarks.task_files import (
     STARTER,
     hle_rows,
     mmlu_rows,
-    packed,
+    pack_tests,
     problem,
     write_hle,
     write_lines,
@@ -243,7 +243,7 @@ def test_livecodebench_as_a_table(tmp_path: Path) -> None:
         ({"metadata": "{"}, "metadata isn't JSON"),
         ({"metadata": "{}"}, "metadata: func_name is missing"),
         ({"public_test_cases": "[", "private_test_cases": "[]"}, "public_test_cases isn't JSON"),
-        ({"public_test_cases": "[]", "private_test_cases": packed([])}, "has no tests"),
+        ({"public_test_cases": "[]", "private_test_cases": pack_tests([])}, "has no tests"),
         ({"public_test_cases": '[{"input": 1}]'}, "public_test_cases: input is of the type int"),
         ({"public_test_cases": "[7]"}, "public_test_cases: a test is a int"),
         (

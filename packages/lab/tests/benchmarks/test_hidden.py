@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from packages.lab.tests.benchmarks.task_files import packed
+from packages.lab.tests.benchmarks.task_files import pack_tests
 from prefill_router.errors import DataError
 from prefill_router_lab.benchmarks.livecodebench import decode_tests
 
@@ -23,12 +23,12 @@ def cell(data: bytes) -> str:
 
 @pytest.mark.parametrize("protocol", [1, 2, 3, 4, 5])
 def test_every_protocol_that_writes_text_in_unicode(protocol: int) -> None:
-    assert decode_tests(packed(TESTS, protocol=protocol), "private") == DECODED
+    assert decode_tests(pack_tests(TESTS, protocol=protocol), "private") == DECODED
 
 
 def test_long_text_and_plain_json() -> None:
     long = [{"input": "x" * 100_000, "output": "", "testtype": "functional"}]
-    assert decode_tests(packed(long), "private")[0]["input"] == "x" * 100_000
+    assert decode_tests(pack_tests(long), "private")[0]["input"] == "x" * 100_000
     assert decode_tests(json.dumps(TESTS), "private") == DECODED
     assert decode_tests(f"  {json.dumps(TESTS)}", "private") == DECODED
     assert decode_tests(TESTS, "private") == DECODED
@@ -85,7 +85,7 @@ def test_pickle_of_anything_but_one_text_is_refused(data: bytes) -> None:
         ("ü", "neither JSON nor compressed base64"),
         ("AAAA", "neither JSON nor compressed base64"),
         ("", "is cut off"),
-        (packed(TESTS)[:60], "is cut off"),
+        (pack_tests(TESTS)[:60], "is cut off"),
         (cell(pickle.dumps("[")), "isn't JSON"),
         (cell(pickle.dumps('{"a": 1}')), "is of the type dict"),
         (cell(pickle.dumps('[{"input": "\\ud800", "output": "", "testtype": "x"}]')), "UTF-8"),

@@ -95,7 +95,7 @@ def texts(folder: Path) -> dict[tuple[str, str], str]:
     return {place: answer.reply.text for place, answer in found if answer.reply is not None}
 
 
-def expected(
+def expected_texts(
     questions: Sequence[Task], names: Sequence[str] = ("small", "large")
 ) -> dict[Any, str]:
     return {(n, t.query.id): answer_to(n)(str(t.query.prompt)) for t in questions for n in names}
@@ -127,7 +127,7 @@ def write_tasks_file(path: Path, count: int) -> None:
 
 
 class Canned:
-    """An asker that says the same as the models, and refuses the last question; asks nobody."""
+    """An asker that answers as the models do, without a server; it refuses the last question."""
 
     async def __aenter__(self) -> Canned:
         return self
@@ -145,5 +145,5 @@ class Canned:
 
 
 def make_run(folder: Path, pool: Pool, count: int) -> None:
-    """A run of so many tasks, without a server."""
+    """A run of this many tasks, without a server."""
     collect(folder, pool, tasks(count), asker=Canned())

@@ -13,7 +13,7 @@ from packages.lab.tests.collection.runs import (
     answers,
     ask,
     bill,
-    expected,
+    expected_texts,
     models,
     pool_of,
     rows,
@@ -85,16 +85,16 @@ def test_everything_is_kept(tmp_path: Path) -> None:
 def test_only_what_is_not_on_the_disk_is_asked(server: Server, tmp_path: Path) -> None:
     run, pool = tmp_path / "run", pool_of(server)
 
-    def asked_by(*arguments: object) -> int:
+    def count_questions(*arguments: object) -> int:
         before = len(server.log)
         ask(run, *arguments)  # type: ignore[arg-type]
         return len(server.log) - before
 
-    assert asked_by(pool.select(["small"]), tasks(10)) == 10
-    assert asked_by(pool.select(["small"]), tasks(10)) == 0
-    assert asked_by(pool, tasks(10)) == 10  # a target more
-    assert asked_by(pool, tasks(6, start=8)) == 8  # four tasks more
-    assert texts(run) == expected(tasks(14))
+    assert count_questions(pool.select(["small"]), tasks(10)) == 10
+    assert count_questions(pool.select(["small"]), tasks(10)) == 0
+    assert count_questions(pool, tasks(10)) == 10  # a target more
+    assert count_questions(pool, tasks(6, start=8)) == 8  # four tasks more
+    assert texts(run) == expected_texts(tasks(14))
     with Run.open(run) as held:
         assert [task.query.id for task in held.tasks()] == [f"q{i}" for i in range(14)]
         assert held.pool == pool
@@ -210,7 +210,7 @@ def test_missing_answers_are_asked_again_where_they_may_come(tmp_path: Path) -> 
         assert ask(run, pool, tasks(3)).answered == 1  # question 0 alone
         assert texts(run).keys() == {("small", "q0"), ("small", "q2")}
         assert ask(run, pool, tasks(3), retry="all").answered == 1
-    assert texts(run) == expected(tasks(3), ["small"])
+    assert texts(run) == expected_texts(tasks(3), ["small"])
     assert [a.missing for a in answers(run).values()] == [None] * 3
 
 

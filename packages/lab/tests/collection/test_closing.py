@@ -53,18 +53,18 @@ def test_the_limit_that_would_do_counts_what_goes_at_risk(tmp_path: Path) -> Non
     pool = pool_of("http://127.0.0.1:1/v1", ["small"], max_tokens=10_000, concurrency=1)
     asker, questions = Breaking(), tasks(300)[40:]
 
-    def collected(limit: float) -> CollectionSummary:
+    def collect_until(limit: float) -> CollectionSummary:
         options = CollectOptions(limit=limit, backoff_seconds=0.0)
         return collect(tmp_path / "run", pool, questions, asker=asker, options=options)
 
-    first = collected(0.6)
+    first = collect_until(0.6)
     enough = first.limit_that_would_do
     assert 0 < first.answered < 40
     assert enough is not None
     risk = first.at_risk / first.answered
     assert enough > 0.6 + 200 * risk  # else all is thought to be free of risk from now on
     assert enough < 0.6 + 400 * risk
-    second = collected(enough)
+    second = collect_until(enough)
     assert second.not_asked == {}
     assert second.spent + second.at_risk <= enough
 
@@ -118,20 +118,20 @@ def test_each_question_is_counted_once(tmp_path: Path) -> None:
     pool = pool_of("http://127.0.0.1:1/v1", ["small"], concurrency=1)
     options = CollectOptions(attempts=1)
 
-    def collected(count: int, limit: float | None = None) -> CollectionSummary:
+    def collect_until(count: int, limit: float | None = None) -> CollectionSummary:
         chosen = replace(options, limit=limit)
         return collect(tmp_path / "run", pool, tasks(count), asker=Breaking(), options=chosen)
 
-    first = collected(3)  # the third breaks off
+    first = collect_until(3)  # the third breaks off
     assert standing(first) == [(2, 1, 0, 0)]
-    stopped = collected(8, limit=first.spent + first.at_risk)
+    stopped = collect_until(8, limit=first.spent + first.at_risk)
     assert stopped.calls == 0
     assert stopped.not_asked == {OVER_LIMIT: 6}
     assert standing(stopped) == [(2, 0, 6, 1)]
-    last = collected(8)
+    last = collect_until(8)
     assert last.missing == {"broken_off": 2, "context_too_long": 1}
     assert standing(last) == [(5, 3, 0, 0)]
-    assert standing(collected(8)) == [(7, 1, 0, 0)]  # what is too long isn't asked again
+    assert standing(collect_until(8)) == [(7, 1, 0, 0)]  # what is too long isn't asked again
 
 
 def test_a_limit_that_stops_everything_is_an_error(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from packages.lab.tests.collection.runs import (
-    expected,
+    expected_texts,
     models,
     pool_of,
     tasks,
@@ -50,7 +50,7 @@ def test_collects_and_goes_on(server: Server, command: list[object], tmp_path: P
     shown = succeeded(*command)
     assert "small" in shown
     assert len(server.log) - before == 40
-    assert texts(tmp_path / "run") == expected(tasks(20))
+    assert texts(tmp_path / "run") == expected_texts(tasks(20))
     again = run(*command)
     assert again.code == 0
     assert "nothing is left to ask" in again.err

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from packages.lab.tests.collection.runs import (
-    expected,
+    expected_texts,
     pool_of,
     rows,
     tasks,
@@ -97,7 +97,7 @@ def test_it_ends_as_if_nothing_had_happened(command: Command, folder: Path) -> N
     command(folder / "whole")
     took = time.perf_counter() - begin
     whole = texts(folder / "whole")
-    assert whole == expected(tasks(TASKS))
+    assert whole == expected_texts(tasks(TASKS))
     chance, stopped, partial = random.Random(0), 0, 0
     for turn in range(RUNS):
         run, count = folder / f"run-{turn}", 0
@@ -155,7 +155,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), int(sys.argv[1])))
 del sys.argv[1]
 main()
 """
-"""A process that may write no file of more than so many bytes, as on a full disk."""
+"""A process that can write no file larger than its first argument, as on a full disk."""
 
 
 @pytest.mark.parametrize("size", [600, 50_000, 150_000])
@@ -173,4 +173,4 @@ def test_disk_without_room(command: Command, folder: Path, tmp_path: Path, size:
         assert count > 0
         assert "same command goes on" in result.stderr
     command(run)
-    assert texts(run) == expected(tasks(TASKS))
+    assert texts(run) == expected_texts(tasks(TASKS))

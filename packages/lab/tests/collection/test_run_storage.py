@@ -319,7 +319,7 @@ def test_manifest_that_was_changed(run: Run) -> None:
             Run.open(run.folder)
 
 
-def spoilt(run: Run) -> sqlite3.Connection:
+def spoil_database(run: Run) -> sqlite3.Connection:
     run.close()
     database = sqlite3.connect(run.folder / "run.sqlite", isolation_level=None)
     database.execute("DROP TRIGGER records_UPDATE")
@@ -328,7 +328,7 @@ def spoilt(run: Run) -> sqlite3.Connection:
 
 
 def spoil(run: Run, statement: str) -> None:
-    with closing(spoilt(run)) as database:
+    with closing(spoil_database(run)) as database:
         database.execute(statement)
 
 
@@ -353,10 +353,10 @@ def test_changed_record(run: Run, statement: str) -> None:
         list(again.answers())
 
 
-def stored(run: Run, column: str, value: object) -> None:
-    """Put a value in the place of a record or a task, as somebody does who knows the format."""
+def store_value(run: Run, column: str, value: object) -> None:
+    """Put a value in the place of a record or a task, in the right format."""
     table, name = column.split(".")
-    with closing(spoilt(run)) as database:
+    with closing(spoil_database(run)) as database:
         database.execute(f"UPDATE {table} SET {name} = ?", [value])
         if table == "records" and isinstance(value, str | bytes):
             database.execute("UPDATE records SET checksum = ?", [checksum(value)])
@@ -379,7 +379,7 @@ def test_a_strangers_record_is_refused(
 ) -> None:
     monkeypatch.setattr(run_module, "MOST_BYTES", 10**6 - 1)
     record(run, of("a", "q0", "xyz"))
-    stored(run, column, value)
+    store_value(run, column, value)
     with Run.open(run.folder) as again, pytest.raises(CorruptError, match="copy the run again"):
         list(again.answers() if column == "records.body" else again.tasks())
 

@@ -35,7 +35,7 @@ DIM = 6
 OPTIONS = DepthOptions(dim=DIM)
 
 
-def renamed(dataset: RoutingDataset, **names: Any) -> RoutingDataset:
+def rename_groups(dataset: RoutingDataset, **names: Any) -> RoutingDataset:
     """The queries with other benchmarks or domains, by a function of their number."""
     queries = tuple(
         dataclasses.replace(query, **{field: name(i) for field, name in names.items()})
@@ -44,7 +44,7 @@ def renamed(dataset: RoutingDataset, **names: Any) -> RoutingDataset:
     return RoutingDataset.of(queries, dataset.pool, dataset.correct)
 
 
-ANSWERS = renamed(
+ANSWERS = rename_groups(
     make_routing_dataset(queries=240, targets=3, missing=0.15), benchmark=lambda _: "b"
 )
 STATES = states_of(ANSWERS, sites=SITES)
@@ -143,13 +143,13 @@ def test_a_target_is_judged_within_a_subject_where_it_has_ten_labels_of_either_c
 
 
 def test_subjects_are_domains_or_benchmarks_or_both() -> None:
-    by_domain = renamed(ANSWERS, domain=lambda i: f"d{i % 2}")
+    by_domain = rename_groups(ANSWERS, domain=lambda i: f"d{i % 2}")
     assert depth_profile(STATES, by_domain, OPTIONS, sites=[HERE]).subjects == ("d0", "d1")
-    by_both = renamed(by_domain, benchmark=lambda i: f"b{i % 2}")
+    by_both = rename_groups(by_domain, benchmark=lambda i: f"b{i % 2}")
     assert depth_profile(STATES, by_both, OPTIONS, sites=[HERE]).subjects == ("b0 / d0", "b1 / d1")
-    none = renamed(ANSWERS, domain=lambda _: "")
+    none = rename_groups(ANSWERS, domain=lambda _: "")
     assert depth_profile(STATES, none, OPTIONS, sites=[HERE]).subjects == ("b",)
-    unknown = renamed(ANSWERS, benchmark=lambda _: "", domain=lambda _: "")
+    unknown = rename_groups(ANSWERS, benchmark=lambda _: "", domain=lambda _: "")
     profile = depth_profile(STATES, unknown, OPTIONS, sites=[HERE])
     assert profile.subjects == ()
     assert profile.subject_means() == {}

@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base
 
 
-def stored(store: Path) -> tuple[object, ...]:
+def store_options(store: Path) -> tuple[object, ...]:
     return "--store", store
 
 
@@ -40,7 +40,9 @@ def run(*arguments: object) -> Result:
 
 
 def test_layers_prints_tables_and_draws(folder: Path, tmp_path: Path) -> None:
-    got = run("layers", folder / "data", *stored(folder / "strong"), "--dim", 8, "--out", tmp_path)
+    got = run(
+        "layers", folder / "data", *store_options(folder / "strong"), "--dim", 8, "--out", tmp_path
+    )
     assert got.exit_code == 0, got.stderr
     for word in ("last.3", "anisotropy", "BestLR", "Fisher J"):
         assert word in got.stdout
@@ -51,7 +53,7 @@ def test_layers_prints_tables_and_draws(folder: Path, tmp_path: Path) -> None:
 
 
 def test_layers_compares_stores(folder: Path, tmp_path: Path) -> None:
-    both = (*stored(folder / "strong"), *stored(folder / "weak"))
+    both = (*store_options(folder / "strong"), *store_options(folder / "weak"))
     ask = ("layers", folder / "data", *both, "--dim", 8, "--out", tmp_path, "--json")
     value = json.loads(run(*ask).stdout)
     for rows in value.values():
@@ -66,12 +68,19 @@ def test_layers_compares_stores(folder: Path, tmp_path: Path) -> None:
     [alone] = [
         [row for row in value["geometry"] if row.pop("encoder") == "weak"],
     ]
-    single = json.loads(run(*ask[:2], *stored(folder / "weak"), "--dim", 8, "--json").stdout)
+    single = json.loads(run(*ask[:2], *store_options(folder / "weak"), "--dim", 8, "--json").stdout)
     assert single["geometry"] == alone
 
 
 def test_layers_looks_at_train_rows_alone(folder: Path, tmp_path: Path) -> None:
-    ask = (*stored(folder / "strong"), "--dim", 8, "--split", folder / "split.json", "--json")
+    ask = (
+        *store_options(folder / "strong"),
+        "--dim",
+        8,
+        "--split",
+        folder / "split.json",
+        "--json",
+    )
     dataset = read_dataset(folder / "data")
     correct = dataset.correct.copy()
     train = dataset.rows(split(dataset, seed=0)["train"])
@@ -85,7 +94,7 @@ def test_layers_looks_at_train_rows_alone(folder: Path, tmp_path: Path) -> None:
 
 
 def test_layers_as_json(folder: Path) -> None:
-    arguments = ("layers", folder / "data", *stored(folder / "strong"), "--dim", 8, "--json")
+    arguments = ("layers", folder / "data", *store_options(folder / "strong"), "--dim", 8, "--json")
     got = run(*arguments)
     value = json.loads(got.stdout)
     assert [row["layer"] for row in value["geometry"]] == [2, 2, 3, 3, 4, 4]
@@ -111,18 +120,18 @@ def test_sweep_prints_a_table_and_draws(folder: Path, tmp_path: Path) -> None:
 
 
 def test_bad_input_is_told(folder: Path, tmp_path: Path) -> None:
-    got = run("layers", folder / "data", *stored(folder / "strong"), "--pooling", "first")
+    got = run("layers", folder / "data", *store_options(folder / "strong"), "--pooling", "first")
     assert isinstance(got.exception, ConfigError)
-    got = run("layers", folder / "data", *stored(tmp_path / "none"))
+    got = run("layers", folder / "data", *store_options(tmp_path / "none"))
     assert isinstance(got.exception, StoreError)
     more = make_routing_dataset(queries=210)
     write_dataset(more, tmp_path / "more")
-    got = run("layers", tmp_path / "more", *stored(folder / "strong"))
+    got = run("layers", tmp_path / "more", *store_options(folder / "strong"))
     assert isinstance(got.exception, StoreError)
     assert "lacks the states" in str(got.exception)
     sites = [Site(layer, "mean") for layer in (2, 3)]
     encode_dataset(more, FakeEncoder(name="whole"), tmp_path / "whole", sites=sites)
-    both = (*stored(tmp_path / "whole"), *stored(folder / "strong"))
+    both = (*store_options(tmp_path / "whole"), *store_options(folder / "strong"))
     got = run("layers", tmp_path / "more", *both)
     assert "lacks the states" in str(got.exception)
     assert "geometry" not in got.stderr  # refused before the rest is surveyed

@@ -18,7 +18,7 @@ from packages.lab.tests.features.text_networks import (
     none_of,
     quick,
     read,
-    relabelled,
+    relabel,
     save_tiny,
     texts,
 )
@@ -75,7 +75,7 @@ def test_learns_what_is_planted_in_the_words(
     losses = shared.report["networks"][0]
     assert losses["best_epoch"] == int(np.argmin(losses["validation_loss"]))
     order = np.random.default_rng(2).permutation(len(train))
-    control = fit(quick(deberta, epochs=3), relabelled(train, train.correct[order]))
+    control = fit(quick(deberta, epochs=3), relabel(train, train.correct[order]))
     auc = auc_by_target(read(control, unseen).astype(np.float64), unseen.correct)
     assert 0.3 < auc.mean() < 0.7
 
@@ -84,7 +84,7 @@ def test_one_network_for_each_target(
     deberta: Path, train: RoutingDataset, unseen: RoutingDataset
 ) -> None:
     config = quick(deberta, mode="per_target", epochs=4)
-    examples = relabelled(train, np.where([True, True, False], train.correct, 1.0))
+    examples = relabel(train, np.where([True, True, False], train.correct, 1.0))
     family = fit(config, examples)
     scores = read(family, unseen).astype(np.float64)
     assert auc_by_target(scores, unseen.correct)[:2].min() > 0.8
@@ -92,7 +92,7 @@ def test_one_network_for_each_target(
     correct = examples.correct.copy()
     correct[:, 1] = correct[::-1, 1]
     short = replace(config, epochs=1)
-    one, other = (read(fit(short, rows), unseen) for rows in (examples, relabelled(train, correct)))
+    one, other = (read(fit(short, rows), unseen) for rows in (examples, relabel(train, correct)))
     assert np.array_equal(other[:, 0], one[:, 0])
     assert not np.array_equal(other[:, 1], one[:, 1])
     rate = (len(train) + 1) / (len(train) + 2)
@@ -191,7 +191,7 @@ def test_missing_labels_are_masked(
     correct = train.correct.copy()
     correct[(correct[:, 0] == 1) & (np.arange(len(train)) % 3 > 0), 0] = np.nan
     correct[:, 1] = np.nan
-    part = relabelled(train, correct)
+    part = relabel(train, correct)
     family = fit(quick(deberta, epochs=4), part)
     scores = read(family, unseen).astype(np.float64)
     assert auc_by_target(scores[:, :1], unseen.correct[:, :1])[0] > 0.8
@@ -202,12 +202,12 @@ def test_missing_labels_are_masked(
     correct[:5] = np.nan
     short = part.select(part.query_ids[5:])
     config = quick(deberta, epochs=1)
-    assert equal(fit(config, relabelled(train, correct)), fit(config, short))
+    assert equal(fit(config, relabel(train, correct)), fit(config, short))
 
 
 def test_soft_labels_train_as_they_are(deberta: Path, train: RoutingDataset) -> None:
     soft = np.where(train.correct == 1, 0.7, 0.3)
-    family = fit(quick(deberta, epochs=6), relabelled(train, soft))
+    family = fit(quick(deberta, epochs=6), relabel(train, soft))
     probability = 1 / (1 + np.exp(-read(family, train)))
     assert 0.55 < probability[train.correct == 1].mean() < 0.75
 
@@ -215,7 +215,7 @@ def test_soft_labels_train_as_they_are(deberta: Path, train: RoutingDataset) -> 
 def test_nothing_to_learn_is_refused(deberta: Path, train: RoutingDataset) -> None:
     for value in (np.nan, 1.0):
         with pytest.raises(FitError, match="nothing to learn"):
-            fit(quick(deberta), relabelled(train, np.full_like(train.correct, value)))
+            fit(quick(deberta), relabel(train, np.full_like(train.correct, value)))
 
 
 def test_two_equal_prompts_are_enough(deberta: Path) -> None:

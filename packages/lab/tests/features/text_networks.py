@@ -86,7 +86,7 @@ def save_tiny(folder: Path, config: Any, *, seed: int = 0) -> Path:
 
 
 def texts(queries: int, *, seed: int, targets: int = 3) -> RoutingDataset:
-    """Random words, some of which tell which target is right, mostly."""
+    """Random words, some of which mostly predict which target is right."""
     random = np.random.default_rng(seed)
     has = random.random((queries, 3)) < 0.5
     rows = []
@@ -99,7 +99,7 @@ def texts(queries: int, *, seed: int, targets: int = 3) -> RoutingDataset:
     return RoutingDataset.of(rows, pool, right[:, :targets])
 
 
-def relabelled(dataset: RoutingDataset, correct: Array) -> RoutingDataset:
+def relabel(dataset: RoutingDataset, correct: Array) -> RoutingDataset:
     return RoutingDataset.of(dataset.queries, dataset.pool, correct)
 
 

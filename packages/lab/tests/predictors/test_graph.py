@@ -238,7 +238,7 @@ def test_what_was_changed_on_disk_is_refused() -> None:
 def siblings(*, seed: int, rows: int = 400) -> tuple[Examples, Array]:
     """Twelve targets, each good at one of two tasks; half of them have hardly a label.
 
-    An answer to a question of the other task is dear. Returns the costs too.
+    An answer to a question of the other task is expensive. Returns the costs too.
     """
     random = np.random.default_rng(seed)
     task, good_at = random.integers(2, size=rows), np.arange(12) % 2

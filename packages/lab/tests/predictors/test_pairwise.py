@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 CONFIG = PairwiseConfig(**QUICK | {"max_epochs": 40}, dimensions=4)
 
 
-def fitted(train: Examples, config: PairwiseConfig = CONFIG) -> PairwiseFactorisation:
+def fit_network(train: Examples, config: PairwiseConfig = CONFIG) -> PairwiseFactorisation:
     predictor = config.fit(train).predictor
     assert isinstance(predictor, PairwiseFactorisation)
     return predictor
@@ -31,7 +31,7 @@ def test_pairs_see_the_edge_where_cells_see_the_level() -> None:
     """What a query has for all targets alike hides half of the edge from cells, none from pairs."""
     train = contest(level=3)
     edge = train.features[:, 0].astype(np.float64) - train.features[:, 1]
-    pairs = compute_slope(logit(fitted(train).win_rate(train.features, "a", "b")), edge)
+    pairs = compute_slope(logit(fit_network(train).win_rate(train.features, "a", "b")), edge)
     cells = FactorisationConfig(**QUICK | {"max_epochs": 40}, dimensions=4).fit(train).predictor
     logits = logit(cells.correctness(train.features))
     assert pairs == pytest.approx(1.5, abs=0.25)
@@ -45,7 +45,7 @@ def test_what_all_targets_share_on_a_query_changes_nothing() -> None:
     alike = train.correct.min(axis=1) == train.correct.max(axis=1)
     turned = np.where(alike[:, None], 1 - train.correct, train.correct)
     assert 50 < alike.sum() < 250
-    first, second = fitted(train, config), fitted(replace(train, correct=turned), config)
+    first, second = fit_network(train, config), fit_network(replace(train, correct=turned), config)
     wins = [p.win_rate(train.features, "c", "a") for p in (first, second)]
     assert np.array_equal(*wins)
     assert np.abs(wins[0] - 0.5).max() > 0.05
@@ -59,7 +59,7 @@ def test_two_targets_that_were_never_measured_together_hold_no_pair() -> None:
     correct = train.correct.copy()
     correct[::2, 0], correct[1::2, 1] = np.nan, np.nan
     correct[:, 2] = np.nan
-    predictor = fitted(replace(train, correct=correct))
+    predictor = fit_network(replace(train, correct=correct))
     assert np.abs(predictor.win_rate(train.features, "a", "b") - 0.5).max() < 0.5
     with pytest.raises(ConfigError, match=r"learned nothing about \['c'\]"):
         predictor.win_rate(train.features, "a", "c")
@@ -70,7 +70,7 @@ def test_two_targets_that_were_never_measured_together_hold_no_pair() -> None:
 
 def test_win_rates_are_those_of_routellm() -> None:
     train = contest(200, level=1)
-    predictor = fitted(train)
+    predictor = fit_network(train)
     arrays = {name: value[0, 0].astype(np.float64) for name, value in predictor.arrays.items()}
     unit = arrays["target"] / np.linalg.norm(arrays["target"], axis=1, keepdims=True)
     query = train.features @ arrays["weight.query"] + arrays["bias.query"]
@@ -84,7 +84,7 @@ def test_probabilities_hold_whatever_the_level() -> None:
     """The edge is that of one query; over queries of any level it counts for less."""
     for level in (0.0, 3.0):
         train, unseen = contest(level=level), contest(level=level, seed=1)
-        predictor = fitted(train)
+        predictor = fit_network(train)
         assert worst_gap(predictor, unseen) < 0.08
     flat = {"slope": np.ones((1, 1, 1, 1), np.float32)}
     raw = replace(predictor, arrays=dict(predictor.arrays) | flat)

@@ -33,7 +33,7 @@ def test_regimes_add_up() -> None:
         assert sum(one.count for one in regimes) == row["queries"]
         for one in regimes:
             assert one.count / row["queries"] == pytest.approx(one.value, abs=1e-4)
-        # The paper's own contradiction: what nobody solves and what the oracle solves exceed 1.
+        # The paper's own contradiction: what no target solves and what the oracle solves exceed 1.
         assert regimes[1].value + row["oracle_accuracy"] > 1
 
 

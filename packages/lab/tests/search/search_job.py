@@ -5,13 +5,13 @@ import sys
 import time
 from pathlib import Path
 
-from packages.lab.tests.search.searching import STATES, sealed_in, small_space
+from packages.lab.tests.search.searching import STATES, seal_test, small_space
 from prefill_router.engines import LocalEngine
 from prefill_router.fitting import FoldScorer
 from prefill_router_lab.search.trial_loop import _score_fold
 
 if __name__ == "__main__":
-    bench = FoldScorer(sealed_in(Path("unused"))[0], (STATES,), 3, 0, "auc")
+    bench = FoldScorer(seal_test(Path("unused"))[0], (STATES,), 3, 0, "auc")
     candidate = next(small_space().all_candidates())
     with LocalEngine(2).pool(bench) as workers:
         recipe = small_space().recipe(candidate)

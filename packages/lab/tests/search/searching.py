@@ -43,11 +43,11 @@ def small_space(**changes: Any) -> Space:
     return space_from_dict({**SMALL, **changes})
 
 
-def sealed_in(folder: Path, dataset: RoutingDataset = ANSWERS) -> tuple[TrainOnly, SealedTest]:
+def seal_test(folder: Path, dataset: RoutingDataset = ANSWERS) -> tuple[TrainOnly, SealedTest]:
     return seal(dataset, SPLIT, folder)
 
 
-def searched(
+def run_search(
     folder: Path | None = None,
     *,
     dataset: RoutingDataset = ANSWERS,

@@ -16,8 +16,8 @@ from packages.lab.tests.search.searching import (
     GUESSES,
     KNOWS,
     STATES,
-    sealed_in,
-    searched,
+    run_search,
+    seal_test,
     small_space,
     without_times,
 )
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def trials() -> list[SearchTrial]:
-    return searched()
+    return run_search()
 
 
 def test_it_finds_the_features_that_know(trials: list[SearchTrial]) -> None:
@@ -50,7 +50,7 @@ def test_it_finds_the_features_that_know(trials: list[SearchTrial]) -> None:
 
 def test_on_shuffled_labels_there_is_nothing_to_find() -> None:
     noise = shuffled(ANSWERS)
-    verdict = choose(searched(dataset=noise), small_space(), CONFIG)
+    verdict = choose(run_search(dataset=noise), small_space(), CONFIG)
     assert verdict.honest < 0.6
     assert verdict.winner.mean("auc") < 0.65
 
@@ -62,7 +62,7 @@ def test_first_everything_is_looked_at(trials: list[SearchTrial]) -> None:
 
 
 def test_no_candidate_is_tried_twice_and_all_are_in_the_end() -> None:
-    trials = searched(config=dataclasses.replace(CONFIG, trials=1000))
+    trials = run_search(config=dataclasses.replace(CONFIG, trials=1000))
     assert len(trials) == len({trial.candidate for trial in trials}) == small_space().candidates
 
 
@@ -78,14 +78,14 @@ def test_what_is_hopeless_is_stopped_and_cannot_win(trials: list[SearchTrial]) -
 
 
 def test_nothing_is_stopped_where_the_margin_is_wide() -> None:
-    trials = searched(config=dataclasses.replace(CONFIG, margin=1.0))
+    trials = run_search(config=dataclasses.replace(CONFIG, margin=1.0))
     assert {trial.state for trial in trials} == {"finished"}
 
 
 def test_interrupted_anywhere_it_ends_as_if_it_had_not_been(
     trials: list[SearchTrial], tmp_path: Path
 ) -> None:
-    searched(tmp_path)
+    run_search(tmp_path)
     files = sorted((tmp_path / "trials").iterdir())
     last = max(trial.number for trial in trials if trial.state == "finished")
     for file in files[last + 1 :]:
@@ -93,35 +93,35 @@ def test_interrupted_anywhere_it_ends_as_if_it_had_not_been(
     broken = json.loads(files[last].read_text())
     scores = {kind: values[:1] for kind, values in broken["scores"].items()}
     files[last].write_text(json.dumps({**broken, "scores": scores, "state": "running"}))
-    assert without_times(searched(tmp_path)) == without_times(trials)
+    assert without_times(run_search(tmp_path)) == without_times(trials)
 
 
 def test_more_trials_go_on_from_the_ones_before(trials: list[SearchTrial], tmp_path: Path) -> None:
-    searched(tmp_path, config=dataclasses.replace(CONFIG, trials=3))
+    run_search(tmp_path, config=dataclasses.replace(CONFIG, trials=3))
     before = {p.name: p.read_bytes() for p in (tmp_path / "trials").iterdir()}
-    assert without_times(searched(tmp_path)) == without_times(trials)
+    assert without_times(run_search(tmp_path)) == without_times(trials)
     assert all((tmp_path / "trials" / name).read_bytes() == b for name, b in before.items())
 
 
 def test_a_spoilt_trial_is_told(tmp_path: Path) -> None:
-    searched(tmp_path, config=dataclasses.replace(CONFIG, trials=2))
+    run_search(tmp_path, config=dataclasses.replace(CONFIG, trials=2))
     (tmp_path / "trials" / "00001.json").write_text("{}")
     with pytest.raises(CorruptError, match=r"00001.json isn't what was written; remove it"):
-        searched(tmp_path)
+        run_search(tmp_path)
 
 
 def test_a_spoilt_cache_is_made_again(trials: list[SearchTrial], tmp_path: Path) -> None:
     (tmp_path / "cache").mkdir()
-    searched(tmp_path, config=dataclasses.replace(CONFIG, trials=1))
+    run_search(tmp_path, config=dataclasses.replace(CONFIG, trials=1))
     for file in (tmp_path / "cache").iterdir():
         file.write_bytes(file.read_bytes()[:100])
-    assert without_times(searched(tmp_path)) == without_times(trials)
+    assert without_times(run_search(tmp_path)) == without_times(trials)
 
 
 def test_two_processes_score_as_one_does() -> None:
     config = dataclasses.replace(CONFIG, jobs=2, margin=1.0, trials=4)
-    scores_of = {trial.candidate: trial.to_dict()["scores"] for trial in searched(config=config)}
-    alone = searched(config=dataclasses.replace(config, jobs=1))
+    scores_of = {trial.candidate: trial.to_dict()["scores"] for trial in run_search(config=config)}
+    alone = run_search(config=dataclasses.replace(config, jobs=1))
     assert len(scores_of) == 4
     for trial in alone:
         if trial.candidate in scores_of:
@@ -130,7 +130,7 @@ def test_two_processes_score_as_one_does() -> None:
 
 
 def test_a_fold_is_scored_as_evaluate_does(tmp_path: Path) -> None:
-    train, _ = sealed_in(tmp_path)
+    train, _ = seal_test(tmp_path)
     bench = FoldScorer(train, (STATES,), 3, 0, "headroom")
     space = small_space()
     [candidate] = [
@@ -166,7 +166,7 @@ def test_a_fold_is_scored_as_evaluate_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize("objective", ["choice", "brier", "headroom"])
 def test_other_objectives(objective: str) -> None:
     config = SearchConfig(trials=6, folds=3, objective=objective)  # type: ignore[arg-type]
-    trials = searched(config=config)
+    trials = run_search(config=config)
     verdict = choose(trials, small_space(), config)
     assert verdict.winner.features == KNOWS
     values = [one.mean(config.objective) for one in verdict.ranking if one.state == "finished"]
@@ -200,13 +200,13 @@ def test_the_choice_on_other_folds_by_hand() -> None:
 def test_a_candidate_that_cannot_be_fitted_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "xgboost", None)
     space = small_space(predictors={"trees": "xgboost", "constant": "constant"})
-    trials = searched(space=space)
+    trials = run_search(space=space)
     failed = [trial for trial in trials if trial.state == "failed"]
     assert failed
     assert all("xgboost" in trial.why for trial in failed)
     assert choose(trials, space, CONFIG).winner.predictor == "constant"
     with pytest.raises(FitError, match="no candidate could be fitted"):
-        searched(space=small_space(predictors={"trees": "xgboost"}))
+        run_search(space=small_space(predictors={"trees": "xgboost"}))
 
 
 def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +233,7 @@ def test_options_that_make_no_sense(options: dict[str, object], reason: str) -> 
 def test_too_short_a_time_is_told() -> None:
     config = dataclasses.replace(CONFIG, minutes=1e-9)
     with pytest.raises(FitError, match="time"):
-        choose(searched(config=config), small_space(), config)
+        choose(run_search(config=config), small_space(), config)
 
 
 def test_processes_end_with_the_one_that_began_them() -> None:

@@ -9,8 +9,8 @@ from packages.lab.tests.search.searching import (
     CONFIG,
     SPLIT,
     STATES,
-    sealed_in,
-    searched,
+    run_search,
+    seal_test,
     small_space,
 )
 from prefill_router.errors import ConfigError, CorruptError, DataError
@@ -25,7 +25,7 @@ OTHER = recipe_from_dict({"predictor": "constant"})
 
 
 def test_what_searches_has_no_test_rows(tmp_path: Path) -> None:
-    train, _ = sealed_in(tmp_path)
+    train, _ = seal_test(tmp_path)
     assert set(train.dataset.query_ids) == set(SPLIT["train"])
     assert not (tmp_path / MARK).exists()
 
@@ -36,7 +36,7 @@ def test_test_rows_among_the_train_rows_are_refused() -> None:
 
 
 def test_opening_leaves_a_mark(tmp_path: Path) -> None:
-    _, test = sealed_in(tmp_path)
+    _, test = seal_test(tmp_path)
     assert test.openings == []
     assert test.open(RECIPE).fingerprint == ANSWERS.fingerprint
     [opening] = json.loads((tmp_path / MARK).read_text())["openings"]
@@ -46,15 +46,15 @@ def test_opening_leaves_a_mark(tmp_path: Path) -> None:
 
 
 def test_the_same_configuration_may_be_judged_again(tmp_path: Path) -> None:
-    _, test = sealed_in(tmp_path)
+    _, test = seal_test(tmp_path)
     test.open(RECIPE)
     test.open(RECIPE)
     assert len(test.openings) == 1
 
 
 def test_another_configuration_is_refused_unless_asked_for(tmp_path: Path) -> None:
-    sealed_in(tmp_path)[1].open(RECIPE)
-    _, test = sealed_in(tmp_path)  # another process
+    seal_test(tmp_path)[1].open(RECIPE)
+    _, test = seal_test(tmp_path)  # another process
     with pytest.raises(ConfigError, match=r"opened on .* for another configuration .*--open-again"):
         test.open(OTHER)
     assert len(test.openings) == 1
@@ -64,14 +64,14 @@ def test_another_configuration_is_refused_unless_asked_for(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"openings": 3}', '{"openings": [{}]}'])
 def test_a_spoilt_mark_opens_nothing(tmp_path: Path, text: str) -> None:
-    _, test = sealed_in(tmp_path)
+    _, test = seal_test(tmp_path)
     (tmp_path / MARK).write_text(text)
     with pytest.raises(CorruptError, match="nothing says whether the test part was opened"):
         test.open(RECIPE)
 
 
 def test_neither_side_shows_what_is_sealed(tmp_path: Path) -> None:
-    train, test = sealed_in(tmp_path)
+    train, test = seal_test(tmp_path)
     assert "of difficulty" not in repr(test)
     assert SPLIT["test"][0] not in repr(test)
     assert not [name for name in dir(test) if not name.startswith("_") and name not in PUBLIC]
@@ -82,7 +82,7 @@ PUBLIC = {"mark", "open", "openings", "split_for"}
 
 
 def test_the_winners_split_keeps_the_test_part(tmp_path: Path) -> None:
-    _, test = sealed_in(tmp_path)
+    _, test = seal_test(tmp_path)
     assert test.split_for(RECIPE, seed=0).parts == SPLIT.parts
     calibrated = test.split_for(dataclasses.replace(RECIPE, calibration="platt"), seed=0)
     assert calibrated["test"] == SPLIT["test"]
@@ -96,7 +96,7 @@ def test_labels_of_the_test_part_change_nothing_that_is_chosen(tmp_path: Path) -
     correct[ANSWERS.rows(SPLIT["test"])] = 0.0
     other = dataclasses.replace(ANSWERS, correct=correct)
     config = dataclasses.replace(CONFIG, resamples=0)
-    verdicts = [choose(searched(dataset=d), small_space(), config) for d in (ANSWERS, other)]
+    verdicts = [choose(run_search(dataset=d), small_space(), config) for d in (ANSWERS, other)]
     tables = [[row.to_dict() for row in verdict.ranking] for verdict in verdicts]
     assert tables[0] == tables[1]
     judged = []
@@ -109,8 +109,8 @@ def test_labels_of_the_test_part_change_nothing_that_is_chosen(tmp_path: Path) -
 
 
 def test_one_opening_a_search(tmp_path: Path) -> None:
-    verdict = choose(searched(), small_space(), dataclasses.replace(CONFIG, resamples=20))
-    _, test = sealed_in(tmp_path)
+    verdict = choose(run_search(), small_space(), dataclasses.replace(CONFIG, resamples=20))
+    _, test = seal_test(tmp_path)
     conclusion, router = conclude(verdict, test, [STATES])
     assert conclusion.ranking == verdict.ranking
     assert len(conclusion.openings) == 1

@@ -30,7 +30,7 @@ def outcomes(correct: np.ndarray, pool: Pool = POOL) -> RoutingDataset:
     return RoutingDataset.of(queries, pool, correct.astype(np.float64), recorded_cost=cost)
 
 
-def predicted(data: RoutingDataset, correctness: np.ndarray) -> Predictions:
+def make_predictions(data: RoutingDataset, correctness: np.ndarray) -> Predictions:
     cost = np.tile(COST[: len(data.pool)], (len(data), 1))
     return Predictions(
         query_ids=data.query_ids,
@@ -47,7 +47,7 @@ def easy_and_hard() -> tuple[RoutingDataset, Predictions]:
     kinds = np.array([[1, 1, 1, 1], [0, 1, 0, 1], [0, 0, 1, 1], [0, 0, 0, 1]])
     correct = np.tile(kinds, (50, 1))
     data = outcomes(correct)
-    return data, predicted(data, np.where(correct == 1, 0.9, 0.1))
+    return data, make_predictions(data, np.where(correct == 1, 0.9, 0.1))
 
 
 def test_sets_of_choices() -> None:
@@ -98,7 +98,7 @@ def test_no_gain_is_claimed_where_effort_does_nothing() -> None:
     correct = np.stack([small, small, large, large], axis=1)
     data = outcomes(correct)
     chances = np.tile([0.4, 0.4, 0.7, 0.7], (400, 1))
-    study = study_efforts(predicted(data, chances), data, QUICK)
+    study = study_efforts(make_predictions(data, chances), data, QUICK)
     for gains in study.gains["models"]:
         assert gains is None or not gains.lower > 0
     best = study.points["models and efforts"][-1]
@@ -122,12 +122,12 @@ def test_queries_with_missing_outcomes_are_left_out() -> None:
     correct = np.tile([[1.0, 1.0, 0.0, 1.0]], (40, 1))
     correct[:10, 2] = np.nan
     data = outcomes(correct)
-    study = study_efforts(predicted(data, np.full((40, 4), 0.5)), data, QUICK)
+    study = study_efforts(make_predictions(data, np.full((40, 4), 0.5)), data, QUICK)
     assert study.queries == 30
     correct[:, 1] = np.nan
     nothing = outcomes(correct)
     with pytest.raises(DataError, match="no query has the label and the cost of every target"):
-        study_efforts(predicted(nothing, np.full((40, 4), 0.5)), nothing, QUICK)
+        study_efforts(make_predictions(nothing, np.full((40, 4), 0.5)), nothing, QUICK)
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ ANSWERS = make_routing_dataset(queries=240, missing=0.2, seed=4)
 STRONG = "target-2"
 
 
-def predicted(dataset: RoutingDataset, *, noise: float = 0.3, seed: int = 0) -> Predictions:
+def make_predictions(dataset: RoutingDataset, *, noise: float = 0.3, seed: int = 0) -> Predictions:
     """Probabilities that know the labels, more or less."""
     random = np.random.default_rng(seed)
     truth = np.where(np.isnan(dataset.correct), 0.5, dataset.correct)
@@ -62,13 +62,16 @@ def by_hand(predictions: Predictions, labels: np.ndarray, strong: int) -> list[f
 
 
 def run_study(dataset: RoutingDataset = ANSWERS, **options: int) -> RatioStudy:
-    systems = {"good": predicted(dataset, noise=0.1), "worse": predicted(dataset, seed=1)}
+    systems = {
+        "good": make_predictions(dataset, noise=0.1),
+        "worse": make_predictions(dataset, seed=1),
+    }
     return routing_ratio(systems, dataset, RatioOptions(resamples=200, **options), strong=STRONG)
 
 
 def test_every_ratio_is_exact() -> None:
     few = ANSWERS.select(ANSWERS.query_ids[:50])
-    predictions = predicted(few)
+    predictions = make_predictions(few)
     tied = dataclasses.replace(predictions, correctness=np.round(predictions.correctness, 1))
     for each in (predictions, tied):
         curve = routing_ratio({"x": each}, few, RatioOptions(resamples=0), strong=STRONG).curves[0]
@@ -79,7 +82,7 @@ def test_every_ratio_is_exact() -> None:
 
 def test_a_resample_is_the_study_of_its_queries() -> None:
     few = ANSWERS.select(ANSWERS.query_ids[:40])
-    predictions = predicted(few)
+    predictions = make_predictions(few)
     weights = np.bincount(np.random.default_rng(0).integers(0, 40, 40), minlength=40)
     rows = np.repeat(np.arange(40), weights)
     resample = RatioOrder.of(predictions, few.correct, STRONG).read(weights[None].astype(float))
@@ -106,7 +109,7 @@ def test_all_routers_meet_where_everything_is_forced() -> None:
 
 
 def test_the_same_router_does_not_differ_from_itself() -> None:
-    predictions = predicted(ANSWERS)
+    predictions = make_predictions(ANSWERS)
     study = routing_ratio(
         {"a": predictions, "b": predictions}, ANSWERS, RatioOptions(resamples=50), strong=STRONG
     )
@@ -122,7 +125,7 @@ def test_an_informed_order_beats_chance_and_a_shuffled_one_does_not() -> None:
     assert informed.summary["lift"].lower > 0
     assert informed.lower[100] < informed.at[4].value < informed.upper[100]
     noise = shuffled(ANSWERS)
-    systems = {"blind": predicted(ANSWERS)}
+    systems = {"blind": make_predictions(ANSWERS)}
     blind = routing_ratio(systems, noise, RatioOptions(resamples=200), strong=STRONG)
     lift = blind.curves[0].summary["lift"]
     assert lift.lower < 0 < lift.upper
@@ -131,7 +134,9 @@ def test_an_informed_order_beats_chance_and_a_shuffled_one_does_not() -> None:
 
 
 def test_neither_the_order_of_rows_nor_of_targets_matters() -> None:
-    predictions = predicted(ANSWERS, noise=0.02)  # so little that no probability is cut to 0 or 1
+    predictions = make_predictions(
+        ANSWERS, noise=0.02
+    )  # so little that no probability is cut to 0 or 1
     assert len(np.unique(predictions.correctness)) == predictions.correctness.size
     turned = predictions.select(ANSWERS.query_ids[::-1], targets=ANSWERS.pool.names[::-1])
     first, second = (
@@ -143,7 +148,7 @@ def test_neither_the_order_of_rows_nor_of_targets_matters() -> None:
 
 def test_two_targets_have_the_numbers_of_routellm() -> None:
     pair = make_routing_dataset(queries=300, targets=2, seed=1)
-    predictions = predicted(pair, noise=0.05)
+    predictions = make_predictions(pair, noise=0.05)
     mirrored = np.stack([1 - predictions.correctness[:, 1], predictions.correctness[:, 1]], axis=1)
     predictions = dataclasses.replace(
         predictions, correctness=mirrored
@@ -167,7 +172,7 @@ def test_the_strong_target_is_the_most_accurate_where_measured() -> None:
 
 
 def test_what_makes_no_sense_is_refused() -> None:
-    predictions = predicted(ANSWERS)
+    predictions = make_predictions(ANSWERS)
     with pytest.raises(ConfigError, match="no router"):
         routing_ratio({}, ANSWERS, strong=STRONG)
     with pytest.raises(ConfigError, match="strong target is 'nobody'"):

@@ -43,7 +43,7 @@ RECIPES = {
 }
 
 
-def turned() -> RoutingDataset:
+def turn_labels() -> RoutingDataset:
     """Hard queries are a domain of their own, in which wrong is right and right is wrong."""
     hard = np.array([float(q.prompt.split("difficulty ")[1][:4]) > 0.6 for q in ANSWERS.queries])
     domains = np.where(hard, "domain-2", [f"domain-{i % 2}" for i in range(len(hard))]).tolist()
@@ -55,14 +55,14 @@ def turned() -> RoutingDataset:
     return dataclasses.replace(ANSWERS, queries=queries, correct=correct)
 
 
-def studied(dataset: RoutingDataset, *, folder: Path | None = None, **given: int) -> ShiftStudy:
+def run_study(dataset: RoutingDataset, *, folder: Path | None = None, **given: int) -> ShiftStudy:
     options = ShiftOptions(**{"resamples": 200, **given})
     return shift_study(dataset, RECIPES, [STATES], split(dataset), SHIFT, options, folder=folder)
 
 
 @pytest.fixture(scope="module")
 def harmed() -> ShiftStudy:
-    return studied(turned())
+    return run_study(turn_labels())
 
 
 def test_planted_harm_is_found(harmed: ShiftStudy) -> None:
@@ -78,7 +78,7 @@ def test_planted_harm_is_found(harmed: ShiftStudy) -> None:
 
 
 def test_no_harm_where_the_domain_makes_no_difference() -> None:
-    study = studied(ANSWERS)
+    study = run_study(ANSWERS)
     [router] = study.routers
     assert router.numbers["shifted"]["auc_mean"].lower > 0.8
     assert router.loss_of_shift["auc_mean"].value > -0.03
@@ -86,8 +86,8 @@ def test_no_harm_where_the_domain_makes_no_difference() -> None:
 
 
 def test_no_harm_is_claimed_on_shuffled_labels() -> None:
-    noise = dataclasses.replace(ANSWERS, correct=shuffled(turned()).correct)
-    [router] = studied(noise).routers
+    noise = dataclasses.replace(ANSWERS, correct=shuffled(turn_labels()).correct)
+    [router] = run_study(noise).routers
     for name in ("auc_mean", "argmax_accuracy"):
         assert router.loss_of_shift[name].lower <= 0 <= router.loss_of_shift[name].upper
     assert not router.numbers["reference"]["auc_mean"].lower > 0.6
@@ -113,7 +113,9 @@ def test_arms_share_the_test_rows_and_nothing_leaks() -> None:
     equal = shift_arms.splits["equal"]["train"]
     assert abs(len(equal) - shift_arms.sizes["shifted"]) <= 2
     assert set(equal) < set(SPLIT["train"])
-    shares = [sum(domain[i] in TEST_DOMAINS for i in ids) / len(ids) for ids in (equal, SPLIT["train"])]
+    shares = [
+        sum(domain[i] in TEST_DOMAINS for i in ids) / len(ids) for ids in (equal, SPLIT["train"])
+    ]
     assert shares[0] == pytest.approx(shares[1], abs=0.03)
     assert arms(ANSWERS, SPLIT, SHIFT, seed=1).splits["equal"]["train"] != equal
 
@@ -177,8 +179,14 @@ def test_the_preset_names_categories_of_mmlu_pro(mmlu_pro: Path) -> None:
             lambda: Shift.hold_out(ANSWERS, ("poetry",)),
             r"no benchmarks and no domains \['poetry'\]",
         ),
-        (lambda: Shift.hold_out(ANSWERS, (*ELSEWHERE, *TEST_DOMAINS)), "nothing is left to train on"),
-        (lambda: arms(ANSWERS, SPLIT, Shift(("poetry",), TEST_DOMAINS)), r"no query is of \['poetry'\]"),
+        (
+            lambda: Shift.hold_out(ANSWERS, (*ELSEWHERE, *TEST_DOMAINS)),
+            "nothing is left to train on",
+        ),
+        (
+            lambda: arms(ANSWERS, SPLIT, Shift(("poetry",), TEST_DOMAINS)),
+            r"no query is of \['poetry'\]",
+        ),
     ],
 )
 def test_names_that_are_none_are_refused(make: Any, message: str) -> None:
@@ -201,10 +209,12 @@ def test_too_few_queries_are_refused() -> None:
 def test_it_goes_on_where_it_was_and_tells_what_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harmed: ShiftStudy
 ) -> None:
-    first = studied(turned(), folder=tmp_path)
+    first = run_study(turn_labels(), folder=tmp_path)
     stamps = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("router.json")}
     assert len(stamps) == 3
-    assert studied(turned(), folder=tmp_path).to_dict() == first.to_dict() == harmed.to_dict()
+    assert (
+        run_study(turn_labels(), folder=tmp_path).to_dict() == first.to_dict() == harmed.to_dict()
+    )
     assert {p: p.stat().st_mtime_ns for p in stamps} == stamps
     monkeypatch.setitem(__import__("sys").modules, "xgboost", None)
     trees: dict[str, Recipe] = {

