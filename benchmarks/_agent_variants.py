@@ -133,98 +133,119 @@ def _reminder(session: Session) -> str:
 
 def claude_code(session: Session) -> Iterator[Variant]:
     """Claude Code: reminders around the ask, tool loops, titles, subagents, background events."""
-    hints, old_id, has_header = session.chance(0.5), session.chance(0.3), session.chance(0.7)
-    user = (
-        f"user_0f_account__session_{session.name}"
-        if old_id
-        else json.dumps({"device_id": "d", "account_uuid": "a", "session_id": session.name})
-    )
+    client = _ClaudeCode(session)
+    if client.has_hints:
+        yield client.ask_title()
+    for place, ask in enumerate(session.asks):
+        client.add_ask(ask, place)
+        yield client.send(ask, session.turns, place)
+        for _ in range(session.random.integers(0, 4)):
+            client.add_tool_calls()
+            yield client.send(ask, session.turns, place)
+        session.turns.append({"role": "assistant", "content": [_text("Done. Shall I go on?")]})
+    if client.has_hints:
+        yield client.ask_subagent()
 
-    def send(ask: str, turns: list[Fields], place: int, **own: Any) -> Variant:
-        headers = {"user-agent": "claude-cli/2.1.300 (external, cli)"}
-        headers |= {"x-claude-code-session-id": session.name} if has_header else {}
-        headers |= {"x-claude-code-prompt-id": f"{session.name}-{place}"} if hints else {}
+
+class _ClaudeCode:
+    """A session of Claude Code, with the marks that all of its requests share."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.has_hints, has_old_id = session.chance(0.5), session.chance(0.3)
+        self._has_header = session.chance(0.7)
+        ids = {"device_id": "d", "account_uuid": "a", "session_id": session.name}
+        self._user = f"user_0f_account__session_{session.name}" if has_old_id else json.dumps(ids)
+
+    def send(
+        self, ask: str, turns: list[Fields], place: int, *, conversation: str | None = ""
+    ) -> Variant:
+        """A request with these turns; of the session's conversation unless another is given."""
+        session = self._session
         line = (
             f"x-anthropic-billing-header: cc_version=2.1.3; cch={session.random.integers(9**5):x};"
         )
         system = [_text(line)] if session.chance(0.6) else []
         system += [_text("You are Claude Code, Anthropic's official CLI for Claude.")]
         body = {"model": "auto", "max_tokens": 32000, "system": system, "messages": list(turns)}
-        sent = Variant(
+        return Variant(
             endpoint="messages",
-            headers=headers,
-            body={**body, "metadata": {"user_id": user}},
+            headers=self._headers(place),
+            body={**body, "metadata": {"user_id": self._user}},
             agent="claude-code",
             ask=ask,
-            conversation=session.name,
+            conversation=session.name if conversation == "" else conversation,
             is_first=place == 0,
         )
-        return replace(sent, **own)
 
-    if hints:
-        title = [{"role": "user", "content": session.asks[0]}]
+    def _headers(self, place: int) -> dict[str, str]:
+        name = self._session.name
+        headers = {"user-agent": "claude-cli/2.1.300 (external, cli)"}
+        headers |= {"x-claude-code-session-id": name} if self._has_header else {}
+        headers |= {"x-claude-code-prompt-id": f"{name}-{place}"} if self.has_hints else {}
+        return headers
+
+    def ask_title(self) -> Variant:
+        """The request for a title, which belongs to no conversation."""
+        ask = self._session.asks[0]
         line = "You are coming up with a succinct title for a coding session."
-        sent = send(session.asks[0], title, 0, conversation=None)
-        yield replace(sent, body={**sent.body, "system": [_text(line)]})
-    for place, ask in enumerate(session.asks):
-        before = [_text(_reminder(session)) for _ in range(session.random.integers(0, 4))]
+        variant = self.send(ask, [{"role": "user", "content": ask}], 0, conversation=None)
+        return replace(variant, body={**variant.body, "system": [_text(line)]})
+
+    def ask_subagent(self) -> Variant:
+        """The request of a subagent, in a conversation of its own."""
+        session = self._session
+        task = f"Search for every use of {session.name}, and list files and lines in a table."
+        turns = [{"role": "user", "content": [_text(_reminder(session)), _text(task)]}]
+        variant = self.send(task, turns, 0, conversation=f"{session.name}/sub")
+        return replace(variant, headers={**variant.headers, "x-claude-code-agent-id": "agent-7"})
+
+    def add_ask(self, ask: str, place: int) -> None:
+        """Add the person's turn, with reminders and what happened in the background."""
+        session = self._session
+        before = self._reminders(4)
         if place and session.chance(0.2):
             run = "<bash-input>git status</bash-input>", "<bash-stdout>clean</bash-stdout>"
             session.turns.append({"role": "user", "content": [_text(text) for text in run]})
-        after = [_text(_reminder(session)) for _ in range(session.random.integers(0, 2))]
-        said: Any = [*before, _text(ask), *after]
+        content: Any = [*before, _text(ask), *self._reminders(2)]
         if session.chance(0.2):
-            said = "\n".join(part["text"] for part in said)
-        session.turns.append({"role": "user", "content": said})
+            content = "\n".join(part["text"] for part in content)
+        session.turns.append({"role": "user", "content": content})
         if session.chance(0.2):
             session.turns.append({"role": "system", "content": "Current date: 2026-03-01"})
-        yield send(ask, session.turns, place)
-        for _ in range(session.random.integers(0, 4)):
-            names = [session.call() for _ in range(session.random.integers(1, 3))]
-            uses = [{"type": "tool_use", "id": n, "name": "Bash", "input": {"n": n}} for n in names]
-            thought = [{"type": "thinking", "thinking": "so", "signature": "s"}]
-            session.turns.append({"role": "assistant", "content": [*thought, *uses]})
-            done: list[Fields] = [
-                {
-                    "type": "tool_result",
-                    "tool_use_id": n,
-                    "content": [_text(session.output())]
-                    if session.chance(0.5)
-                    else session.output(),
-                }
-                for n in names
-            ]
-            done += [_text(_reminder(session))] if session.chance(0.4) else []
-            session.turns.append({"role": "user", "content": done})
-            yield send(ask, session.turns, place)
-        session.turns.append({"role": "assistant", "content": [_text("Done. Shall I go on?")]})
-    if hints:
-        task = f"Search for every use of {session.name}, and list files and lines in a table."
-        turns = [{"role": "user", "content": [_text(_reminder(session)), _text(task)]}]
-        sent = send(task, turns, 0, conversation=f"{session.name}/sub")
-        yield replace(sent, headers={**sent.headers, "x-claude-code-agent-id": "agent-7"})
+
+    def add_tool_calls(self) -> None:
+        """Add a turn of the model with one or two calls, and the turn with their results."""
+        session = self._session
+        names = [session.call() for _ in range(session.random.integers(1, 3))]
+        uses = [{"type": "tool_use", "id": n, "name": "Bash", "input": {"n": n}} for n in names]
+        thought = [{"type": "thinking", "thinking": "so", "signature": "s"}]
+        session.turns.append({"role": "assistant", "content": [*thought, *uses]})
+        results = [self._tool_result(name) for name in names]
+        results += [_text(_reminder(session))] if session.chance(0.4) else []
+        session.turns.append({"role": "user", "content": results})
+
+    def _tool_result(self, name: str) -> Fields:
+        session = self._session
+        content = [_text(session.output())] if session.chance(0.5) else session.output()
+        return {"type": "tool_result", "tool_use_id": name, "content": content}
+
+    def _reminders(self, most: int) -> list[Fields]:
+        """Fewer than `most` reminders."""
+        session = self._session
+        return [_text(_reminder(session)) for _ in range(session.random.integers(0, most))]
 
 
 def codex(session: Session) -> Iterator[Variant]:
     """Codex: rules and environment as the user's items, before or after the ask."""
-
-    def item(text: str, role: str = "user") -> Fields:
-        return {"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]}
-
     rules = f"# AGENTS.md instructions for /srv/{session.name}\n\n"
     rules += f"<INSTRUCTIONS>\n{session.some(40)}\n</INSTRUCTIONS>"
-    place = f"<environment_context>\n  <cwd>/srv/{session.name}</cwd>\n</environment_context>"
     has_rules, has_turn = session.chance(0.7), session.chance(0.5)
-    headers = {"session-id": session.name, "thread-id": session.name}
-    headers |= {
-        "user-agent": str(session.random.choice(["codex_cli_rs/0.90.0", "codex_exec/0.171"]))
-    }
-    turn = {"session_id": session.name, "thread_id": session.name, "thread_source": "user"}
-    headers |= {"x-codex-turn-metadata": json.dumps(turn)} if has_turn else {}
+    headers = _codex_headers(session, has_turn=has_turn)
 
-    def send(ask: str, number: int, **own: Any) -> Variant:
+    def send(ask: str, number: int) -> Variant:
         body = {"model": "auto", "instructions": "You are a coding agent.", "store": False}
-        variant = Variant(
+        return Variant(
             endpoint="responses",
             headers=headers,
             body={**body, "input": list(session.turns)},
@@ -233,33 +254,54 @@ def codex(session: Session) -> Iterator[Variant]:
             conversation=session.name,
             is_first=number == 0,
         )
-        return replace(variant, **own)
 
     if session.chance(0.4):
         words = "<permissions instructions>\nThe sandbox may write.\n</permissions instructions>"
-        session.turns.append(item(words, "developer"))
+        session.turns.append(_codex_item(words, "developer"))
     for number, ask in enumerate(session.asks):
-        around = [item(place)] if number == 0 or session.chance(0.3) else []
-        around += [item(rules)] if has_rules and number == 0 else []
-        if session.chance(0.5):
-            around.reverse()
-        text = ask
-        if session.chance(0.2):
-            text = "# Context from my IDE setup:\n\n## Open tabs:\n- a.py\n\n"
-            text += f"## My request for Codex:\n{ask}"
-        late = session.chance(0.3) and number > 0
-        session.turns += [item(text), *around] if late else [*around, item(text)]
+        _add_codex_ask(session, ask, number, rules if has_rules else None)
         yield send(ask, number)
         for _ in range(session.random.integers(0, 4)):
-            name = session.call()
-            session.turns += [
-                {"type": "reasoning", "summary": [], "encrypted_content": "x"},
-                {"type": "function_call", "call_id": name, "name": "shell", "arguments": name},
-                {"type": "function_call_output", "call_id": name, "output": session.output()},
-            ]
+            _add_shell_call(session)
             yield send(ask, number)
         answer = {"type": "output_text", "text": "Done."}
         session.turns.append({"type": "message", "role": "assistant", "content": [answer]})
+
+
+def _codex_item(text: str, role: str = "user") -> Fields:
+    return {"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]}
+
+
+def _codex_headers(session: Session, *, has_turn: bool) -> dict[str, str]:
+    agents = ["codex_cli_rs/0.90.0", "codex_exec/0.171"]
+    headers = {"session-id": session.name, "thread-id": session.name}
+    headers |= {"user-agent": str(session.random.choice(agents))}
+    turn = {"session_id": session.name, "thread_id": session.name, "thread_source": "user"}
+    return headers | ({"x-codex-turn-metadata": json.dumps(turn)} if has_turn else {})
+
+
+def _add_codex_ask(session: Session, ask: str, number: int, rules: str | None) -> None:
+    """Add the person's turn, with the environment and, at first, the rules before or after it."""
+    place = f"<environment_context>\n  <cwd>/srv/{session.name}</cwd>\n</environment_context>"
+    around = [_codex_item(place)] if number == 0 or session.chance(0.3) else []
+    around += [_codex_item(rules)] if rules is not None and number == 0 else []
+    if session.chance(0.5):
+        around.reverse()
+    text = ask
+    if session.chance(0.2):
+        text = "# Context from my IDE setup:\n\n## Open tabs:\n- a.py\n\n"
+        text += f"## My request for Codex:\n{ask}"
+    late = session.chance(0.3) and number > 0
+    session.turns += [_codex_item(text), *around] if late else [*around, _codex_item(text)]
+
+
+def _add_shell_call(session: Session) -> None:
+    name = session.call()
+    session.turns += [
+        {"type": "reasoning", "summary": [], "encrypted_content": "x"},
+        {"type": "function_call", "call_id": name, "name": "shell", "arguments": name},
+        {"type": "function_call_output", "call_id": name, "output": session.output()},
+    ]
 
 
 def opencode(session: Session) -> Iterator[Variant]:
@@ -321,8 +363,8 @@ def cline(session: Session) -> Iterator[Variant]:
         session.turns.append({"role": "user", "content": parts})
         yield _plain_variant(session, "cline", ask, number)
         for _ in range(session.random.integers(0, 4)):
-            said = "<read_file><path>a.py</path></read_file>"
-            session.turns.append({"role": "assistant", "content": said})
+            call = "<read_file><path>a.py</path></read_file>"
+            session.turns.append({"role": "assistant", "content": call})
             result = [_text("[read_file for 'a.py'] Result:"), _text(session.output())]
             session.turns.append({"role": "user", "content": [*result, _text(details)]})
             yield _plain_variant(session, "cline", ask, number)
