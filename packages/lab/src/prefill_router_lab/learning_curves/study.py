@@ -73,34 +73,28 @@ def study_learning(
     options, bar = options or LearningOptions(), progress or SilentProgress()
     sizes = tuple(dict.fromkeys((*(options.sizes or choose_sizes(dataset, split)), FULL)))
     work = _LearningWork(dataset, tuple(states), split, recipes, options, folder)
+    fits_by_recipe = _fit_subsets(work, sizes, engine or LocalEngine(), bar)
     train = dataset.select(split["train"])
-    keys = [(name, size, d) for name in recipes for size in sizes for d in range(options.draws)]
-    with bar.task("fits", total=float(len(keys))) as advance:
-
-        def finish(key: _FitKey, fit: _Fit) -> _Fit:
-            advance(note=f"{key[0]} {fit.words}")
-            return fit
-
-        fits = (engine or LocalEngine()).map(
-            _fit_subset, work, keys, load=work.load, keep=work.save, finish=finish
-        )
-    each = len(sizes) * options.draws
-    fits_by_recipe = {name: fits[i * each : (i + 1) * each] for i, name in enumerate(recipes)}
-    curves = {
-        name: _judge_curve(name, work, sizes, fits, bar) for name, fits in fits_by_recipe.items()
-    }
-    costs = train.observed_cost[~np.isnan(train.correct)]
     return LearningStudy(
-        curves=curves,
+        curves={
+            name: _judge_curve(name, work, sizes, fits, bar)
+            for name, fits in fits_by_recipe.items()
+        },
         queries=len(train),
         labels=count_labels(train),
         targets=dataset.pool.names,
         tested=len(split["test"]),
-        label_cost=float(np.nanmean(costs)) if np.isfinite(costs).any() else float("nan"),
+        label_cost=_mean_label_cost(train),
         draws=options.draws,
         resamples=options.resamples,
         seed=options.seed,
     )
+
+
+def _mean_label_cost(train: RoutingDataset) -> float:
+    """The mean cost of an answer with a label, in US dollars; NaN where no cost is known."""
+    costs = train.observed_cost[~np.isnan(train.correct)]
+    return float(np.nanmean(costs)) if np.isfinite(costs).any() else float("nan")
 
 
 @final
@@ -169,6 +163,23 @@ class _LearningWork:
         path = self.path(split, config, fit.size)
         if path is not None and fit.predictions is not None:
             save_predictions(path, fit.predictions)
+
+
+def _fit_subsets(
+    work: _LearningWork, sizes: Sequence[Size], engine: Engine, progress: Progress
+) -> dict[str, Sequence[_Fit]]:
+    """The fits of each recipe: every draw of the first size, then of the next."""
+    draws = work.options.draws
+    keys = [(name, size, d) for name in work.recipes for size in sizes for d in range(draws)]
+    with progress.task("fits", total=float(len(keys))) as advance:
+
+        def finish(key: _FitKey, fit: _Fit) -> _Fit:
+            advance(note=f"{key[0]} {fit.words}")
+            return fit
+
+        fits = engine.map(_fit_subset, work, keys, load=work.load, keep=work.save, finish=finish)
+    each = len(sizes) * draws
+    return {name: fits[i * each : (i + 1) * each] for i, name in enumerate(work.recipes)}
 
 
 def _fit_subset(work: _LearningWork, key: _FitKey, progress: Progress) -> _Fit:

@@ -301,25 +301,69 @@ def learn(
         ConfigError: The options contradict each other, or costs can't be estimated.
         FitError: There is nothing to learn from.
     """
-    config = adapt_to_votes(dataset, config)
-    progress, recipe = progress or SilentProgress(), config.recipe
+    config, progress = adapt_to_votes(dataset, config), progress or SilentProgress()
     _check_routable(dataset)
-    _check_calibration(split, recipe.calibration)
+    _check_calibration(split, config.recipe.calibration)
+    train = _select_train(dataset, split)
+    learned = _fit_parts(dataset, states, split, train, config, progress)
+    if learned.router.is_voted:
+        return settle_votes(learned.router, train)
+    expected = learned.costs_out_of_fold(train)
+    router = _with_references(learned.router, train, expected)
+    if learned.unseen is None:
+        return router
+    return _with_choices(router, config, learned.unseen, train, expected)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _LearnedParts:
+    """A router without references and choices, and what these are learned from.
+
+    Attributes:
+        router: The router.
+        unseen: Out-of-fold predictions for train rows, if they are needed.
+        output: The predicted outputs of train rows; None where the recipe doesn't predict them.
+        tokens: The prompt tokens of each train row.
+    """
+
+    router: Router
+    unseen: OutOfFold | None
+    output: OutputFit | None
+    tokens: NDArray[np.int64]
+
+    def costs_out_of_fold(self, train: RoutingDataset) -> NDArray[np.float64]:
+        """Estimated costs of train rows, with outputs predicted out of fold."""
+        expected = None if self.output is None else self.output.out_of_fold.mean
+        return self.router.costs.estimate(
+            self.tokens, input_tokens=train.input_tokens, expected=expected
+        )
+
+
+def _select_train(dataset: RoutingDataset, split: Split) -> RoutingDataset:
     train = dataset.select(split["train"])
     if np.isnan(train.correct).all():
         raise FitError("no training query has a label; check the outcomes and the split")
+    return train
+
+
+def _fit_parts(
+    dataset: RoutingDataset,
+    states: Sequence[Activations],
+    split: Split,
+    train: RoutingDataset,
+    config: FitConfig,
+    progress: Progress,
+) -> _LearnedParts:
+    recipe, prompts = config.recipe, PromptStates.of_dataset(train, states)
     features = _fit_features(config, train, states, progress)
-    columns = features.read(PromptStates.of_dataset(train, states))
+    columns = features.read(prompts)
     reference = TrainReference.fit(columns, train.correct)
-    examples, unbiased_labels = _make_examples(config, columns, train, progress)
-    fitted = recipe.predictor.fit(examples, seed=config.seed, progress=progress)
-    unseen, shrinkage = _fit_shrinkage(
-        recipe, fitted, examples, unbiased_labels, config.seed, progress
-    )
+    fitted, unseen, shrinkage = _fit_predictor(config, columns, train, progress)
     calibrator, calibrator_notes = _fit_calibrator(
         dataset, states, split, features, fitted, shrinkage, recipe.calibration
     )
-    tokens = count_tokens(features, PromptStates.of_dataset(train, states))
+    tokens = count_tokens(features, prompts)
     costs, output = _fit_costs(columns, train, tokens, config)
     notes = (
         *_list_notes(costs, features, len(train)),
@@ -340,14 +384,18 @@ def learn(
         split=split,
         record=_make_record(dataset, split, config, fitted.training, notes),
     )
-    if router.is_voted:
-        return settle_votes(router, train)
-    del columns, examples  # large, where there are many rows, and not needed for what follows
-    expected = _costs_out_of_fold(costs, output, train, tokens)
-    router = _with_references(router, train, expected)
-    if unseen is None:
-        return router
-    return _with_choices(router, config, unseen, train, expected)
+    return _LearnedParts(router, unseen, output, tokens)
+
+
+def _fit_predictor(
+    config: FitConfig, columns: NDArray[np.float32], train: RoutingDataset, progress: Progress
+) -> tuple[PredictorFit, OutOfFold | None, Shrinkage | None]:
+    """The predictor; its out-of-fold predictions, if they are needed; the shrinkage, if any."""
+    recipe, seed = config.recipe, config.seed
+    examples, unbiased_labels = _make_examples(config, columns, train, progress)
+    fitted = recipe.predictor.fit(examples, seed=seed, progress=progress)
+    unseen, shrinkage = _fit_shrinkage(recipe, fitted, examples, unbiased_labels, seed, progress)
+    return fitted, unseen, shrinkage
 
 
 def _fit_features(
@@ -425,17 +473,6 @@ def _fit_shrinkage(
     return unseen, Shrinkage.fit(unseen.correctness, unbiased_labels, folds, examples.targets)
 
 
-def _costs_out_of_fold(
-    costs: CostEstimator,
-    output: OutputFit | None,
-    train: RoutingDataset,
-    tokens: NDArray[np.int64],
-) -> NDArray[np.float64]:
-    """Estimated costs of train rows, with outputs predicted out of fold."""
-    expected = None if output is None else output.out_of_fold.mean
-    return costs.estimate(tokens, input_tokens=train.input_tokens, expected=expected)
-
-
 def _with_choices(
     router: Router,
     config: FitConfig,
@@ -491,8 +528,8 @@ def _check_routable(dataset: RoutingDataset) -> None:
         )
 
 
-def _check_calibration(drawn: Split, kind: CalibratorKind) -> None:
-    if kind != "none" and "calibration" not in drawn.parts:
+def _check_calibration(split: Split, kind: CalibratorKind) -> None:
+    if kind != "none" and "calibration" not in split.parts:
         raise ConfigError(
             f"the calibration {kind} needs its own queries, and the split has no calibration "
             "part; draw one with: prefill-router split --calibration"
