@@ -17,7 +17,7 @@ from prefill_router.data import Message, Prompt, prompt_text
 from prefill_router.router import Forecast
 from prefill_router.targets import Endpoint, Pool
 from prefill_router_gateway.answer_text import AnswerText
-from prefill_router_gateway.api.requested_targets import read_requested_targets
+from prefill_router_gateway.api.requested_targets import RequestedTargets, read_requested_targets
 from prefill_router_gateway.decide import session_name
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.forecast import NoForecastError
@@ -383,44 +383,22 @@ def read_incoming(
     """
     envelope = read_envelope(endpoint, body)
     requested = read_requested_targets(envelope, headers, key=key, pool=pool, settings=settings)
-    names, preferences = requested.names, requested.preferences
-    model = requested.model
+    preferences, is_routed = requested.preferences, requested.model.target is None
     scored = preferences.scored or settings.routing.scored
-    is_routed = model.target is None
     reading = envelope.read(headers, settings.agents.harnesses)
     prompt, kind = None, KindSettings()
     if is_routed or settings.receipts.prompts:
         prompt = scored_prompt(envelope, scored, reading)
     if is_routed:
         kind = settings.agents.for_request(reading)
-    lams = (preferences.lam, model.lam, requested.dial, kind.lam, lam) if is_routed else ()
-    question = RoutingRequest(
-        endpoint=endpoint,
-        at=at,
-        text_bytes=envelope.text_bytes,
-        max_tokens=envelope.max_tokens,
-        previous_response_id=envelope.previous_response_id,
-        named=model.target,
-        lam_asked=next((value for value in lams if value is not None), None),
-        floor=kind.floor,
-        max_cost=preferences.max_cost,
-        allow=_expand(kind.targets, pool) if preferences.allow is None else preferences.allow,
-        exclude=preferences.exclude,
-        fallbacks=preferences.fallbacks,
-        needs=envelope.needs if preferences.fallbacks else frozenset(),
-        key=None if key is None else key.name,
-        key_targets=requested.allowed,
-        to_call=to_call,
-        cache_mark=read_cache_mark(endpoint, envelope.value, envelope.splicer.body),
-        **_check_translation(envelope, names, pool) if to_call else {},
+    question = _make_question(
+        envelope, requested, kind, key=key, pool=pool, lam=lam, at=at, to_call=to_call
     )
     recorded = _add_conversation(question, envelope, preferences, settings, reading)
     if is_routed:  # one that names its target needs only its length
         question = recorded = _add_routing_fields(recorded, envelope, preferences, prompt, reading)
-    is_open = len(names) == len(pool.names) and question.allow is None and not preferences.exclude
-    may_learn = preferences.learn and (key is None or key.learning)
     is_sampled, ask = False, None
-    if settings.learning.share and may_learn and is_open:
+    if settings.learning.share and _may_sample(requested, question, key, pool):
         is_sampled, ask = _sample(settings, envelope, question, reading)
     return IncomingRequest(
         question=question,
@@ -437,6 +415,57 @@ def read_incoming(
         thinks=asks_to_think(envelope.value),
         hints=_read_hints(envelope, hinted, pool),
     )
+
+
+def _make_question(
+    envelope: Envelope,
+    requested: RequestedTargets,
+    kind: KindSettings,
+    *,
+    key: ClientKey | None,
+    pool: Pool,
+    lam: float | None,
+    at: float,
+    to_call: bool,
+) -> RoutingRequest:
+    """What is asked, from the body, the headers, the key and the settings of its agent's kind."""
+    model, preferences = requested.model, requested.preferences
+    lams: tuple[float | None, ...] = ()
+    if model.target is None:
+        lams = (preferences.lam, model.lam, requested.dial, kind.lam, lam)
+    return RoutingRequest(
+        endpoint=envelope.endpoint,
+        at=at,
+        text_bytes=envelope.text_bytes,
+        max_tokens=envelope.max_tokens,
+        previous_response_id=envelope.previous_response_id,
+        named=model.target,
+        lam_asked=next((value for value in lams if value is not None), None),
+        floor=kind.floor,
+        max_cost=preferences.max_cost,
+        allow=_expand(kind.targets, pool) if preferences.allow is None else preferences.allow,
+        exclude=preferences.exclude,
+        fallbacks=preferences.fallbacks,
+        needs=envelope.needs if preferences.fallbacks else frozenset(),
+        key=None if key is None else key.name,
+        key_targets=requested.allowed,
+        to_call=to_call,
+        cache_mark=read_cache_mark(envelope.endpoint, envelope.value, envelope.splicer.body),
+        **_check_translation(envelope, requested.names, pool) if to_call else {},
+    )
+
+
+def _may_sample(
+    requested: RequestedTargets, question: RoutingRequest, key: ClientKey | None, pool: Pool
+) -> bool:
+    """Whether a request may be learned from.
+
+    All targets must be open to it, and neither it nor its key may forbid it.
+    """
+    preferences = requested.preferences
+    has_all = len(requested.names) == len(pool.names)
+    is_open = has_all and question.allow is None and not preferences.exclude
+    return is_open and preferences.learn and (key is None or key.learning)
 
 
 def _read_hints(

@@ -322,16 +322,13 @@ def _add_version(
     folds = split_by_time(dataset, fractions=FRACTIONS)
     fitted = _fit(settings, dataset, states, folds, progress)
     current, verdict = registry.state().current, fitted.verdict
+    test = dataset.select(folds["test"])
     comparison: dict[str, Any] = {}
     is_worse = False
     if current is not None:
         running = Router.load(registry.router(current), sources=settings.sources)
-        if set(running.pool.names) <= set(dataset.pool.names):
-            test = dataset.select(folds["test"])
-            accuracy, cost = gain_over(fitted, running, test, [states], progress)
-            is_worse = accuracy.upper < 0 and not cost.upper < 0
-            gains = {"accuracy": accuracy.to_dict(), "cost": cost.to_dict()}
-            comparison = {"running": current, **gains}
+        gains, is_worse = _compare_to_running(fitted, running, test, states, progress)
+        comparison = {"running": current, **gains} if gains else {}
     name = registry.add(
         fitted.router,
         {
@@ -358,6 +355,24 @@ def _add_version(
         is_candidate=is_candidate,
         note="" if is_candidate else why_not,
     )
+
+
+def _compare_to_running(
+    fitted: RouterFit,
+    running: Router,
+    test: RoutingDataset,
+    states: Activations,
+    progress: Progress,
+) -> tuple[dict[str, Any], bool]:
+    """The gains over the version that runs, and whether the new one is surely worse.
+
+    Nothing is compared where the running version has targets without outcomes.
+    """
+    if not set(running.pool.names) <= set(test.pool.names):
+        return {}, False
+    accuracy, cost = gain_over(fitted, running, test, [states], progress)
+    gains = {"accuracy": accuracy.to_dict(), "cost": cost.to_dict()}
+    return gains, accuracy.upper < 0 and not cost.upper < 0
 
 
 def _fit(

@@ -196,48 +196,97 @@ def decide_rollout(data: RolloutData, settings: RolloutSettings) -> RolloutDecis
     """
     if not len(data):
         return RolloutDecision("wait", "there are no sampled requests yet")
-    pairs = _Pairs.of(data)
-    quality, has_overlap, within, worst = _quality_differences(data, settings, pairs)
-    dollars, excess_dollars, has_dollars, most = _cost_differences(data, settings, pairs)
-    has_quality = has_overlap & within
-    low, high = (pairs.mean(np.where(has_quality, quality, unknown)) for unknown in (-1.0, 1.0))
-    cost = pairs.mean(np.where(has_dollars, dollars, settings.most_dollars))
-    excess = pairs.mean(np.where(has_dollars, excess_dollars, settings.most_dollars))
-    margins: dict[Claim, tuple[PerPair, PerPair]] = {
-        "not far worse": (low + settings.first_margin, worst),
-        "no worse": (low + settings.margin, worst),
-        "better": (low, worst),
-        "worse": (-high - settings.margin, worst + settings.margin),
-        "cheaper": (-cost, most),
-        "not dearer": (-excess, most * (1 + settings.cost_margin)),
-    }
+    differences = _Differences.of(data, settings)
+    margins = differences.margins(settings)
     bar = math.log(_CLAIMS / settings.level)
     proven, e_values = _test_claims(margins, bar)
     action, why, lacking = _choose_action(proven, data, settings)
-    without_overlap, beyond_bound = int((~has_overlap).sum()), int((has_overlap & ~within).sum())
     if lacking:
+        without_overlap, beyond_bound = differences.count_losses()
         why += _describe_losses(without_overlap, beyond_bound, len(data))
-    compared = has_quality & (data.current != data.candidate)
-    labels = int((~np.isnan(data.label)).sum())
-    return RolloutDecision(
-        action,
-        why,
-        proven,
-        {
+    evidence = differences.evidence(data)
+    evidence |= {"e_values": e_values, "needed_e_value": _round_value(math.exp(bar))}
+    lacking_margins = [margins[claim][0] for claim in lacking]
+    needed = _count_labels_needed(lacking_margins, bar, evidence["labels"])
+    return RolloutDecision(action, why, proven, evidence, needed)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Differences:
+    """What the candidate's choices gain and cost over the current ones, as far as it is known.
+
+    Attributes:
+        pairs: The pairs that are compared.
+        quality: The difference in quality of each request.
+        has_overlap: Which requests say something of quality.
+        within: Which differences in quality are within the bound.
+        worst: The bound of each pair's quality.
+        dollars: The difference in US dollars.
+        excess: That beyond what is allowed.
+        has_dollars: Which requests have both.
+        most: The bound of each pair's US dollars.
+    """
+
+    pairs: "_Pairs"
+    quality: PerRequest
+    has_overlap: Bool[NDArray[np.bool_], " request"]
+    within: Bool[NDArray[np.bool_], " request"]
+    worst: PerPair
+    dollars: PerRequest
+    excess: PerRequest
+    has_dollars: Bool[NDArray[np.bool_], " request"]
+    most: PerPair
+
+    @classmethod
+    def of(cls, data: RolloutData, settings: RolloutSettings) -> "_Differences":
+        """The differences of these requests."""
+        pairs = _Pairs.of(data)
+        quality = _quality_differences(data, settings, pairs)
+        return cls(pairs, *quality, *_cost_differences(data, settings, pairs))
+
+    @property
+    def has_quality(self) -> Bool[NDArray[np.bool_], " request"]:
+        """Which requests have a difference in quality that counts."""
+        return self.has_overlap & self.within
+
+    def margins(self, settings: RolloutSettings) -> dict[Claim, tuple[PerPair, PerPair]]:
+        """By how much each pair speaks for each claim, and how far it can speak against it.
+
+        What isn't known counts as its worst.
+        """
+        mean, most = self.pairs.mean, settings.most_dollars
+        low, high = (mean(np.where(self.has_quality, self.quality, u)) for u in (-1.0, 1.0))
+        cost = mean(np.where(self.has_dollars, self.dollars, most))
+        excess = mean(np.where(self.has_dollars, self.excess, most))
+        return {
+            "not far worse": (low + settings.first_margin, self.worst),
+            "no worse": (low + settings.margin, self.worst),
+            "better": (low, self.worst),
+            "worse": (-high - settings.margin, self.worst + settings.margin),
+            "cheaper": (-cost, self.most),
+            "not dearer": (-excess, self.most * (1 + settings.cost_margin)),
+        }
+
+    def count_losses(self) -> tuple[int, int]:
+        """How many requests say nothing of quality, and how many are beyond the bound."""
+        return int((~self.has_overlap).sum()), int((self.has_overlap & ~self.within).sum())
+
+    def evidence(self, data: RolloutData) -> dict[str, Any]:
+        """Counts and mean differences, for the registry."""
+        differs = data.current != data.candidate
+        without_overlap, beyond_bound = self.count_losses()
+        return {
             "requests": len(data),
-            "pairs": len(pairs.count),
-            "differ": int((data.current != data.candidate).sum()),
+            "pairs": len(self.pairs.count),
+            "differ": int(differs.sum()),
             "without_overlap": without_overlap,
             "beyond_bound": beyond_bound,
-            "labels": labels,
-            "compared": int(compared.sum()),
-            "quality": _round_mean(quality[has_quality]),
-            "dollars": _round_mean(dollars[has_dollars]),
-            "e_values": e_values,
-            "needed_e_value": _round_value(math.exp(bar)),
-        },
-        _count_labels_needed([margins[claim][0] for claim in lacking], bar, labels),
-    )
+            "labels": int((~np.isnan(data.label)).sum()),
+            "compared": int((self.has_quality & differs).sum()),
+            "quality": _round_mean(self.quality[self.has_quality]),
+            "dollars": _round_mean(self.dollars[self.has_dollars]),
+        }
 
 
 def _test_claims(

@@ -9,7 +9,7 @@ these groups, since requests of one conversation aren't independent.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, NamedTuple, final
@@ -509,15 +509,8 @@ def savings_since(
         DataError: No receipt names a baseline, or none has an estimate for the one named here.
         StoreError: The database can't be read, or has no receipts tables.
     """
-    with closing(open_store(url, create=False)) as store:
-        table = SavingsSums(store, since, against)
-        baselines = _read_named_baselines(store, since) if against is None else [against]
-        if against is not None and not table.groups.size:
-            _check_target(store, against, since)
-        deducted = (_deduct_encoder(table, settings), *learning_costs(store, since))
-        scores = score_sums(store, since)
-        also_asked, also_ratio = also_asked_of(store, since, against)
-        switched = switched_conversations(store, since, against)
+    read = _read_receipts(url, settings, since, against)
+    table, scores, deducted = read.table, read.scores, read.deducted
     total, groups = table.total, table.groups
     saved = estimate(groups, lambda s: total.requests * (s.there - s.spent) / s.requests)
     observed = estimate(scores, lambda s: s.spent / s.requests)
@@ -527,7 +520,7 @@ def savings_since(
     )
     return Savings(
         since=since,
-        baseline=" and ".join(table.baselines or baselines),
+        baseline=" and ".join(table.baselines or read.baselines),
         baselines=table.baselines,
         chosen_by="receipts" if against is None else "named",
         requests=int(total.requests),
@@ -543,13 +536,43 @@ def savings_since(
         expected_gain=estimate(groups, lambda s: (s.chance - s.chance_there) / s.forecasts),
         observed=observed,
         scored=int(scores[:, 0].sum()),
-        also_asked=also_asked,
-        also_ratio=also_ratio,
-        switched=switched,
+        also_asked=read.also_asked,
+        also_ratio=read.also_ratio,
+        switched=read.switched,
         unpriced=table.unpriced,
         unnamed=table.unnamed,
         apart=table.apart,
     )
+
+
+class _SavingsReading(NamedTuple):
+    """What `savings_since` reads of the database: sums by group, and what isn't in them."""
+
+    table: SavingsSums
+    baselines: Sequence[str]
+    deducted: tuple[Deduction, ...]
+    scores: PerGroup
+    also_asked: int
+    also_ratio: float | None
+    switched: int
+
+
+def _read_receipts(
+    url: str, settings: SavingsSettings, since: float, against: str | None
+) -> _SavingsReading:
+    with closing(open_store(url, create=False)) as store:
+        table = SavingsSums(store, since, against)
+        baselines = _read_named_baselines(store, since) if against is None else [against]
+        if against is not None and not table.groups.size:
+            _check_target(store, against, since)
+        return _SavingsReading(
+            table,
+            baselines,
+            (_deduct_encoder(table, settings), *learning_costs(store, since)),
+            score_sums(store, since),
+            *also_asked_of(store, since, against),
+            switched_conversations(store, since, against),
+        )
 
 
 def request_saving(url: str, receipt: Receipt, against: str | None = None) -> RequestSaving | None:

@@ -18,7 +18,7 @@ from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl
 
 if TYPE_CHECKING:
-    from prefill_router.activations import Pooling, Provenance, Site
+    from prefill_router.activations import Pooling, Provenance, Rounding, Site
     from prefill_router.encoders import (
         Encoder,
         EncoderSource,
@@ -133,14 +133,8 @@ def encode(
     keep = parse_choice("--store-dtype", store_dtype, ROUNDINGS)
     kind = parse_choice("--template", template, TEMPLATES)
     gpus = _gpu_workers(engine, gpu_workers, device)
-    if dtype is None and gpus[1]:
-        dtype = "bfloat16"  # this process has no GPU whose default it would be
-    if engine is not None and threads is not None:
-        raise UsageError(
-            "--threads can't be used with --engine ray; leave it out, and give "
-            "the threads of each worker with --worker-cpus"
-        )
-    computed = None if dtype is None else parse_choice("--dtype", dtype, ROUNDINGS)
+    _check_threads(engine, threads)
+    computed = _choose_dtype(dtype, gpus)
     queries, progress = open_queries(dataset), BarProgress(console=err)
     network = load_encoder(
         encoder,
@@ -260,6 +254,23 @@ def _gpu_workers(
     if engine is not None and device is not None:
         raise UsageError("with --engine ray leave out --device; --gpu-workers have a GPU each")
     return worker_range("--gpu-workers", text) or (0, 0)
+
+
+def _check_threads(engine: "RayEngine | None", threads: int | None) -> None:
+    if engine is not None and threads is not None:
+        raise UsageError(
+            "--threads can't be used with --engine ray; leave it out, and give "
+            "the threads of each worker with --worker-cpus"
+        )
+
+
+def _choose_dtype(text: str | None, gpus: tuple[int, int]) -> "Rounding | None":
+    """The type to compute in: as given, or that of GPUs, which this process itself may lack."""
+    from prefill_router.activations import ROUNDINGS
+
+    if text is None:
+        return "bfloat16" if gpus[1] else None
+    return parse_choice("--dtype", text, ROUNDINGS)
 
 
 def _run_plan(

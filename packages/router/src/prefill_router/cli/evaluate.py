@@ -7,7 +7,7 @@ ones are significant.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from prefill_router.comparison import ComparisonPlan, ComparisonResult
     from prefill_router.data import RoutingDataset
     from prefill_router.engines import Engine
-    from prefill_router.evaluation import Axis, Comparison, Verdict
+    from prefill_router.evaluation import Axis, Comparison, Evaluation, Verdict, WinVerdict
     from prefill_router.policy import Predictions
     from prefill_router.router import Router
 
@@ -70,9 +70,8 @@ def evaluate(
 
     Example: prefill-router evaluate router --data answers --out report
     """
-    from prefill_router.cli.headline import show_headline, show_verdict
     from prefill_router.data import Origin, read_dataset
-    from prefill_router.reporting import check_replaceable, write_report, write_vote_report
+    from prefill_router.reporting import check_replaceable
 
     check_part_name(part, ALL_PARTS)
     check_replaceable(report)
@@ -88,28 +87,55 @@ def evaluate(
             "its prompts, targets or labels differ"
         )
     bar, stores = BarProgress(console=err), opt.open_stores(store)
-    title, facts = f"{folder.name} on {data.name}", _list_facts(queries, folder, data)
+    head: dict[str, Any] = {
+        "title": f"{folder.name} on {data.name}",
+        "facts": _list_facts(queries, folder, data),
+        "origin": origin,
+    }
     if router.is_voted:
         with compute_on(device):
             verdict = queries.judge_votes(stores, bar)
-        with _noting_no_page(report):
-            write_vote_report(verdict, report, title=title, facts=facts, origin=origin)
-        if as_json:
-            print_json(verdict.to_dict())
-            return
-        show_verdict(verdict)
-    else:
-        axis: Axis = "linear" if linear else "inverse"
-        with compute_on(device):
-            result = queries.evaluate(
-                stores, bar, resamples=resamples, seed=seed, step=step, axis=axis
-            )
-        with _noting_no_page(report):
-            write_report(result, report, title=title, facts=facts, origin=origin)
-        if as_json:
-            print_json(result.to_dict())
-            return
-        show_headline(result)
+        _report_votes(verdict, report, head, as_json=as_json)
+        return
+    axis: Axis = "linear" if linear else "inverse"
+    with compute_on(device):
+        result = queries.evaluate(stores, bar, resamples=resamples, seed=seed, step=step, axis=axis)
+    _report_evaluation(result, report, head, as_json=as_json)
+
+
+def _report_votes(
+    verdict: "WinVerdict", report: Path, head: dict[str, Any], *, as_json: bool
+) -> None:
+    """Write the report of a router that learned from votes, and print its verdict."""
+    from prefill_router.cli.headline import show_verdict
+    from prefill_router.reporting import write_vote_report
+
+    with _noting_no_page(report):
+        write_vote_report(verdict, report, **head)
+    if as_json:
+        print_json(verdict.to_dict())
+        return
+    show_verdict(verdict)
+    _say_report(report)
+
+
+def _report_evaluation(
+    result: "Evaluation", report: Path, head: dict[str, Any], *, as_json: bool
+) -> None:
+    """Write the report of an evaluation, and print its numbers."""
+    from prefill_router.cli.headline import show_headline
+    from prefill_router.reporting import write_report
+
+    with _noting_no_page(report):
+        write_report(result, report, **head)
+    if as_json:
+        print_json(result.to_dict())
+        return
+    show_headline(result)
+    _say_report(report)
+
+
+def _say_report(report: Path) -> None:
     page = report / "index.html"
     out.say(f"report: {page if page.exists() else report}")
 
@@ -220,10 +246,7 @@ def compare(
     check_place(to, STUDY)
     origin = Origin.of("compare", data)
     opt.check_origin(to, origin, overwrite=overwrite)
-    if (Path(config) / "router.json").is_file():
-        raise DataError(
-            f"{config} is one fitted router; name a second router after it to compare the two"
-        )
+    _refuse_router(config)
     dataset = read_dataset(data)
     plan = _plan_comparison(config, dataset, split_file, reference, resamples, seed, prices)
     bar = BarProgress(console=err)
@@ -240,6 +263,13 @@ def compare(
         return
     _show_compare(result)
     out.say(f"report: {to / 'index.html'}")
+
+
+def _refuse_router(config: str) -> None:
+    if (Path(config) / "router.json").is_file():
+        raise DataError(
+            f"{config} is one fitted router; name a second router after it to compare the two"
+        )
 
 
 def _plan_comparison(

@@ -19,11 +19,13 @@ from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl
 
 if TYPE_CHECKING:
+    from prefill_router.activations import Activations
+    from prefill_router.data import RoutingDataset, Split
     from prefill_router.evaluation import Goal, SettingRule
     from prefill_router.features import FeatureExtractor, PrefillConfig
-    from prefill_router.fitting import Effort, Recipe, RouterFit
+    from prefill_router.fitting import Effort, FitConfig, Recipe, RouterFit
     from prefill_router.policy import FrugalCascade, Policy
-    from prefill_router.router import Router
+    from prefill_router.router import EncoderSources, Router
 
 
 @app.command()
@@ -146,8 +148,6 @@ def fit(
     from prefill_router.fitting import (
         FitConfig,
         check_same_fit,
-        fit_chosen,
-        fit_router,
         switchyard_recipe,
     )
     from prefill_router.router import check_replaceable
@@ -177,26 +177,46 @@ def fit(
     dataset = read_dataset(data)
     if not overwrite:
         check_same_fit(to, dataset, stores, config=config, split=split)
-    options: dict[str, Any] = {
-        "config": config,
-        "split": split,
-        "sources": opt.sources(encoder_folder),
-        "cache": files.default_cache(),
-        "verdict": verdict,
-        "save": _saver(to, judges=verdict),
-        "progress": BarProgress(console=err),
-    }
+    sources = opt.sources(encoder_folder)
     with compute_on(device):
-        if tried is None:
-            fitted = fit_router(dataset, stores, **options)
-        else:
-            fitted, _ = fit_chosen(dataset, stores, effort=tried, **options)
+        fitted = _fit_and_save(
+            dataset, stores, config, to, effort=tried, split=split, sources=sources, verdict=verdict
+        )
     if verdict:
         opt.save_router(fitted.router, to)
     if as_json:
         print_json(_fit_dict(fitted))
     else:
         _show_fit(fitted, to)
+
+
+def _fit_and_save(
+    dataset: "RoutingDataset",
+    stores: "Sequence[Activations]",
+    config: "FitConfig",
+    to: PathOrUrl,
+    *,
+    effort: "Effort | None",
+    split: "Split | None",
+    sources: "EncoderSources",
+    verdict: bool,
+) -> "RouterFit":
+    """Fit with the recipe, or with the best of those that the effort tries; save before judging."""
+    from prefill_router.fitting import fit_chosen, fit_router
+
+    options: dict[str, Any] = {
+        "config": config,
+        "split": split,
+        "sources": sources,
+        "cache": files.default_cache(),
+        "verdict": verdict,
+        "save": _saver(to, judges=verdict),
+        "progress": BarProgress(console=err),
+    }
+    if effort is None:
+        return fit_router(dataset, stores, **options)
+    fitted, _ = fit_chosen(dataset, stores, effort=effort, **options)
+    return fitted
 
 
 def _saver(to: PathOrUrl, *, judges: bool) -> "Callable[[Router], None]":

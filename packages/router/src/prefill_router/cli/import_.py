@@ -133,9 +133,7 @@ def import_command(
     if format_ == SWITCHYARD:
         _import_switchyard(sources, to, encoder, prices, overwrite=overwrite, as_json=as_json)
         return
-    if format_ not in FORMATS:
-        known = ", ".join((*FORMATS, SWITCHYARD))
-        raise UsageError(f"there is no format {format_!r}; the formats are {known}")
+    _check_format(format_)
     with usage_errors():
         scores = Scale.parse(scale, threshold)
     averaged = None if repeats is None else parse_choice("--repeats", repeats, REPEATS)
@@ -173,6 +171,12 @@ def import_command(
         return
     _show_report(report)
     _show_dataset(summary, to)
+
+
+def _check_format(name: str) -> None:
+    if name not in FORMATS:
+        formats = ", ".join((*FORMATS, SWITCHYARD))
+        raise UsageError(f"there is no format {name!r}; the formats are {formats}")
 
 
 def _import_switchyard(

@@ -20,6 +20,7 @@ from prefill_router.errors import MissingExtraError
 from prefill_router.importers import FORMATS
 
 if TYPE_CHECKING:
+    from prefill_router.cli.quickstart_result import QuickstartResult
     from prefill_router.importers import Columns, SourceDoubt, SourceGuess
 
 _SQLITE = b"SQLite format 3\0"
@@ -81,8 +82,7 @@ def quickstart(
     Example: prefill-router quickstart answers.csv --out quickstart
     """
     from prefill_router.cli.quickstart_result import QuickstartResult
-    from prefill_router.data import read_dataset
-    from prefill_router.importers import Columns, Scale, check_choice
+    from prefill_router.importers import Columns, Scale
 
     if format_ is not None and format_ not in FORMATS:
         raise UsageError(f"there is no format {format_!r}; the formats are {', '.join(FORMATS)}")
@@ -104,25 +104,42 @@ def quickstart(
         _update_prices(pool, prices)
     err.say("\n".join(f"{name}: {fact}" for name, fact in read.facts.items()))
     job = CommandRun(to, to / "log")
-    priced = (read.prices, listed) if read.prices and listed else ()
-    data = to / "data" if read.command else Path(sources[0])
+    data = Path(sources[0])
     if read.command:
-        job.do(*read.command, "--out", data, *priced)
-    if read.format is not None:
-        check_choice(read_dataset(data), read.format)
+        data = to / "data"
+        _import_source(job, read, data, listed)
     result = QuickstartResult.begin(job, data, read.facts, price_list, is_shown=not as_json)
     lacking = result.lacking()
     if lacking:
         result.explain_labels(lacking)
     else:
         result.fit(job, encoder, is_shown=not as_json)
+    _write_page(result, to)
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        _print_result(result, to)
+
+
+def _import_source(job: CommandRun, source: "_Source", data: Path, prices: Path | None) -> None:
+    """Write the dataset, and check that it has the answers of two targets or more."""
+    from prefill_router.data import read_dataset
+    from prefill_router.importers import check_choice
+
+    priced = (source.prices, prices) if source.prices and prices else ()
+    job.do(*source.command, "--out", data, *priced)
+    if source.format is not None:
+        check_choice(read_dataset(data), source.format)
+
+
+def _write_page(result: "QuickstartResult", to: Path) -> None:
     try:
         result.write_page()
     except MissingExtraError as error:
         err.say(f"note: {to} has the numbers and no page: {error}")
-    if as_json:
-        print_json(result.to_dict())
-        return
+
+
+def _print_result(result: "QuickstartResult", to: Path) -> None:
     for line in result.lines:
         out.say(line)
     out.say("next:\n" + "\n".join(f"  {line}" for line in result.steps))

@@ -287,25 +287,32 @@ def _judge_routers(
     routers = []
     with progress.task("judging", total=float(len(fits))) as advance:
         for fit in fits:
-            predictions, policy = systems[fit.name]
-            evaluation = evaluate(
-                predictions,
-                test,
-                policy=policy,
-                chosen=chosen[fit.name],
-                references=fit.router.references,
-                fee=fees.get(fit.name),
-                **_list_resampling_options(plan),
-            )
-            against = to_reference.difference.get(fit.name, {})
-            numbers = to_reference.headline[fit.name]
-            routers.append(
-                ComparedRouter(
-                    fit.name, fit, evaluation, numbers, against, to_constant.difference[fit.name]
-                )
-            )
-            advance(note=fit.name)
+            name, predictions = fit.name, systems[fit.name][0]
+            evaluation = _evaluate_fit(plan, fit, predictions, test, fees.get(name))
+            against = to_reference.difference.get(name, {})
+            numbers, over_constant = to_reference.headline[name], to_constant.difference[name]
+            routers.append(ComparedRouter(name, fit, evaluation, numbers, against, over_constant))
+            advance(note=name)
     return tuple(routers)
+
+
+def _evaluate_fit(
+    plan: ComparisonPlan,
+    fit: RecipeFit,
+    predictions: Predictions,
+    test: RoutingDataset,
+    fee: Mapping[str, float] | None,
+) -> Evaluation:
+    """The evaluation of one router by itself; the fee is that of its encoder, by query id."""
+    return evaluate(
+        predictions,
+        test,
+        policy=fit.router.policy,
+        chosen=fit.router.record.chosen,
+        references=fit.router.references,
+        fee=fee,
+        **_list_resampling_options(plan),
+    )
 
 
 def _charge_encoders(

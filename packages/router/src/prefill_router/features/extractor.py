@@ -93,35 +93,42 @@ def assign(
     """Select sites within each store, then stores; the arguments are `FeatureExtractor.fit`'s."""
     _check_stores(stores)
     _check_assignments(mode, assignments, train.pool.names, stores)
-    selections = [
-        select(
+
+    def select_in(store: Activations) -> Selection:
+        sites = None
+        if method != "pinned":
+            sites = candidate_sites(store, poolings=poolings, all_layers=all_layers)
+        return select(
             store,
             train,
             method=method,
             scope=scope,
             dim=dim,
-            sites=None
-            if method == "pinned"
-            else candidate_sites(store, poolings=poolings, all_layers=all_layers),
+            sites=sites,
             pinned=pinned,
             seed=seed,
             progress=progress,
         )
-        for store in stores
-    ]
+
+    selections = [select_in(store) for store in stores]
     if assignments is not None:
         provenances = [store.provenance for store in stores]
         of = [provenances.index(assignments[name].provenance) for name in train.pool.names]
         return _gather_assignment(mode, stores, selections, of, None)
     if len(stores) == 1:
         return _gather_assignment(mode, stores, selections, [0] * len(train.pool), None)
-    auc = np.stack(
-        [
-            auc_of_selection(store, train, selection, seed=seed)
-            for store, selection in zip(stores, selections, strict=True)
-        ]
-    )
+    auc = _auc_in_stores(stores, selections, train, seed)
     return _gather_assignment(mode, stores, selections, _best_encoders(auc, train, mode), auc)
+
+
+def _auc_in_stores(
+    stores: Sequence[Activations],
+    selections: Sequence[Selection],
+    train: RoutingDataset,
+    seed: int,
+) -> Float64[NDArray[np.float64], "encoder target"]:
+    pairs = zip(stores, selections, strict=True)
+    return np.stack([auc_of_selection(store, train, chosen, seed=seed) for store, chosen in pairs])
 
 
 def _best_encoders(
