@@ -16,9 +16,11 @@ from prefill_router_lab.cli.typed_options import with_options
 from prefill_router_lab.search import SearchConfig
 
 if TYPE_CHECKING:
-    from prefill_router.data import Split
+    from prefill_router.activations import Activations
+    from prefill_router.data import RoutingDataset, Split
     from prefill_router.engines import Engine
-    from prefill_router_lab.search import SearchResult, Space
+    from prefill_router.router import EncoderSources
+    from prefill_router_lab.search import SealedTest, SearchResult, Space
 
 
 @app.command()
@@ -102,26 +104,13 @@ class _SearchJob:
     ) -> "SearchResult":
         """Search, choose, write; and open the test part, unless it stays sealed."""
         from prefill_router.data import read_dataset
-        from prefill_router.fitting import gather
-        from prefill_router_lab.search import (
-            ROUTER,
-            begin,
-            choose,
-            conclude,
-            openers,
-            plan_of,
-            seal,
-            search,
-        )
+        from prefill_router_lab.search import begin, choose, plan_of, seal, search
 
         dataset = read_dataset(self._data)
         split = opt.load_or_draw_split(dataset, self._split, self._config.seed)
         begin(self._to, plan_of(self._space, self._config, dataset, split))
         bar, sources = BarProgress(console=err), opt.sources(encoders)
-        needs = [n for c in openers(self._space) for n in self._space.recipe(c).needs]
-        distinct_needs = tuple(dict.fromkeys(needs))
-        opened = opt.open_stores(stores)
-        states = gather(distinct_needs, dataset, opened, sources=sources, progress=bar)
+        states = self._gather_states(dataset, opt.open_stores(stores), sources, bar)
         train, test = seal(dataset, split, self._to)
         del dataset  # from here on nothing has test rows until `conclude` opens them
         trials = search(
@@ -137,12 +126,40 @@ class _SearchJob:
         self._write_report(verdict, test.split_for(verdict.winner.recipe, seed=self._config.seed))
         if sealed:
             return verdict
-        verdict, router = conclude(
+        return self._open_test(verdict, test, states, sources, bar)
+
+    def _gather_states(
+        self,
+        dataset: "RoutingDataset",
+        stores: "Sequence[Activations]",
+        sources: "EncoderSources",
+        bar: BarProgress,
+    ) -> "tuple[Activations, ...]":
+        """The states that any recipe of the space reads."""
+        from prefill_router.fitting import gather
+        from prefill_router_lab.search import openers
+
+        needs = [n for c in openers(self._space) for n in self._space.recipe(c).needs]
+        distinct_needs = tuple(dict.fromkeys(needs))
+        return gather(distinct_needs, dataset, stores, sources=sources, progress=bar)
+
+    def _open_test(
+        self,
+        verdict: "SearchResult",
+        test: "SealedTest",
+        states: "Sequence[Activations]",
+        sources: "EncoderSources",
+        bar: BarProgress,
+    ) -> "SearchResult":
+        """Fit the winner, judge it on the test part, and write its router and its report."""
+        from prefill_router_lab.search import ROUTER, conclude
+
+        result, router = conclude(
             verdict, test, states, again=self._again, sources=sources, progress=bar
         )
         router.save(self._to / ROUTER)
-        self._write_report(verdict, router.split)
-        return verdict
+        self._write_report(result, router.split)
+        return result
 
     def _write_report(self, verdict: "SearchResult", split: "Split") -> None:
         from prefill_router_lab.search import write
