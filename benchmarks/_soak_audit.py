@@ -78,7 +78,7 @@ def audit(
     matched = {i: r for i, r in receipts.items() if i in decisions}
     others = [r for i, r in receipts.items() if i not in decisions]
     numbers = set(decisions.values())
-    rest = {number: of for number, of in heard.items() if number not in numbers}
+    other_heard = {number: of for number, of in heard.items() if number not in numbers}
     return {
         "each told decision has its receipt": _verdict(sorted(set(decisions) - set(receipts))),
         "each told request, attempt by attempt": _verdict(
@@ -86,7 +86,7 @@ def audit(
             for i, row in matched.items()
             for line in _compare_calls(row, heard.get(decisions[i], ()))
         ),
-        "requests of clients that left, in sum": _verdict(_in_sum(others, rest, killed)),
+        "requests of clients that left, in sum": _verdict(_in_sum(others, other_heard, killed)),
         "requests that were hung up on unread": _verdict(
             _unread(receipts.values(), counts, _CALLS * len(killed))
         ),

@@ -232,11 +232,11 @@ class LiteLLM:
         tiers = dict(zip(("SIMPLE", "MEDIUM", "COMPLEX", "REASONING"), TIERS, strict=True))
         how = {"classification_mode": "user_turn"} if once else {}
         config = {"tiers": tiers, **how}
-        named = {"model": "auto_router/complexity_router", "complexity_router_config": config}
+        parameters = {"model": "auto_router/complexity_router", "complexity_router_config": config}
         own = [
             {
                 "model_name": "auto",
-                "litellm_params": {**named, "complexity_router_default_model": TIERS[1]},
+                "litellm_params": {**parameters, "complexity_router_default_model": TIERS[1]},
             }
         ]
         models = [

@@ -144,8 +144,8 @@ def read_prompt(shape: Shape, scored: Scored) -> Prompt:
     endpoint, fields, headers = shape
     body = json.dumps({"model": "auto", **fields}).encode()
     envelope = read_envelope(endpoint, body)  # type: ignore[arg-type]
-    named = [(name.encode(), value.encode()) for name, value in headers.items()]
-    prompt = scored_prompt(envelope, scored, envelope.read(named, load_harnesses()))
+    header_bytes = [(name.encode(), value.encode()) for name, value in headers.items()]
+    prompt = scored_prompt(envelope, scored, envelope.read(header_bytes, load_harnesses()))
     if prompt is None:
         raise AssertionError("every request has a text")
     return prompt
@@ -252,13 +252,13 @@ def time_reading(messages: int) -> dict[str, float]:
         turns += [CALL, turn("user", {**RESULT_PART, "content": output[: 2 * each]})]
     endpoint, fields, headers = claude(*turns)
     body = json.dumps({"model": "auto", **fields}).encode()
-    named = [(name.encode(), value.encode()) for name, value in headers.items()]
+    header_bytes = [(name.encode(), value.encode()) for name, value in headers.items()]
     harnesses = load_harnesses()
 
     def read_as(scored: Scored) -> float:
         envelope = read_envelope(endpoint, body)  # type: ignore[arg-type]
         began = time.perf_counter()
-        reading = envelope.read(named, harnesses) if scored == "ask" else None
+        reading = envelope.read(header_bytes, harnesses) if scored == "ask" else None
         scored_prompt(envelope, scored, reading)
         return 1e3 * (time.perf_counter() - began)
 
@@ -276,20 +276,20 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=100)
     parser.add_argument("--only", choices=["variants"], help="keep the figures of the shapes")
     arguments = parser.parse_args()
-    whole = read_dataset(DATA)
-    order = np.random.default_rng(0).permutation(len(whole))
-    ids = np.array(whole.query_ids, dtype=object)[order].tolist()
-    fitted = cache(lambda: fit(whole.select(ids[: arguments.fit])))
-    sample = whole.select(ids[arguments.fit : arguments.fit + arguments.questions])
+    dataset = read_dataset(DATA)
+    order = np.random.default_rng(0).permutation(len(dataset))
+    ids = np.array(dataset.query_ids, dtype=object)[order].tolist()
+    fitted = cache(lambda: fit(dataset.select(ids[: arguments.fit])))
+    sample = dataset.select(ids[arguments.fit : arguments.fit + arguments.questions])
     before = json.loads(RESULT.read_text()) if arguments.only else {}
     shapes = before.get("shapes") or compare_shapes(fitted(), sample)
-    others = whole.select(ids[arguments.fit :]).queries
+    others = dataset.select(ids[arguments.fit :]).queries
     questions = list(dict.fromkeys(prompt_text(query.prompt).strip() for query in others))
     result = {
         "machine": machine(),
         "arguments": before.get("arguments") or vars(arguments),
         "shapes": shapes,
-        "variants": read_variants(fitted, whole.pool, questions, arguments.sessions),
+        "variants": read_variants(fitted, dataset.pool, questions, arguments.sessions),
         "speed": [time_reading(messages) for messages in (46, 200, 400)],
     }
     print(result["speed"])

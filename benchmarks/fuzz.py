@@ -83,8 +83,8 @@ def collect_texts(port: int, folder: Path) -> dict[str, str]:
         name: _read(f"http://127.0.0.1:{port}{name}")
         for name in ("/metrics", "/v1/models", *(f"/page/api/{page}" for page in PAGES))
     }
-    rest = {path.name: path for path in folder.glob("*.sqlite*")} | {"log": folder / "gateway.log"}
-    return texts | {name: path.read_bytes().decode("latin-1") for name, path in rest.items()}
+    paths = {path.name: path for path in folder.glob("*.sqlite*")} | {"log": folder / "gateway.log"}
+    return texts | {name: path.read_bytes().decode("latin-1") for name, path in paths.items()}
 
 
 def leaks(texts: dict[str, str]) -> list[str]:

@@ -92,16 +92,16 @@ def simulate(
 ) -> dict[str, Any]:
     """Draw again and again; how often each procedure breaks its word, and what it saves."""
     random = np.random.default_rng(0)
-    whole = population.trial
-    cells = WAYS[way](population, random.random(whole.correct.shape))
-    masked = part(whole, np.arange(len(whole)))
+    trial = population.trial
+    cells = WAYS[way](population, random.random(trial.correct.shape))
+    masked = part(trial, np.arange(len(trial)))
     masked.correct[cells] = np.nan
-    best = whole.targets.index(population.best)
+    best = trial.targets.index(population.best)
     truth = population.router.mean(axis=1) / population.alone.mean()
     saved = 1 - population.cost.mean(axis=1) / population.alone_cost.mean()
     places_of: dict[str, list[int]] = {"at their worst (ours)": [], "left out": []}
     for _ in range(draws):
-        sample = part(masked, random.integers(0, len(whole), queries))
+        sample = part(masked, random.integers(0, len(trial), queries))
         ours = guarantee(
             sample, best=population.best, keep=keep, confidence=CONFIDENCE, lams=GRID, resamples=0
         )

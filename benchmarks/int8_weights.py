@@ -180,14 +180,14 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     torch.set_num_threads(1)
-    whole = decision(rounds)
-    alone = products(whole["tokens"], rounds)
-    milliseconds_of = whole["milliseconds"]
+    decision_figures = decision(rounds)
+    alone = products(decision_figures["tokens"], rounds)
+    milliseconds_of = decision_figures["milliseconds"]
     saved = alone["bfloat16, torch"] - min(ms for name, ms in alone.items() if "int8," in name)
     result = {
         "what": f"smollm2 to layer {LAYER} of 30, one prompt, one thread; processor milliseconds",
         "rounds": rounds,
-        "decision": whole,
+        "decision": decision_figures,
         "products_alone": alone,
         "times_as_fast": round(milliseconds_of["bfloat16"] / milliseconds_of["int8"], 2),
         "times_as_fast_at_most": round(

@@ -172,8 +172,8 @@ def check_decisions(litellm_proxy: Proxy, folder: Path, place: World, checks: Ch
     checks.equal("a target that is down is followed", '"content":"mid"' in risky, True)
     by_id = receipts(folder, reported=6)
     ends = [(r.outcome.kind, r.outcome.target) for r in by_id.values()]
-    wanted = [("answered", cheap)] * 4 + [("failed", None), ("answered", middle)]
-    checks.equal("each attempt's outcome is reported, once", ends, wanted)
+    expected = [("answered", cheap)] * 4 + [("failed", None), ("answered", middle)]
+    checks.equal("each attempt's outcome is reported, once", ends, expected)
     whole_receipt, stream_receipt, risky_receipt = (
         by_id[str(name)] for name in (first, second, third)
     )

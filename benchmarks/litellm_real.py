@@ -134,9 +134,9 @@ def check_strategy(library: ModuleType, folder: Path, checks: Checks) -> None:
         local = RoutedClient(library, place, router=place.router)
         checks.equal("a router in this process", local.ask(), "small")
         _check_failures(library, place, checks)
-    wanted = {"chat": 10, "responses": 1}  # two of each request that a target was down for
+    expected = {"chat": 10, "responses": 1}  # two of each request that a target was down for
     checks.equal(
-        "decisions are asked for chats and responses alone", count_decisions(folder), wanted
+        "decisions are asked for chats and responses alone", count_decisions(folder), expected
     )
 
 

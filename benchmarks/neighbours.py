@@ -181,17 +181,17 @@ def main() -> None:
     if options.way:
         print(json.dumps({**WAYS[options.way](options.queries), "peak_gib": peak_gib()}))
         return
-    whole = in_child("ours", options.queries)
+    figures = in_child("ours", options.queries)
     slow = {way: in_child(way, options.plain) for way in ("plain", "numpy")}
     result: dict[str, Any] = {
         "what": f"neighbour features against {TRAIN} rows of {HIDDEN} numbers and {TARGETS} "
         f"targets, K in {list(KS)}",
-        "ours": whole,
+        "ours": figures,
         "needed_gib": NEEDED_GIB,
-        "met": whole["peak_gib"] < NEEDED_GIB,
+        "met": figures["peak_gib"] < NEEDED_GIB,
         **slow,
         "times_as_fast_as_plain": slow["plain"]["seconds_per_thousand"]
-        / whole["seconds_per_thousand"],
+        / figures["seconds_per_thousand"],
         "machine": {**machine(), "threads": os.environ.get("OMP_NUM_THREADS", "default")},
         "load_average": round(os.getloadavg()[0], 2),
     }

@@ -210,9 +210,9 @@ async def measure(port: int, pid: int, prompts: Prompts, seconds: float) -> list
         before = encoder_seconds(pid)
         run = {**what, **await load}
         await asyncio.sleep(1)  # what is under way ends
-        taken = encoder_seconds(pid) - before
-        run["encoder_seconds"] = round(taken, 2)
-        run["forecasts_per_encoder_second"] = round(run.pop("forecasts") / taken, 1)
+        encoder_time = encoder_seconds(pid) - before
+        run["encoder_seconds"] = round(encoder_time, 2)
+        run["forecasts_per_encoder_second"] = round(run.pop("forecasts") / encoder_time, 1)
         runs.append(run)
         peak = runs[0]
         for name in ("forecasts_per_second", "forecasts_per_encoder_second"):

@@ -76,8 +76,8 @@ def headline_block(result: Mapping[str, Any]) -> str:
     rows = [f"{result['queries']:,} queries, {result['targets']} targets".ljust(40)
             + "value".rjust(8) + "95 % interval".rjust(20)]  # fmt: skip
     for name, (title, unit) in HEADLINE.items():
-        got = result["headline"][name]
-        value, low, high = (_text(got[end], unit) for end in ("value", "lower", "upper"))
+        figures = result["headline"][name]
+        value, low, high = (_text(figures[end], unit) for end in ("value", "lower", "upper"))
         rows.append(title.ljust(40) + value.rjust(8) + f"{low} to {high}".rjust(20))
     return "\n".join(rows)
 

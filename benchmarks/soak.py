@@ -237,9 +237,9 @@ def read(url: str) -> str:
 
 def growth(sizes: list[tuple[float, float]]) -> dict[str, float]:
     """Memory in the second fifth of the time and in the last, MB."""
-    whole = sizes[-1][0]
-    early = [size for at, size in sizes if 0.2 * whole <= at < 0.4 * whole]
-    late = [size for at, size in sizes if at >= 0.8 * whole]
+    duration = sizes[-1][0]
+    early = [size for at, size in sizes if 0.2 * duration <= at < 0.4 * duration]
+    late = [size for at, size in sizes if at >= 0.8 * duration]
     first, last = statistics.median(early), statistics.median(late)
     return {"early_mb": first, "late_mb": last, "growth": last / first - 1}
 

@@ -128,10 +128,10 @@ def watch_target(seed: int, target: int, *, fall: float) -> tuple[int | None, in
 def price(seed: int, *, times: float) -> tuple[int | None, bool]:
     """The same of prices; a tenth of the answers is billed with a discount for cached tokens."""
     rng = np.random.default_rng(seed)
-    listed = rng.lognormal(-7, 1, REQUESTS // TARGETS)
-    billed = listed * np.where(rng.random(len(listed)) < 0.1, 0.6, 1.0)
-    billed[HERE:] *= times
-    change = price_change("t", billed, listed)
+    list_prices = rng.lognormal(-7, 1, REQUESTS // TARGETS)
+    prices_paid = list_prices * np.where(rng.random(len(list_prices)) < 0.1, 0.6, 1.0)
+    prices_paid[HERE:] *= times
+    change = price_change("t", prices_paid, list_prices)
     return _delay(change, changed=times != 1)
 
 

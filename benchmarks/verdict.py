@@ -169,8 +169,8 @@ def main() -> None:
     arguments = parser.parse_args()
     number, parts = map(int, arguments.part.split("/"))
     place = RESULT.with_suffix(f".{number}.jsonl") if parts > 1 else RESULT.with_suffix(".jsonl")
-    whole = read_dataset(DATA)
-    states = gather([Need("minilm")], whole, (), progress=SilentProgress())
+    dataset = read_dataset(DATA)
+    states = gather([Need("minilm")], dataset, (), progress=SilentProgress())
     lines = set(place.read_text().splitlines()) if place.exists() else set()
     rows = [json.loads(line) for line in lines]
     draws = {tuple(row["draw"]) for row in rows}
@@ -179,7 +179,7 @@ def main() -> None:
     ):
         if place_in_plan % parts != number or planned in draws:
             continue
-        labelled, others = draw(whole, *planned[:3], shuffled=planned[3])
+        labelled, others = draw(dataset, *planned[:3], shuffled=planned[3])
         row = {"draw": list(planned), **measure_one(labelled, others, states)}
         with place.open("a") as file:
             file.write(json.dumps(row) + "\n")

@@ -93,8 +93,8 @@ def data(folder: Path) -> None:
         for q in range(9)
         for t in ("small", "large")
     ]
-    judged = [{**row, "correct": 1 + q % 5} for q, row in enumerate(rows)]
-    write_csv(folder / "judged.csv", judged)
+    scored_rows = [{**row, "correct": 1 + q % 5} for q, row in enumerate(rows)]
+    write_csv(folder / "judged.csv", scored_rows)
     write_csv(folder / "sampled.csv", [{**row, "correct": n % 2} for n, row in enumerate(rows)])
     for run in ("first", "second"):
         write_dataset(make_routing_dataset(queries=5, seed=1), folder / run)

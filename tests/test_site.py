@@ -63,10 +63,10 @@ def navigation(page: Path) -> Iterator[Path]:
 
 @pytest.mark.slow
 def test_every_page_is_in_the_navigation_once() -> None:
-    listed = Counter(navigation(DOCS / "index.md"))
+    counts = Counter(navigation(DOCS / "index.md"))
     there = {*DOCS.rglob("*.md"), *DOCS.rglob("*.ipynb")} - {DOCS / "index.md"}
-    assert {page: listed[page] for page in there} == dict.fromkeys(there, 1)
-    assert {page for page in listed if page not in there} == {DOCS / "api" / "index.rst"}
+    assert {page: counts[page] for page in there} == dict.fromkeys(there, 1)
+    assert {page for page in counts if page not in there} == {DOCS / "api" / "index.rst"}
 
 
 def anchors(page: Path) -> set[str]:
@@ -97,9 +97,9 @@ def test_pictures_are_told_in_words(page: Path) -> None:
 
 def test_the_reference_has_what_is_imported_from_the_package() -> None:
     text = (DOCS / "api" / "index.rst").read_text(encoding="utf-8")
-    listed = re.findall(r"^   ~(prefill_router[\w.]*)\.(\w+)$", text, re.M)
-    assert sorted(name for _, name in listed) == prefill_router.__all__
-    for package, name in listed:
+    summaries = re.findall(r"^   ~(prefill_router[\w.]*)\.(\w+)$", text, re.M)
+    assert sorted(name for _, name in summaries) == prefill_router.__all__
+    for package, name in summaries:
         assert getattr(import_module(package), name) is getattr(prefill_router, name)
         pages = [page.read_text(encoding="utf-8") for page in (DOCS / "api").glob("*.rst")]
         assert any(f".. automodule:: {package}\n" in page for page in pages), package

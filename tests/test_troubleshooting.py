@@ -26,9 +26,9 @@ def test_every_check_that_is_not_ok_names_a_heading() -> None:
     finding = HealthFinding("failed", "broken")
     checks = {name: lambda: finding for name in (*CHECKS, "versions")}
     results = Health(alive={}, ready=checks).ready().value["checks"]
-    named = {name: f"see {result['see']}" for name, result in results.items() if "see" in result}
-    assert set(named.values()) <= LINKS
-    assert checks.keys() - named.keys() == {"process"}
+    advice = {name: f"see {result['see']}" for name, result in results.items() if "see" in result}
+    assert set(advice.values()) <= LINKS
+    assert checks.keys() - advice.keys() == {"process"}
 
 
 def test_every_error_that_refers_to_the_page_names_a_heading() -> None:

@@ -159,7 +159,7 @@ def test_the_core_fits_judges_routes_and_imports(job: Job, tmp_path: Path) -> No
 
 
 def test_what_needs_an_extra_names_it_before_it_begins(job: Job, tmp_path: Path) -> None:
-    judged = ("--data", job.answers, "--store", job.states)
+    data_options = ("--data", job.answers, "--store", job.states)
     recipes = {"complexity": "{kind: complexity}", "xgboost": "{kind: prefill}"}
     for name, features in recipes.items():
         kind = "xgboost" if name == "xgboost" else "logistic"
@@ -177,7 +177,7 @@ def test_what_needs_an_extra_names_it_before_it_begins(job: Job, tmp_path: Path)
             *("fit", "--no-verdict", "--test=0.15", job.answers, "--store", job.states),
             *("--recipe", tmp_path / "xgboost.yaml"),
         ),
-        "prefill-router-lab[search]": ("search", "default", *judged),
+        "prefill-router-lab[search]": ("search", "default", *data_options),
     }
     commands = [
         (*words, "--out", tmp_path / f"out{number}")

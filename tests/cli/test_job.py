@@ -108,8 +108,8 @@ def test_fit_as_json_and_the_same_again(job: Job, tmp_path: Path) -> None:
 
 
 def test_evaluate_as_json_is_the_file(job: Job, tmp_path: Path) -> None:
-    judged = ("evaluate", job.router, "--data", job.answers, "--store", job.states)
-    output = json.loads(succeeded(*judged, "--resamples", 20, "--out", tmp_path / "r", "--json"))
+    arguments = ("evaluate", job.router, "--data", job.answers, "--store", job.states)
+    output = json.loads(succeeded(*arguments, "--resamples", 20, "--out", tmp_path / "r", "--json"))
     written = json.loads((tmp_path / "r" / "metrics.json").read_text())
     assert written.items() >= output.items()
     assert output.keys() >= HEADLINE | {"per_target"}
@@ -122,14 +122,14 @@ def test_other_answers_are_encoded_on_the_way_and_kept(
     job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PREFILL_ROUTER_CACHE", str(tmp_path / "cache"))
-    judged = ("evaluate", job.router, "--data", job.answers, "--encoder-folder", job.tiny)
-    succeeded(*judged, "--resamples", 20, "--out", tmp_path / "r")
+    arguments = ("evaluate", job.router, "--data", job.answers, "--encoder-folder", job.tiny)
+    succeeded(*arguments, "--resamples", 20, "--out", tmp_path / "r")
     assert list((tmp_path / "cache").rglob("*.safetensors"))
     mine, theirs = (
         json.loads((p / "metrics.json").read_text()) for p in (tmp_path / "r", job.report)
     )
     assert mine["auc_mean"] == theirs["auc_mean"]
-    everything = (*judged, "--part", "all", "--out", tmp_path / "all", "--resamples", 0)
+    everything = (*arguments, "--part", "all", "--out", tmp_path / "all", "--resamples", 0)
     done = run(*everything)
     assert done.code == 0
     assert "was trained on 68 of these queries" in done.err

@@ -220,8 +220,8 @@ def test_prices(tmp_path: Path) -> None:
     pool, out = tmp_path / "pool.yaml", tmp_path / "new.yaml"
     pool.write_text("targets:\n- name: a\n  model: a/b\n")
     pricing = {"prompt": "0.000001", "completion": "0.000002"}
-    listed = {"data": [{"id": "a/b", "pricing": pricing}]}
-    (tmp_path / "list.json").write_text(json.dumps(listed))
+    models = {"data": [{"id": "a/b", "pricing": pricing}]}
+    (tmp_path / "list.json").write_text(json.dumps(models))
     words = ("prices", "--pool", pool, "--from", tmp_path / "list.json")
     out.write_text("notes: 1\n")
     refused(REFUSED, *words, "--out", out)

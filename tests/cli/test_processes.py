@@ -157,5 +157,5 @@ def test_disk_without_room(job: Job, tmp_path: Path, command: str) -> None:
     assert code == 1, err
     assert b"Traceback" not in err
     assert b"error: " in err
-    left = [path for path in out.parent.rglob("*") if path.is_file()]
-    assert [path for path in left if path.suffix != ".lock" and path.name != "manifest.json"] == []
+    files = [path for path in out.parent.rglob("*") if path.is_file()]
+    assert [path for path in files if path.suffix != ".lock" and path.name != "manifest.json"] == []

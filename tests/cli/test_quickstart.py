@@ -68,16 +68,16 @@ def test_again_it_goes_on_and_keeps_the_pool_file(quickstart_run: tuple[Path, Do
     assert commands_run(again) == ["import", "describe", "encode", "fit"], "the prices are others"
     assert "127.0.0.1:9" in pool.read_text()
     assert "$1 / $2" in again.out
-    listed = folder / "prices.csv"
-    listed.write_text(
+    prices = folder / "prices.csv"
+    prices.write_text(
         "target,usd_per_million_input_tokens,usd_per_million_output_tokens\nmine,3,4\nother,5,6\n"
     )
-    repriced = run("quickstart", folder / "answers.csv", *out, "--prices", listed)
+    repriced = run("quickstart", folder / "answers.csv", *out, "--prices", prices)
     assert repriced.code == 0, repriced.err
-    assert f"those of {listed} are now in {pool}" in repriced.err
+    assert f"those of {prices} are now in {pool}" in repriced.err
     assert "127.0.0.1:9" in pool.read_text()
     assert Router.load(folder / "out" / "router").pool["mine"].output_price == 4
-    last = run("quickstart", folder / "answers.csv", *out, "--prices", listed)
+    last = run("quickstart", folder / "answers.csv", *out, "--prices", prices)
     assert commands_run(last) == ["import", "describe", "encode"]
 
 
@@ -139,8 +139,8 @@ def write_scores(folder: Path, scores: Sequence[float], name: str = "score") -> 
 def test_programs_take_the_guess_unless_it_is_reckless(tmp_path: Path) -> None:
     line = ("quickstart", write_scores(tmp_path, [2, 3, 4]), "--out", tmp_path / "out")
     malformed("pass --yes", *line)
-    taken = run(*line, "--yes")
-    assert (taken.code, "1 is the worst, 5 the best" in taken.err) == (0, True)
+    result = run(*line, "--yes")
+    assert (result.code, "1 is the worst, 5 the best" in result.err) == (0, True)
     line = ("quickstart", write_scores(tmp_path, [1, 2, 3], "rank"), "--out", tmp_path / "other")
     malformed("--scale WORST-BEST", *line, "--yes")
     assert run(*line, "--scale", "3-1").code == 0

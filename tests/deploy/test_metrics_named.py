@@ -66,8 +66,8 @@ def test_the_guides_table_is_what_a_gateway_shows(series: Series) -> None:
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.name)
 def test_metrics_that_a_page_names_exist(page: Path, series: Series) -> None:
     for name in re.findall(r"\bprefill_router_\w*[a-z]\b", page.read_text()):
-        whole = {n for n in series.values if n.startswith("prefill_router_")}
-        assert name in whole or f"{name}_bucket" in whole or name in NOT_METRICS
+        names = {n for n in series.values if n.startswith("prefill_router_")}
+        assert name in names or f"{name}_bucket" in names or name in NOT_METRICS
 
 
 PACKAGES = {f"prefill_router_{name}" for name in ("example", "gateway", "lab", "minipool")}

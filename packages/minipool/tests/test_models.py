@@ -149,9 +149,9 @@ def test_answers_depend_on_no_batch_and_no_padding(name: str) -> None:
     together = generate_texts(name, [task.prompt for task in tasks])
     alone = [generate_texts(name, [task.prompt])[0] for task in tasks]
     assert together == alone
-    judged = check_answers(network_of(name), tokenizer_of(name), tasks)
+    check = check_answers(network_of(name), tokenizer_of(name), tasks)
     graded = [text == task.answer for text, task in zip(alone, tasks, strict=True)]
-    assert judged == graded
+    assert check == graded
 
 
 def test_skills_overlap_but_differ() -> None:

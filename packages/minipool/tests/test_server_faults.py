@@ -41,14 +41,14 @@ def serve_broken(*rules: Rule, **personas: Persona) -> Iterator[Server]:
 def raw_stream(server: Server, text: str = "hi", **fields: Any) -> bytes:
     """What comes of a stream, to its end or until it is broken off."""
     request = body("small", text, stream=True, stream_options={"include_usage": True}, **fields)
-    got = bytearray()
+    content = bytearray()
     try:
         with httpx2.stream("POST", server.base_url + "/chat/completions", json=request) as reply:
             for part in reply.iter_raw():
-                got += part
+                content += part
     except httpx2.RemoteProtocolError:
-        return bytes(got) + b"<broken off>"
-    return bytes(got)
+        return bytes(content) + b"<broken off>"
+    return bytes(content)
 
 
 def told_text(got: bytes) -> str:
@@ -142,12 +142,12 @@ def test_errors_that_the_client_knows() -> None:
 @pytest.mark.parametrize("kind", ["break", "truncate", "error_event"])
 def test_a_stream_that_is_cut_off(kind: Kind, after: int, text: str) -> None:
     with serve_broken(Rule(kind=kind, after=after)) as server:
-        got = raw_stream(server)
-        assert told_text(got) == text
-        assert got.endswith(b"<broken off>") == (kind == "break")
-        assert (b'data: {"error"' in got) == (kind == "error_event")
-        assert b"[DONE]" not in got
-        assert b"stop" not in got
+        content = raw_stream(server)
+        assert told_text(content) == text
+        assert content.endswith(b"<broken off>") == (kind == "break")
+        assert (b'data: {"error"' in content) == (kind == "error_event")
+        assert b"[DONE]" not in content
+        assert b"stop" not in content
         until(lambda: len(server.log) == 1)
         record = server.log[0]
         assert (record.status, record.fault) == (200, kind)

@@ -96,8 +96,8 @@ def test_it_ends_as_if_nothing_had_happened(command: Command, folder: Path) -> N
     begin = time.perf_counter()
     command(folder / "whole")
     took = time.perf_counter() - begin
-    whole = texts(folder / "whole")
-    assert whole == expected_texts(tasks(TASKS))
+    all_texts = texts(folder / "whole")
+    assert all_texts == expected_texts(tasks(TASKS))
     chance, stopped, partial = random.Random(0), 0, 0
     for turn in range(RUNS):
         run, count = folder / f"run-{turn}", 0
@@ -107,13 +107,15 @@ def test_it_ends_as_if_nothing_had_happened(command: Command, folder: Path) -> N
             stopped += command(run, number=number, seconds=seconds) != 0
             if (run / "run.json").is_file():
                 answer_texts = texts(run)
-                assert answer_texts.items() <= whole.items()
+                assert answer_texts.items() <= all_texts.items()
                 assert len(answer_texts) >= count  # what was kept stays
-                partial += count < len(answer_texts) < len(whole)
+                partial += count < len(answer_texts) < len(all_texts)
                 count = len(answer_texts)
         command(run)
-        assert texts(run) == whole
-        assert rows(run, "SELECT COUNT(*) FROM answers") == [(len(whole),)]  # none was asked twice
+        assert texts(run) == all_texts
+        assert rows(run, "SELECT COUNT(*) FROM answers") == [
+            (len(all_texts),)
+        ]  # none was asked twice
         check_risk(run)
     assert stopped > RUNS * STOPS / 4  # else little was interrupted
     assert partial > RUNS

@@ -200,10 +200,10 @@ def test_the_data_file_has_every_number_of_the_figure(
         values = {value for name in columns for value in table[name].drop_nulls().to_list()}
         assert len(numbers) > 8
         assert set(numbers) <= values
-        whole = table.filter(pl.col("subject").is_null())
-        assert len(whole) == sum(len(each.sites) for each in profiles)
+        over_subjects = table.filter(pl.col("subject").is_null())
+        assert len(over_subjects) == sum(len(each.sites) for each in profiles)
         expected = np.concatenate([mean_over_targets(each.grid.auc[:, 0]) for each in profiles])
-        np.testing.assert_allclose(whole["probe_auc"], expected)
+        np.testing.assert_allclose(over_subjects["probe_auc"], expected)
 
 
 def test_the_planted_layer_knows_most() -> None:

@@ -40,13 +40,13 @@ def run(*arguments: object) -> Result:
 
 
 def test_layers_prints_tables_and_draws(folder: Path, tmp_path: Path) -> None:
-    got = run(
+    result = run(
         "layers", folder / "data", *store_options(folder / "strong"), "--dim", 8, "--out", tmp_path
     )
-    assert got.exit_code == 0, got.stderr
+    assert result.exit_code == 0, result.stderr
     for word in ("last.3", "anisotropy", "BestLR", "Fisher J"):
-        assert word in got.stdout
-    assert "what layers know" in got.stdout
+        assert word in result.stdout
+    assert "what layers know" in result.stdout
     endings = ("png", "svg", "csv")
     names = {f"{name}.{ending}" for name in ("geometry", "depth") for ending in endings}
     assert {path.name for path in tmp_path.iterdir()} == names | {"ablation.csv"}
@@ -95,22 +95,22 @@ def test_layers_looks_at_train_rows_alone(folder: Path, tmp_path: Path) -> None:
 
 def test_layers_as_json(folder: Path) -> None:
     arguments = ("layers", folder / "data", *store_options(folder / "strong"), "--dim", 8, "--json")
-    got = run(*arguments)
-    value = json.loads(got.stdout)
+    result = run(*arguments)
+    value = json.loads(result.stdout)
     assert [row["layer"] for row in value["geometry"]] == [2, 2, 3, 3, 4, 4]
     assert [a["poolings"] for a in value["ablation"]] == [["last", "mean"], ["last"], ["mean"]]
     best = max(value["geometry"], key=lambda row: row["fisher_mean"])
     assert best["layer"] == 3
-    assert run(*arguments, "--split", folder / "split.json").stdout == got.stdout
+    assert run(*arguments, "--split", folder / "split.json").stdout == result.stdout
     last = json.loads(run(*arguments, "--pooling", "last", "--all-layers").stdout)
     assert [row["layer"] for row in last["geometry"]] == [0, 1, 2, 3, 4]
 
 
 def test_sweep_prints_a_table_and_draws(folder: Path, tmp_path: Path) -> None:
     stores = ("--store", folder / "strong", "--store", folder / "weak")
-    got = run("sweep", folder / "data", *stores, "--dim", 8, "--out", tmp_path)
-    assert got.exit_code == 0, got.stderr
-    assert "strong" in got.stdout
+    result = run("sweep", folder / "data", *stores, "--dim", 8, "--out", tmp_path)
+    assert result.exit_code == 0, result.stderr
+    assert "strong" in result.stdout
     assert {path.name for path in tmp_path.iterdir()} == {"sweep.png", "sweep.svg", "sweep.csv"}
     rows = json.loads(
         run("sweep", folder / "data", *stores, "--dim", 8, "--out", tmp_path, "--json").stdout
@@ -120,18 +120,18 @@ def test_sweep_prints_a_table_and_draws(folder: Path, tmp_path: Path) -> None:
 
 
 def test_bad_input_is_told(folder: Path, tmp_path: Path) -> None:
-    got = run("layers", folder / "data", *store_options(folder / "strong"), "--pooling", "first")
-    assert isinstance(got.exception, ConfigError)
-    got = run("layers", folder / "data", *store_options(tmp_path / "none"))
-    assert isinstance(got.exception, StoreError)
+    result = run("layers", folder / "data", *store_options(folder / "strong"), "--pooling", "first")
+    assert isinstance(result.exception, ConfigError)
+    result = run("layers", folder / "data", *store_options(tmp_path / "none"))
+    assert isinstance(result.exception, StoreError)
     more = make_routing_dataset(queries=210)
     write_dataset(more, tmp_path / "more")
-    got = run("layers", tmp_path / "more", *store_options(folder / "strong"))
-    assert isinstance(got.exception, StoreError)
-    assert "lacks the states" in str(got.exception)
+    result = run("layers", tmp_path / "more", *store_options(folder / "strong"))
+    assert isinstance(result.exception, StoreError)
+    assert "lacks the states" in str(result.exception)
     sites = [Site(layer, "mean") for layer in (2, 3)]
     encode_dataset(more, FakeEncoder(name="whole"), tmp_path / "whole", sites=sites)
     both = (*store_options(tmp_path / "whole"), *store_options(folder / "strong"))
-    got = run("layers", tmp_path / "more", *both)
-    assert "lacks the states" in str(got.exception)
-    assert "geometry" not in got.stderr  # refused before the rest is surveyed
+    result = run("layers", tmp_path / "more", *both)
+    assert "lacks the states" in str(result.exception)
+    assert "geometry" not in result.stderr  # refused before the rest is surveyed

@@ -76,8 +76,8 @@ def test_encoders_of_one_name_are_told_apart(
         {s: np.concatenate([twin.states[s], rest.states[s]]) for s in SITES},
         np.concatenate([twin.counts, rest.counts]),
     )
-    named = sweep([stores[0], joined], *parts, SweepOptions(dim=4)).encoders
-    assert named == ("strong (1)", "strong (2)")
+    names = sweep([stores[0], joined], *parts, SweepOptions(dim=4)).encoders
+    assert names == ("strong (1)", "strong (2)")
 
 
 def test_a_target_of_one_class_has_no_auc(

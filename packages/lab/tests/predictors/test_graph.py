@@ -257,11 +257,11 @@ def rare_auc(train: Examples, unseen: Examples) -> float:
 
 
 def few_labels() -> tuple[Examples, Array, Examples]:
-    whole, costs = siblings(seed=0)
-    correct = whole.correct.copy()
+    examples, costs = siblings(seed=0)
+    correct = examples.correct.copy()
     correct[:, 6:] = np.nan
     correct[:2, 6:] = [[0], [1]]  # one of each, whatever the query
-    return replace(whole, correct=correct), costs, siblings(seed=1)[0]
+    return replace(examples, correct=correct), costs, siblings(seed=1)[0]
 
 
 def test_costs_on_the_edges_tell_what_labels_do_not() -> None:

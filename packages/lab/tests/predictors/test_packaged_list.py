@@ -15,12 +15,12 @@ ANSWERS = make_routing_dataset(queries=300, seed=5)
 
 
 def test_the_packaged_list_has_every_kind_that_needs_no_download() -> None:
-    listed = recipes_of(ALL)
-    kinds = {recipe.to_dict()["predictor"]["kind"] for recipe in listed.recipes.values()}
+    recipes = recipes_of(ALL)
+    kinds = {recipe.to_dict()["predictor"]["kind"] for recipe in recipes.recipes.values()}
     expected = {*PREDICTORS.own, *KINDS} - {"constant", "given", "stack"}
     assert kinds == expected, f"comparison/all.yaml has no router of {expected - kinds}"
-    assert next(iter(listed.recipes)) == "SharedTrunkNet"
-    assert listed.left_out == ()
+    assert next(iter(recipes.recipes)) == "SharedTrunkNet"
+    assert recipes.left_out == ()
 
 
 @pytest.mark.slow

@@ -86,8 +86,8 @@ def test_the_winners_split_keeps_the_test_part(tmp_path: Path) -> None:
     assert test.split_for(RECIPE, seed=0).parts == SPLIT.parts
     calibrated = test.split_for(dataclasses.replace(RECIPE, calibration="platt"), seed=0)
     assert calibrated["test"] == SPLIT["test"]
-    rest = {*calibrated["train"], *calibrated["calibration"]}
-    assert rest == set(SPLIT["train"])
+    ids = {*calibrated["train"], *calibrated["calibration"]}
+    assert ids == set(SPLIT["train"])
     assert len(calibrated["calibration"]) == 24  # a tenth of all
 
 
@@ -99,13 +99,13 @@ def test_labels_of_the_test_part_change_nothing_that_is_chosen(tmp_path: Path) -
     verdicts = [choose(run_search(dataset=d), small_space(), config) for d in (ANSWERS, other)]
     tables = [[row.to_dict() for row in verdict.ranking] for verdict in verdicts]
     assert tables[0] == tables[1]
-    judged = []
+    results = []
     for name, dataset, verdict in zip("ab", (ANSWERS, other), verdicts, strict=True):
         _, test = seal(dataset, SPLIT, tmp_path / name)
         done, _ = conclude(verdict, test, [STATES])
         assert done.evaluation is not None
-        judged.append(done.evaluation.headline["brier_mean"].value)
-    assert judged[0] != judged[1]  # it is these labels that it is judged by
+        results.append(done.evaluation.headline["brier_mean"].value)
+    assert results[0] != results[1]  # it is these labels that it is judged by
 
 
 def test_one_opening_a_search(tmp_path: Path) -> None:

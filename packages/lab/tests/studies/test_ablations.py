@@ -43,8 +43,8 @@ def study() -> AblationStudy:
 
 @pytest.mark.slow
 def test_the_planted_layer_is_found_in_every_pool(study: AblationStudy) -> None:
-    named = [(row.pool, row.encoder) for row in study.rows]
-    assert named == [("all", "fake"), ("all", "deaf"), ("cheap", "fake"), ("cheap", "deaf")]
+    names = [(row.pool, row.encoder) for row in study.rows]
+    assert names == [("all", "fake"), ("all", "deaf"), ("cheap", "fake"), ("cheap", "deaf")]
     for row in study.rows:
         if row.encoder == "fake":
             assert {site.layer for site in row.ways[FISHER].sites or ()} == {PLANTED}

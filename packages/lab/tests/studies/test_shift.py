@@ -150,8 +150,8 @@ def test_benchmarks_can_be_held_out() -> None:
     shift = Shift.hold_out(ANSWERS, ("benchmark-1",))
     assert shift == Shift(("benchmark-0",), ("benchmark-1",))
     made = arms(ANSWERS, SPLIT, shift)
-    named = {query.id: query.benchmark for query in ANSWERS.queries}
-    assert {named[i] for i in made.splits["shifted"]["train"]} == {"benchmark-0"}
+    benchmark_of = {query.id: query.benchmark for query in ANSWERS.queries}
+    assert {benchmark_of[i] for i in made.splits["shifted"]["train"]} == {"benchmark-0"}
     both = arms(ANSWERS, SPLIT, Shift(("benchmark-0",), ("benchmark-1/domain-2",)))
     assert both.domains == {"benchmark-1/domain-2": len(both.splits["shifted"]["test"])}
     # What counts for both sides is only tested on.

@@ -86,9 +86,9 @@ def verdict(folder: Path) -> dict[str, Any]:
 def test_a_version_that_is_worth_it_takes_over(folder: Path, verdict: dict[str, Any]) -> None:
     state = VersionRegistry.at(folder / "versions").state()
     assert state.current == verdict["version"]
-    judged = state[verdict["version"]].verdict
-    assert judged is not None
-    assert judged["word"] == "worth it"
+    verdict_of_version = state[verdict["version"]].verdict
+    assert verdict_of_version is not None
+    assert verdict_of_version["word"] == "worth it"
     events = [step.event for step in state.steps if step.version == verdict["version"]]
     assert events[:4] == ["added", "shadow", "share", "promoted"]
     assert verdict["fitted_on"] < verdict["questions"] <= QUESTIONS
@@ -109,8 +109,8 @@ def test_no_label_is_given_and_the_ledger_stays_within_the_budget(
     with closing(sqlite3.connect(folder / "receipts.sqlite")) as store:
         (dollars,) = store.execute("SELECT SUM(dollars) FROM receipt_charges").fetchone()
         (side,) = store.execute("SELECT SUM(cost) FROM receipt_side_answers").fetchone()
-        judged = store.execute("SELECT source, SUM(cost) FROM receipt_labels GROUP BY source")
-        labels = dict(judged.fetchall())
+        costs = store.execute("SELECT source, SUM(cost) FROM receipt_labels GROUP BY source")
+        labels = dict(costs.fetchall())
         assert store.execute("SELECT COUNT(*) FROM receipt_feedback").fetchone() == (0,)
     assert list(labels) == [f"judge:{JUDGE}"]
     assert dollars == pytest.approx(side + sum(labels.values()), abs=1e-9)
