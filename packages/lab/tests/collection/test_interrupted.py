@@ -98,7 +98,7 @@ def test_it_ends_as_if_nothing_had_happened(command: Command, folder: Path) -> N
     took = time.perf_counter() - begin
     all_texts = texts(folder / "whole")
     assert all_texts == expected_texts(tasks(TASKS))
-    chance, stopped, partial = random.Random(0), 0, 0
+    chance, stopped, partial, risks = random.Random(0), 0, 0, list[float]()
     for turn in range(RUNS):
         run, count = folder / f"run-{turn}", 0
         for stop in range(STOPS):
@@ -113,23 +113,25 @@ def test_it_ends_as_if_nothing_had_happened(command: Command, folder: Path) -> N
                 count = len(answer_texts)
         command(run)
         assert texts(run) == all_texts
-        assert rows(run, "SELECT COUNT(*) FROM answers") == [
-            (len(all_texts),)
-        ]  # none was asked twice
-        check_risk(run)
+        ((answers,),) = rows(run, "SELECT COUNT(*) FROM answers")
+        assert answers == len(all_texts)  # none was asked twice
+        risks.append(check_risk(run))
+    assert max(risks) > 0  # else nothing was under way when it was stopped
     assert stopped > RUNS * STOPS / 4  # else little was interrupted
     assert partial > RUNS
 
 
-def check_risk(run: Path) -> None:
-    """What was under way when a process was stopped may have been billed: so much, at most."""
+def check_risk(run: Path) -> float:
+    """The dollars that calls under way when a process was stopped may have cost, within bounds."""
     ((sessions,),) = rows(run, "SELECT COUNT(DISTINCT session) FROM exposure")
     with Run.open(run) as held:
         spent, at_risk = held.spent, held.at_risk
     most = 1.5 * CONCURRENCY * (1200 * 10 + 50 * 40) / 1e6
-    assert 0 < at_risk <= sessions * most  # how much depends on when it was stopped
+    assert 0 <= at_risk <= sessions * most  # how much depends on when it was stopped
     ((answers,),) = rows(run, "SELECT COUNT(*) FROM answers")
-    assert spent / answers < at_risk  # the most that one call may cost is more than an answer does
+    # The most that one call may cost is more than an answer does.
+    assert at_risk == 0 or spent / answers < at_risk
+    return at_risk
 
 
 def test_it_keeps_the_limit_over_interruptions(command: Command, folder: Path) -> None:
