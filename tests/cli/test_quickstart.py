@@ -24,7 +24,6 @@ pytestmark = pytest.mark.slow
 
 
 def commands_run(result: Done) -> list[str]:
-    """The commands that were run."""
     begin = "$ prefill-router "
     return [
         line.removeprefix(begin).split()[0] for line in result.err.splitlines() if begin in line

@@ -110,7 +110,7 @@ def bill(log: Sequence[Record]) -> float:
 
 
 def rows(folder: Path, query: str) -> list[tuple[Any, ...]]:
-    """Of the database, as anybody may read it."""
+    """The rows that a query gives of a run's database."""
     database = sqlite3.connect(folder / "run.sqlite")
     try:
         return database.execute(query).fetchall()
