@@ -1,6 +1,5 @@
 """What a check with LiteLLM stands before: models that say their names, a gateway that decides."""
 
-import json
 import os
 import socket
 import sqlite3
@@ -59,10 +58,6 @@ def world(folder: Path) -> Iterator[World]:
     provider = Provider(name="nobody", base_url=unheard())
     targets = tuple(replace(target, provider=provider.name) for target in data.pool)
     write_pool(Pool(targets, None, (provider,)), folder / "pool.yaml")
-    cheap, _, expensive = data.pool.names
-    tiers = {"SIMPLE": cheap, "MEDIUM": cheap, "COMPLEX": expensive, "REASONING": expensive}
-    settings = {"routing": {"options": tiers}}
-    (folder / "gateway.yaml").write_text(json.dumps(settings), encoding="utf-8")
     with (
         serve([ScriptedModel(name, {}, otherwise=name) for name in MODELS]) as server,
         _gateway(folder) as gateway,
@@ -79,7 +74,6 @@ def world(folder: Path) -> Iterator[World]:
 def _gateway(folder: Path) -> Iterator[str]:
     line = [sys.executable, "-c", COMMAND, "serve", str(folder / "router")]
     line += ["--pool", str(folder / "pool.yaml"), "--port", "0"]
-    line += ["--config", str(folder / "gateway.yaml")]
     line += ["--receipts", f"sqlite:///{folder / 'receipts.sqlite'}"]
     quiet = {**os.environ, "PREFILL_ROUTER_LOGS__LEVEL": "error"}
     with subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env=quiet) as process:

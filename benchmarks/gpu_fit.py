@@ -22,7 +22,7 @@ import torch
 
 from benchmarks.__main__ import SKIPPED
 from benchmarks._system import machine
-from benchmarks.network_training import made_up
+from benchmarks.network_training import make_examples
 from prefill_router import files
 from prefill_router.accelerator import compute_on, torch_device
 from prefill_router.evaluation import PairRankings
@@ -45,7 +45,7 @@ def measure(work: Callable[[], Any], device: torch.device | str) -> tuple[float,
 
 def compare_trunk(rows: int, features: int, device: torch.device) -> dict[str, float]:
     """An epoch of ten seeds."""
-    examples = made_up(rows, features, TARGETS)
+    examples = make_examples(rows, features, TARGETS)
     part = replace(
         examples,
         features=examples.features[::SHARE],

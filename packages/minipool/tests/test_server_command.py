@@ -118,11 +118,11 @@ def test_a_part_of_it_with_a_key_and_faults(
 
 
 def test_an_open_host_is_warned_of(tmp_path: Path) -> None:
-    done = serve_and_visit(
+    result = serve_and_visit(
         tmp_path / "pool.yaml", lambda _: None, "--host", "0.0.0.0", "--only", NAMES[0]
     )
-    assert done.code == 0
-    assert "warning: whoever reaches 0.0.0.0" in done.err
+    assert result.code == 0
+    assert "warning: whoever reaches 0.0.0.0" in result.err
 
 
 def test_what_can_not_be_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
