@@ -34,7 +34,7 @@ class Replies:
     def report(self, case: Case, what: str) -> None:
         """Keep what must not be, up to a few."""
         if len(self.wrong) < _MOST_REPORTED:
-            self.wrong.append(f"{case.kind}: {what}; sent {case.sent[:1500]!r}")
+            self.wrong.append(f"{case.kind}: {what}; sent {case.data[:1500]!r}")
 
 
 async def attack(
@@ -80,7 +80,7 @@ async def _send(
 ) -> bool:
     """Send one, and look at what comes; whether the connection goes on."""
     reader, writer = pair
-    writer.write(case.sent)
+    writer.write(case.data)
     closes = False
     for _ in range(case.replies):
         status, head, body = await read_reply(reader, bodiless=case.kind.startswith("HEAD "))

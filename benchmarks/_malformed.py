@@ -91,13 +91,13 @@ class Case:
 
     Attributes:
         kind: What is wrong with it.
-        sent: The bytes.
+        data: The bytes.
         replies: How many replies are due. 0: no complete request was sent, and the client leaves.
         ends: Whether the connection can't be used afterwards.
     """
 
     kind: str
-    sent: bytes
+    data: bytes
     replies: int = 1
     ends: bool = False
 
@@ -363,7 +363,7 @@ def _make_chunked(chance: random.Random) -> Case:
 
 def _make_pipelined(chance: random.Random) -> Case:
     several = [chance.choice((_body, _heads))(chance) for _ in range(chance.choice((2, 3, 5)))]
-    data = b"".join(case.sent for case in several)
+    data = b"".join(case.data for case in several)
     if chance.random() < 0.3:  # what follows is no request
         return Case("garbage behind requests", data + b"\xff\xfe\r\n\r\n", len(several) + 1, True)
     return Case("several at once", data, replies=len(several))

@@ -81,8 +81,8 @@ def leaving_out(trial: Trial, best: int, keep: float) -> int:
 
     def measured_losses(place: int) -> Array:
         losses = Losses.of(trial, trial.path.at(GRID[place]), best, keep)
-        found: Array = losses.scaled[order][losses.measured[order]]
-        return found
+        scaled: Array = losses.scaled[order][losses.measured[order]]
+        return scaled
 
     return last_rejected(measured_losses, 1 / (1 + keep), betting, 0, 1 - CONFIDENCE)
 
