@@ -139,17 +139,26 @@ def suggest_distribution(group: Group, name: str) -> str:
     """The end of an error about a part that isn't there: which distribution has it, if one does."""
     for distribution, parts in _OTHERS.items():
         if name in parts.get(group, "").split():
-            folders = " ".join(f"./packages/{name}" for name in _FOLDERS[distribution].split())
+            folders = _list_folders(distribution)
             return (
                 f"; it is in {distribution}: install it from a checkout with pip install {folders}"
             )
     return ""
 
 
+def _list_folders(distribution: str) -> str:
+    """The folders of a checkout that `pip install` takes for one of this project's."""
+    return " ".join(f"./packages/{name}" for name in _FOLDERS[distribution].split())
+
+
 def names_elsewhere(group: Group) -> dict[str, str]:
-    """The parts of this project's distributions that aren't installed, with their distribution."""
+    """The parts of this project's distributions that aren't installed.
+
+    Returns:
+        The folders of a checkout that add each of them, as `pip install` takes them.
+    """
     return {
-        name: distribution
+        name: _list_folders(distribution)
         for distribution, parts in _OTHERS.items()
         for name in parts.get(group, "").split()
         if name not in find_plugins(group)

@@ -217,6 +217,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     find_every_plugin.cache_clear()
 
 
+LAB_FOLDERS = "./packages/router ./packages/lab"
 LIST = """
 routers:
   Constant: {features: complexity, predictor: constant}
@@ -238,11 +239,11 @@ def test_baselines_of_the_packaged_list_that_are_not_installed_are_left_out(
     command = ("compare", ALL, "--data", tmp_path / "answers", "--out", out, "--resamples", 20)
     done = run(*command)
     assert done.code == 0, done.err
-    assert f"l{line} (pip install prefill-router-lab)" in " ".join(done.err.split())
+    assert f"l{line} (pip install {LAB_FOLDERS})" in " ".join(done.err.split())
     numbers = json.loads((out / "compare.json").read_text())
     assert list(numbers["routers"]) == ["Constant"]
     assert numbers["failed"] == {}
-    installs = "pip install prefill-router-lab"
+    installs = f"pip install {LAB_FOLDERS}"
     assert numbers["left_out"] == {"IRT-2PL": installs, "MIRT-2PL": installs}
     assert f"L{line} ({installs})." in (out / "index.html").read_text()
     for option in (("--reference", "IRT-2PL"), ("--encoder-price", "IRT-2PL=1")):
@@ -338,7 +339,7 @@ def test_the_packaged_list_has_every_kind_of_the_router() -> None:
     kinds = {recipe.to_dict()["predictor"]["kind"] for recipe in listed.recipes.values()}
     assert kinds == set(PREDICTORS.own) - {"constant", "given", "stack"}
     assert next(iter(listed.recipes)) == "SharedTrunkNet"
-    assert {failure.requirement for failure in listed.left_out} == {"prefill-router-lab"}
+    assert {failure.requirement for failure in listed.left_out} == {LAB_FOLDERS}
     assert {"IRT-2PL", "MLP", "XGBoost", "GraphRouter"} <= {f.name for f in listed.left_out}
     drawn = draw_for(listed.recipes, ANSWERS, seed=0)
     assert "calibration" in drawn.parts

@@ -215,7 +215,7 @@ def read_installed_recipes(path: Path) -> tuple[dict[str, Recipe], dict[str, str
     """Read the recipes of a list whose predictors are installed.
 
     Returns:
-        These recipes by name, and the distribution that each of the others needs.
+        These recipes by name, and what to install for each of the others.
 
     Raises:
         FormatError: The file is missing, isn't YAML, or has unknown fields.
@@ -223,13 +223,13 @@ def read_installed_recipes(path: Path) -> tuple[dict[str, Recipe], dict[str, str
 
     def read() -> tuple[dict[str, Recipe], dict[str, str]]:
         values, elsewhere = _read_list(path), names_elsewhere("prefill_router.predictors")
-        distributions = {
+        requirements = {
             name: elsewhere[kind]
             for name, value in values.items()
             if (kind := _predictor_kind(value)) in elsewhere
         }
-        installed = {name: value for name, value in values.items() if name not in distributions}
-        return _build_recipes(installed, path), distributions
+        installed = {name: value for name, value in values.items() if name not in requirements}
+        return _build_recipes(installed, path), requirements
 
     return _name_file(path, read)
 
