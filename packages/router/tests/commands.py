@@ -69,11 +69,11 @@ def run(*arguments: object, stdin: bytes = b"") -> Done:
             code = 0
         except SystemExit as ended:
             code = int(ended.code or 0)
-    told = []
+    texts = []
     for stream in streams[1:]:
         stream.flush()
-        told.append(stream.buffer.getvalue().decode())  # type: ignore[attr-defined]
-    return Done(code, *told)
+        texts.append(stream.buffer.getvalue().decode())  # type: ignore[attr-defined]
+    return Done(code, *texts)
 
 
 def words_of_each(*commands: Sequence[object]) -> str:
@@ -87,22 +87,22 @@ def read_each(printed: str) -> list[Done]:
 
 
 def succeeded(*arguments: object, stdin: bytes = b"") -> str:
-    done = run(*arguments, stdin=stdin)
-    assert done.code == 0, done.err
-    return done.out
+    result = run(*arguments, stdin=stdin)
+    assert result.code == 0, result.err
+    return result.out
 
 
 def refused(reason: str, *arguments: object, stdin: bytes = b"", code: int = 1) -> str:
     """Check that a command ends with one line that says why, and quotes no prompt."""
-    done = run(*arguments, stdin=stdin)
-    last = done.err.strip().splitlines()[-1] if done.err.strip() else ""
-    assert done.code == code, (done.code, done.out, done.err)
-    assert last.startswith("error: "), done.err
-    assert "Traceback" not in done.err
-    assert "of difficulty" not in done.err
+    result = run(*arguments, stdin=stdin)
+    last = result.err.strip().splitlines()[-1] if result.err.strip() else ""
+    assert result.code == code, (result.code, result.out, result.err)
+    assert last.startswith("error: "), result.err
+    assert "Traceback" not in result.err
+    assert "of difficulty" not in result.err
     assert len(last) < 1000, last
     assert re.search(reason, last), last
-    assert not done.out
+    assert not result.out
     return last
 
 

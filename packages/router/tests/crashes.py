@@ -33,31 +33,31 @@ def write_carelessly(path: Path, letter: str) -> None:
     (path / "file").write_text(letter * SIZE)
 
 
-def found_file(path: Path) -> str:
+def read_file(path: Path) -> str:
     return (path / "file").read_text()
 
 
-def found_folder(path: Path) -> str:
+def read_folder(path: Path) -> str:
     return "".join((path / "folder" / name).read_text() for name in NAMES)
 
 
 KINDS: dict[str, tuple[Callable[[Path, str], None], Callable[[Path], str], int]] = {
-    "file": (write_file, found_file, SIZE),
-    "careless": (write_carelessly, found_file, SIZE),
-    "folder": (write_folder, found_folder, SIZE * len(NAMES)),
+    "file": (write_file, read_file, SIZE),
+    "careless": (write_carelessly, read_file, SIZE),
+    "folder": (write_folder, read_folder, SIZE * len(NAMES)),
 }
 
 
 def die_at(step: int) -> None:
     """End this process right before its `step`-th request of the system."""
-    left = step
+    steps_left = step
 
     def hook(event: str, arguments: object) -> None:
         del arguments
-        nonlocal left
+        nonlocal steps_left
         if event.partition(".")[0] in ("open", "os", "shutil", "tempfile", "ctypes"):
-            left -= 1
-            if left == 0:
+            steps_left -= 1
+            if steps_left == 0:
                 os._exit(9)
 
     sys.addaudithook(hook)
@@ -65,7 +65,7 @@ def die_at(step: int) -> None:
 
 def main() -> None:
     folder, kind = Path(sys.argv[1]), sys.argv[2]
-    write, found, size = KINDS[kind]
+    write, read, size = KINDS[kind]
     write(folder, "a")
     before, step, ended = "a", 0, 9
     while ended == 9:
@@ -77,14 +77,14 @@ def main() -> None:
             write(folder, after)
             os._exit(0)
         ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        now = found(folder)
+        now = read(folder)
         if now not in (before * size, after * size):
             sys.exit(f"torn at step {step}")
         if ended == 0 and now != after * size:
             sys.exit("a write that ended well left the old content")
         before = now[0]
-        for left in folder.glob(".*"):  # what the dead leave would make the next write longer
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
+        for path in folder.glob(".*"):  # what the dead leave would make the next write longer
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     sys.stdout.write(f"{step}\n")
 
 

@@ -28,7 +28,7 @@ def user(*texts: str) -> Turn:
     return Turn("user", texts)
 
 
-def said(text: str) -> Turn:
+def user_text(text: str) -> Turn:
     return Turn("user", (text,), is_one_text=True)
 
 
@@ -43,21 +43,21 @@ def result(text: str = "fine", *, failed: bool = False) -> Turn:
 ANSWER = Turn("assistant")
 
 
-def read(*turns: Turn, headers: dict[str, str] | None = None, **more: Any) -> RequestReading:
+def read_turns(*turns: Turn, headers: dict[str, str] | None = None, **more: Any) -> RequestReading:
     return read_request(turns, headers=headers or {}, harnesses=load_harnesses(), **more)
 
 
 ASKS: dict[str, tuple[dict[str, str], tuple[Turn, ...], str]] = {
-    "a whole chat": ({}, (said(ASK),), ASK),
+    "a whole chat": ({}, (user_text(ASK),), ASK),
     "parts of a chat": ({}, (user("Look:", ASK),), f"Look:\n{ASK}"),
-    "about a tag, without an agent": ({}, (said(f"{RULES}\n{ASK}"),), f"{RULES}\n{ASK}"),
+    "about a tag, without an agent": ({}, (user_text(f"{RULES}\n{ASK}"),), f"{RULES}\n{ASK}"),
     "reminders before it": (CLAUDE, (user(RULES, RULES, ASK),), ASK),
     "reminders after it": (CLAUDE, (user(ASK, RULES),), ASK),
-    "in one text": (CLAUDE, (said(f"{RULES}\n{ASK}"),), ASK),
-    "in one text, a reminder at its end": (CLAUDE, (said(f"{ASK}\n\n{RULES}\n"),), ASK),
+    "in one text": (CLAUDE, (user_text(f"{RULES}\n{ASK}"),), ASK),
+    "in one text, a reminder at its end": (CLAUDE, (user_text(f"{ASK}\n\n{RULES}\n"),), ASK),
     "about a tag within a line": (
         CLAUDE,
-        (said("What does <system-reminder>be brief</system-reminder> mean?"),),
+        (user_text("What does <system-reminder>be brief</system-reminder> mean?"),),
         "What does <system-reminder>be brief</system-reminder> mean?",
     ),
     "about a tag that begins a line": (
@@ -109,7 +109,11 @@ ASKS: dict[str, tuple[dict[str, str], tuple[Turn, ...], str]] = {
         "# Context from my IDE setup: broken",
     ),
     "a task": ({}, (user(f"<task>\n{ASK}\n</task>", DETAILS.format("ACT")),), ASK),
-    "a task in one text": ({}, (said(f"<task>\n{ASK}\n</task>\n\n{DETAILS.format('ACT')}"),), ASK),
+    "a task in one text": (
+        {},
+        (user_text(f"<task>\n{ASK}\n</task>\n\n{DETAILS.format('ACT')}"),),
+        ASK,
+    ),
     "feedback in a result": (
         {},
         (
@@ -171,13 +175,13 @@ ASKS: dict[str, tuple[dict[str, str], tuple[Turn, ...], str]] = {
     ),
     "after attachments": (
         {"user-agent": "GitHubCopilotChat/0.35.0"},
-        (said(f"<attachments>\na\n</attachments>\n<userRequest>\n{ASK}\n</userRequest>"),),
+        (user_text(f"<attachments>\na\n</attachments>\n<userRequest>\n{ASK}\n</userRequest>"),),
         ASK,
     ),
     "a request among contexts": (
         {},
         (
-            said("<environment_info>\nLinux\n</environment_info>"),
+            user_text("<environment_info>\nLinux\n</environment_info>"),
             user(f"<context>\ntoday\n</context>\n<userRequest>\n{ASK}\n</userRequest>"),
         ),
         ASK,
@@ -216,19 +220,19 @@ ASKS: dict[str, tuple[dict[str, str], tuple[Turn, ...], str]] = {
 @pytest.mark.parametrize("what", ASKS)
 def test_the_ask_is_what_the_person_wrote(what: str) -> None:
     headers, turns, ask = ASKS[what]
-    assert read(*turns, headers=headers).ask == ask
+    assert read_turns(*turns, headers=headers).ask == ask
 
 
 def test_after_a_summary_nothing_is_asked_until_the_person_asks_again() -> None:
     summary = (user("What did we do so far?"), ANSWER)
-    assert read(*summary, headers=OPENCODE).ask is None
-    asked = read(*summary, user("yes"), headers=OPENCODE)
-    assert (asked.ask, asked.earlier) == ("yes", ())
+    assert read_turns(*summary, headers=OPENCODE).ask is None
+    reading = read_turns(*summary, user("yes"), headers=OPENCODE)
+    assert (reading.ask, reading.earlier) == ("yes", ())
 
 
 def test_earlier_asks_come_oldest_first() -> None:
     turns = (user(RULES, "one"), ANSWER, result(), user(RULES), ANSWER, user("two"), ANSWER)
-    found = read(*turns, user("three", RULES), headers=CLAUDE)
+    found = read_turns(*turns, user("three", RULES), headers=CLAUDE)
     assert (found.ask, found.earlier) == ("three", ("one", "two"))
 
 
@@ -286,7 +290,7 @@ KINDS: dict[str, tuple[dict[str, str], tuple[Turn, ...], str]] = {
         (
             user(ASK),
             ANSWER,
-            said("Your task is to create a detailed summary of the conversation so far."),
+            user_text("Your task is to create a detailed summary of the conversation so far."),
         ),
         "compaction",
     ),
@@ -298,7 +302,7 @@ KINDS: dict[str, tuple[dict[str, str], tuple[Turn, ...], str]] = {
     "a memory": ({**CODEX, "x-openai-subagent": "memory_consolidation"}, (user(ASK),), "auxiliary"),
     "a title": (
         OPENCODE,
-        (system("You are a title generator. You output"), said(ASK)),
+        (system("You are a title generator. You output"), user_text(ASK)),
         "auxiliary",
     ),
     "a title as JSON": (
@@ -312,7 +316,7 @@ KINDS: dict[str, tuple[dict[str, str], tuple[Turn, ...], str]] = {
     ),
     "a title of a chat": (
         {},
-        (system("You are an expert in crafting pithy titles for chats."), said(ASK)),
+        (system("You are an expert in crafting pithy titles for chats."), user_text(ASK)),
         "auxiliary",
     ),
     "a suggestion": (
@@ -320,47 +324,50 @@ KINDS: dict[str, tuple[dict[str, str], tuple[Turn, ...], str]] = {
         (user(ASK), ANSWER, user("[SUGGESTION MODE: Suggest what comes next]")),
         "auxiliary",
     ),
-    "a plain chat": ({}, (said("You are a title generator"),), "main"),
+    "a plain chat": ({}, (user_text("You are a title generator"),), "main"),
 }
 
 
 @pytest.mark.parametrize("what", KINDS)
 def test_the_kind_of_a_request(what: str) -> None:
     headers, turns, kind = KINDS[what]
-    assert read(*turns, headers=headers).kind == kind
+    assert read_turns(*turns, headers=headers).kind == kind
 
 
 def test_a_probe_allows_one_token() -> None:
-    assert read(said("quota"), headers=CLAUDE, max_tokens=1).kind == "auxiliary"
-    assert read(said("quota"), max_tokens=1).kind == "main"
+    assert read_turns(user_text("quota"), headers=CLAUDE, max_tokens=1).kind == "auxiliary"
+    assert read_turns(user_text("quota"), max_tokens=1).kind == "main"
 
 
 def test_a_conversation_keeps_its_name_and_others_have_their_own() -> None:
-    main = read(user(RULES, ASK), headers=CLAUDE)
-    later = read(user("Something else"), ANSWER, user(ASK), headers=CLAUDE)
+    main = read_turns(user(RULES, ASK), headers=CLAUDE)
+    later = read_turns(user("Something else"), ANSWER, user(ASK), headers=CLAUDE)
     assert main.conversation == later.conversation == "s1"
     assert (
-        read(user(ASK), headers={"user-agent": "claude-cli/2"}, session="s1").conversation == "s1"
+        read_turns(user(ASK), headers={"user-agent": "claude-cli/2"}, session="s1").conversation
+        == "s1"
     )
     sub = {**CLAUDE, "x-claude-code-agent-id": "a7"}
-    assert read(user(ASK), headers=sub).conversation == "s1/a7"
-    compacted = read(user(ASK), headers={**sub, "x-claude-code-compaction": "auto"})
+    assert read_turns(user(ASK), headers=sub).conversation == "s1/a7"
+    compacted = read_turns(user(ASK), headers={**sub, "x-claude-code-compaction": "auto"})
     assert (compacted.kind, compacted.conversation) == ("compaction", "s1/a7")
-    title = read(system("You are coming up with a succinct title"), said(ASK), headers=CLAUDE)
+    title = read_turns(
+        system("You are coming up with a succinct title"), user_text(ASK), headers=CLAUDE
+    )
     assert (title.conversation, title.parent) == (None, "s1")
-    assert read(said(ASK)).conversation is None
+    assert read_turns(user_text(ASK)).conversation is None
 
 
 def test_metadata_alone_names_thread_turn_and_parent() -> None:
-    reading = read(user(ASK), headers={"x-codex-turn-metadata": METADATA})
+    reading = read_turns(user(ASK), headers={"x-codex-turn-metadata": METADATA})
     assert (reading.conversation, reading.turn, reading.parent) == ("t1", "u1", "t0")
 
 
 def test_a_subagent_without_a_name_is_told_by_its_task() -> None:
     billing = system("x-anthropic-billing-header: cc_version=2; cc_is_subagent=true;")
-    first = read(billing, user(ASK), headers=CLAUDE)
-    again = read(billing, user(ASK), ANSWER, result(), headers=CLAUDE)
-    other = read(billing, user("List the files."), headers=CLAUDE)
+    first = read_turns(billing, user(ASK), headers=CLAUDE)
+    again = read_turns(billing, user(ASK), ANSWER, result(), headers=CLAUDE)
+    other = read_turns(billing, user("List the files."), headers=CLAUDE)
     assert first.conversation == again.conversation != other.conversation
     assert first.parent == "s1"
 
@@ -375,18 +382,21 @@ def test_a_turn_goes_on_from_the_first_answer_to_the_next_ask() -> None:
         ([user("Go."), ANSWER, user("Again.")], False),
         ([user(event)], False),
     ):
-        assert read(*turns, headers=CLAUDE).is_ongoing is is_ongoing, turns
+        assert read_turns(*turns, headers=CLAUDE).is_ongoing is is_ongoing, turns
 
 
 def test_failing_steps_are_counted_back_to_the_ask() -> None:
     failing = (ANSWER, result("Exit code 1\nE"), ANSWER, result(failed=True))
-    assert read(user(ASK), *failing, headers=CLAUDE).failing_steps == 2
-    assert read(user(ASK), *failing, ANSWER, result(), headers=CLAUDE).failing_steps == 0
-    assert read(user(ASK), ANSWER, result(), *failing, headers=CLAUDE).failing_steps == 2
-    assert read(user(ASK), *failing, user(RULES), headers=CLAUDE).failing_steps == 2
-    assert read(user(ASK), *failing, user("stop"), headers=CLAUDE).failing_steps == 0
-    assert read(said(ASK), ANSWER, result('{"metadata":{"exit_code":2}}')).failing_steps == 1
-    assert read(said(ASK), ANSWER, result("Exit code 0\nError: none")).failing_steps == 0
+    assert read_turns(user(ASK), *failing, headers=CLAUDE).failing_steps == 2
+    assert read_turns(user(ASK), *failing, ANSWER, result(), headers=CLAUDE).failing_steps == 0
+    assert read_turns(user(ASK), ANSWER, result(), *failing, headers=CLAUDE).failing_steps == 2
+    assert read_turns(user(ASK), *failing, user(RULES), headers=CLAUDE).failing_steps == 2
+    assert read_turns(user(ASK), *failing, user("stop"), headers=CLAUDE).failing_steps == 0
+    assert (
+        read_turns(user_text(ASK), ANSWER, result('{"metadata":{"exit_code":2}}')).failing_steps
+        == 1
+    )
+    assert read_turns(user_text(ASK), ANSWER, result("Exit code 0\nError: none")).failing_steps == 0
 
 
 def step(command: str, output: str = "fine") -> tuple[Turn, Turn]:
@@ -405,35 +415,35 @@ def test_repeated_calls_and_stalled_steps_are_counted_back_to_the_ask() -> None:
         ((test, step("pytest", "1 passed")), 1, 0),
     ):
         turns = [turn for one in steps for turn in one]
-        found = read(user(ASK), *turns, headers=CLAUDE)
+        found = read_turns(user(ASK), *turns, headers=CLAUDE)
         assert (found.repeated_calls, found.stalled_steps) == (repeated, stalled), steps
-        after = read(user(ASK), *turns, user("Stop."), headers=CLAUDE)
+        after = read_turns(user(ASK), *turns, user("Stop."), headers=CLAUDE)
         assert (after.repeated_calls, after.stalled_steps) == (0, 0)
 
 
 def test_arguments_that_are_nested_too_deeply_count_as_different() -> None:
-    def nested() -> Any:
+    def nest_deeply() -> Any:
         value: Any = []
         for _ in range(100_000):
             value = [value]
         return value
 
-    turns = [Turn("assistant", calls=(("Bash", nested()),)) for _ in range(3)]
-    assert read(user(ASK), *turns, headers=CLAUDE).repeated_calls == 0
+    turns = [Turn("assistant", calls=(("Bash", nest_deeply()),)) for _ in range(3)]
+    assert read_turns(user(ASK), *turns, headers=CLAUDE).repeated_calls == 0
 
 
 def test_a_short_ask_is_read_with_what_it_refers_to() -> None:
-    def scored(*asks: str) -> str | None:
-        return read(*(turn for ask in asks for turn in (said(ask), ANSWER))).scored_text
+    def read_scored_text(*asks: str) -> str | None:
+        return read_turns(*(turn for ask in asks for turn in (user_text(ask), ANSWER))).scored_text
 
-    assert scored("yes") == "yes"
-    assert scored(ASK, "yes") == f"{ASK}\n\nyes"
-    assert scored("old " * 30, ASK, "yes") == f"{ASK}\n\nyes"
-    assert scored(ASK, "again", "more", "yes") == f"{ASK}\n\nagain\n\nmore\n\nyes"
-    assert scored(ASK, "x" * (SHORT + 1)) == "x" * (SHORT + 1)
-    assert scored(*map(str, range(20))) == "\n\n".join(map(str, range(11, 20)))
-    assert scored(ASK, "a" * EARLIER, "yes") == f"{'a' * EARLIER}\n\nyes"
-    assert read(ANSWER).scored_text is None
+    assert read_scored_text("yes") == "yes"
+    assert read_scored_text(ASK, "yes") == f"{ASK}\n\nyes"
+    assert read_scored_text("old " * 30, ASK, "yes") == f"{ASK}\n\nyes"
+    assert read_scored_text(ASK, "again", "more", "yes") == f"{ASK}\n\nagain\n\nmore\n\nyes"
+    assert read_scored_text(ASK, "x" * (SHORT + 1)) == "x" * (SHORT + 1)
+    assert read_scored_text(*map(str, range(20))) == "\n\n".join(map(str, range(11, 20)))
+    assert read_scored_text(ASK, "a" * EARLIER, "yes") == f"{'a' * EARLIER}\n\nyes"
+    assert read_turns(ANSWER).scored_text is None
 
 
 def test_marks_can_be_added_for_an_agent_and_for_a_new_one() -> None:
@@ -464,4 +474,4 @@ def test_marks_can_be_added_for_an_agent_and_for_a_new_one() -> None:
 def test_a_hostile_text_is_read(text: str) -> None:
     """A search that isn't linear would take minutes here."""
     for opening in (user("<task>\nx\n</task>"), user("<environment_info>\n</environment_info>")):
-        assert read(opening, said(text)).agent is not None
+        assert read_turns(opening, user_text(text)).agent is not None

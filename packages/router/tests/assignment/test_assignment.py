@@ -30,12 +30,14 @@ def test_bound_best_and_ours_are_in_this_order(seed: int) -> None:
     predictions = random_predictions(6, 3, seed)
     for share in (0.02, 0.2, 0.5):
         budget = budget_at(predictions, share)
-        found = assign(predictions, budget=budget)
+        assignment = assign(predictions, budget=budget)
         best = best_by_trying(predictions, budget, {})
-        assert found.bound >= best - 1e-9
-        assert best >= found.expected_right - 1e-9
-        assert found.expected_cost <= budget * (1 + 1e-9)
-        assert found.gap == pytest.approx(found.bound - found.expected_right, abs=1e-12)
+        assert assignment.bound >= best - 1e-9
+        assert best >= assignment.expected_right - 1e-9
+        assert assignment.expected_cost <= budget * (1 + 1e-9)
+        assert assignment.gap == pytest.approx(
+            assignment.bound - assignment.expected_right, abs=1e-12
+        )
 
 
 @pytest.mark.slow
@@ -51,11 +53,11 @@ def test_the_same_with_limits_which_are_kept(seed: int) -> None:
             with pytest.raises(ConfigError, match="the cheapest assignment"):
                 assign(predictions, budget=budget, limits=limits)
             continue
-        found = assign(predictions, budget=budget, limits=limits)
-        assert found.bound >= best - 1e-9
-        assert best >= found.expected_right - 1e-9
-        assert found.expected_cost <= budget * (1 + 1e-9)
-        assert all(found.counts[name] <= most for name, most in limits.items())
+        assignment = assign(predictions, budget=budget, limits=limits)
+        assert assignment.bound >= best - 1e-9
+        assert best >= assignment.expected_right - 1e-9
+        assert assignment.expected_cost <= budget * (1 + 1e-9)
+        assert all(assignment.counts[name] <= most for name, most in limits.items())
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -69,27 +71,31 @@ def test_the_gap_is_less_than_one_upgrade(seed: int) -> None:
 
 def test_it_is_equation_2_at_one_lam_but_for_what_is_left_of_the_budget() -> None:
     predictions = random_predictions(400, 5, 3)
-    found = assign(predictions, budget=budget_at(predictions, 0.2))
-    assert 0 < found.lam < 1
-    plain = choose(predictions.correctness, predictions.normalised_cost, found.lam)
-    upgraded = np.flatnonzero(plain != found.choice)
+    assignment = assign(predictions, budget=budget_at(predictions, 0.2))
+    assert 0 < assignment.lam < 1
+    plain = choose(predictions.correctness, predictions.normalised_cost, assignment.lam)
+    upgraded = np.flatnonzero(plain != assignment.choice)
     assert len(upgraded) < 10
     rows = np.arange(len(predictions))
-    gain = predictions.correctness[rows, found.choice] - predictions.correctness[rows, plain]
+    gain = predictions.correctness[rows, assignment.choice] - predictions.correctness[rows, plain]
     assert (gain[upgraded] > 0).all()
 
 
 def test_a_larger_budget_is_never_worth_less_and_ends_at_the_most_probable_targets() -> None:
     predictions = random_predictions(200, 4, 1)
-    found = [assign(predictions, budget=budget_at(predictions, s)) for s in np.linspace(0, 1, 30)]
-    bounds = np.array([one.bound for one in found])
-    right = np.array([one.expected_right for one in found])
-    lams = np.array([one.lam for one in found])
+    assignments = [
+        assign(predictions, budget=budget_at(predictions, s)) for s in np.linspace(0, 1, 30)
+    ]
+    bounds = np.array([assignment.bound for assignment in assignments])
+    right = np.array([assignment.expected_right for assignment in assignments])
+    lams = np.array([assignment.lam for assignment in assignments])
     assert (np.diff(bounds) >= -1e-9).all()
     assert (np.diff(lams) >= 0).all()
     assert (right >= bounds - 1).all()
-    assert found[-1].lam == 1
-    assert found[-1].expected_right == pytest.approx(predictions.correctness.max(axis=1).sum())
+    assert assignments[-1].lam == 1
+    assert assignments[-1].expected_right == pytest.approx(
+        predictions.correctness.max(axis=1).sum()
+    )
 
 
 @pytest.mark.slow

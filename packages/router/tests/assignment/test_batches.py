@@ -77,14 +77,14 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def written(folder: Path, rows: list[dict[str, Any]], **options: Any) -> Path:
+def write_batches(folder: Path, rows: list[dict[str, Any]], **options: Any) -> Path:
     prompts = PromptFile(write_jsonl(folder / "prompts.jsonl", rows))
     write_assignment(assignment_of(prompts), prompts, POOL, folder / "out", **options)
     return folder / "out"
 
 
 def test_each_target_has_the_format_of_its_provider(tmp_path: Path) -> None:
-    out = written(tmp_path, [{"id": f"p{i}", "messages": CHAT} for i in range(6)])
+    out = write_batches(tmp_path, [{"id": f"p{i}", "messages": CHAT} for i in range(6)])
     plain, chats, messages = (lines_of(out / f"{n}.jsonl") for n in ("t0", "org%2Ft1", "t2"))
     assert plain == [{"id": f"p{i}", "target": "t0", "messages": CHAT} for i in (0, 3)]
     assert [line.pop("custom_id") for line in chats] == ["p1", "p4"]
@@ -120,7 +120,7 @@ def test_a_batch_keeps_its_requests_but_for_the_model(tmp_path: Path) -> None:
         {"custom_id": f"p{i}", "method": "POST", "url": "/v1/chat/completions", "body": body}
         for i in range(3)
     ]
-    out = written(tmp_path, rows, format="openai")
+    out = write_batches(tmp_path, rows, format="openai")
     names = ("t0", "gpt-one", "claude-sonnet-4-6")
     files = ("t0", "org%2Ft1", "t2")
     for model, file in zip(names, files, strict=True):
@@ -128,12 +128,12 @@ def test_a_batch_keeps_its_requests_but_for_the_model(tmp_path: Path) -> None:
         kept = {k: v for k, v in line["body"].items() if k in body}
         assert kept == {**body, "model": model}
     with pytest.raises(DataError, match=r"'p2'.*\['tools'\].*translated"):
-        written(tmp_path, rows)
+        write_batches(tmp_path, rows)
 
 
 def test_requests_are_translated_between_protocols_where_they_are_text(tmp_path: Path) -> None:
     params = {"model": "m", "max_tokens": 9, "system": "Be brief.", "messages": CHAT[1:]}
-    out = written(tmp_path, [{"custom_id": f"p{i}", "params": params} for i in range(3)])
+    out = write_batches(tmp_path, [{"custom_id": f"p{i}", "params": params} for i in range(3)])
     [chat], [message] = (lines_of(out / f"{name}.jsonl") for name in ("org%2Ft1", "t2"))
     assert chat["body"] == {"model": "gpt-one", "max_completion_tokens": 9, "messages": CHAT}
     assert message["params"].items() >= {**params, "model": "claude-sonnet-4-6"}.items()
@@ -199,7 +199,7 @@ def test_thinking_keeps_within_the_limit_of_the_request(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dialect", "asked", "changed"),
+    ("dialect", "options", "changed"),
     [
         (
             "openai",
@@ -225,14 +225,14 @@ def test_thinking_keeps_within_the_limit_of_the_request(tmp_path: Path) -> None:
     ],
 )
 def test_a_chat_asks_for_the_effort_of_its_target_alone(
-    tmp_path: Path, dialect: Dialect, asked: dict[str, Any], changed: dict[str, Any]
+    tmp_path: Path, dialect: Dialect, options: dict[str, Any], changed: dict[str, Any]
 ) -> None:
     body = {"model": "m", "messages": TURNS}
-    row = {"url": "/v1/chat/completions", "body": {**body, **asked}}
+    row = {"url": "/v1/chat/completions", "body": {**body, **options}}
     sent = request_for(tmp_path, Target(name="c:low"), row, dialect)
     assert sent == {**body, "model": "c", **changed}
     plain = request_for(tmp_path, Target(name="c"), row, "openai")
-    assert plain == {**body, **asked, "model": "c"}
+    assert plain == {**body, **options, "model": "c"}
 
 
 def test_other_endpoints_say_the_effort_in_their_own_way_or_are_refused(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_a_translated_request_has_no_field_that_thinking_refuses(tmp_path: Path)
 
 
 def test_ids_are_made_from_the_position_and_must_be_distinct(tmp_path: Path) -> None:
-    out = written(tmp_path, [{"prompt": "a"}, {"prompt": "a"}])
+    out = write_batches(tmp_path, [{"prompt": "a"}, {"prompt": "a"}])
     table = pl.read_parquet(out / "assignment.parquet")
     assert table["id"].to_list() == ["prompt-1", "prompt-2"]
     assert table["target"].to_list() == ["t0", "org/t1"]
@@ -303,23 +303,23 @@ def test_what_is_not_there_and_what_is_something_else(tmp_path: Path) -> None:
 
 def test_a_file_that_changed_meanwhile_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "prompts.jsonl", [{"prompt": "a"}, {"prompt": "b"}])
-    found = assignment_of(PromptFile(path))
+    assignment = assignment_of(PromptFile(path))
     write_jsonl(path, [{"prompt": "a"}])
     with pytest.raises(DataError, match="may have changed"):
-        write_assignment(found, PromptFile(path), POOL, tmp_path / "out")
+        write_assignment(assignment, PromptFile(path), POOL, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_ids_that_anthropic_refuses_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="'a b': the id can't be sent to Anthropic"):
-        written(tmp_path, [{"prompt": "a", "id": "a b"}], format="anthropic")
+        write_batches(tmp_path, [{"prompt": "a", "id": "a b"}], format="anthropic")
 
 
 def test_batches_are_as_large_as_a_provider_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(MOST_LINES, "openai", 2)
-    out = written(tmp_path, [{"prompt": "a"}] * 13, format="openai")
+    out = write_batches(tmp_path, [{"prompt": "a"}] * 13, format="openai")
     files = json.loads((out / "assignment.json").read_text())["targets"]["t0"]["files"]
     assert files == ["t0.jsonl", "t0+2.jsonl", "t0+3.jsonl"]
     ids = [line["custom_id"] for name in files for line in lines_of(out / name)]
@@ -347,7 +347,7 @@ def anthropic_result(name: str, tokens: int) -> dict[str, Any]:
 
 
 def test_results_are_joined_by_id_and_compared_with_the_forecast(tmp_path: Path) -> None:
-    out = written(tmp_path, [{"prompt": "a"}] * 9)
+    out = write_batches(tmp_path, [{"prompt": "a"}] * 9)
     expired = {"custom_id": "prompt-5", "response": None, "error": {"code": "batch_expired"}}
     chats = [openai_result("prompt-2", 100), expired, openai_result("other", 1)]
     results = [
@@ -357,13 +357,13 @@ def test_results_are_joined_by_id_and_compared_with_the_forecast(tmp_path: Path)
     labels = write_csv(tmp_path / "labels.csv", [{"id": "prompt-2", "correct": 1}])
     saved = SavedAssignment.read(out)
     checked = check_results(saved, results, labels=read_labels(labels, saved))
-    one, two = checked.targets["org/t1"], checked.targets["t2"]
-    assert (one.prompts, one.answered, one.failed, one.labelled) == (3, 1, 1, 1)
-    assert one.observed_cost == pytest.approx((10 * 1 + 100 * 4) / 1e6)
-    assert two.observed_cost == pytest.approx((10 * 2 + 200 * 8) / 1e6)
+    first, second = checked.targets["org/t1"], checked.targets["t2"]
+    assert (first.prompts, first.answered, first.failed, first.labelled) == (3, 1, 1, 1)
+    assert first.observed_cost == pytest.approx((10 * 1 + 100 * 4) / 1e6)
+    assert second.observed_cost == pytest.approx((10 * 2 + 200 * 8) / 1e6)
     row = saved.table.row(1, named=True)
-    assert (one.expected_cost, one.predicted) == (row["expected_cost"], row["correctness"])
-    assert (one.observed, two.observed) == (1.0, None)
+    assert (first.expected_cost, first.predicted) == (row["expected_cost"], row["correctness"])
+    assert (first.observed, second.observed) == (1.0, None)
     assert (checked.unknown, checked.total.answered, checked.total.prompts) == (1, 2, 9)
     assert checked.total.difference.to_dict()["reason"]
 
@@ -375,7 +375,7 @@ def test_answers_are_graded_by_the_tasks_that_the_prompts_are(tmp_path: Path) ->
         {"prompt": "c", "grader": "judge", "rubric": "Is polite."},
         {"prompt": "d", "answer": "yes"},
     ]
-    out = written(tmp_path, rows)
+    out = write_batches(tmp_path, rows)
     parts = [{"type": "thinking", "thinking": "12"}, {"type": "text", "text": "It is 11."}]
     second = anthropic_result("prompt-2", 1)
     second["result"]["message"]["content"] = parts
@@ -394,7 +394,7 @@ def test_answers_are_graded_by_the_tasks_that_the_prompts_are(tmp_path: Path) ->
 
 def test_tasks_without_ids_are_the_prompts_in_their_order(tmp_path: Path) -> None:
     rows = [{"prompt": "a", "answer": "yes"}, {"prompt": "b", "answer": "no"}]
-    saved = SavedAssignment.read(written(tmp_path, rows))
+    saved = SavedAssignment.read(write_batches(tmp_path, rows))
     answers = [openai_result("prompt-1", 1, "yes"), openai_result("prompt-2", 1, "no")]
     paths = [write_jsonl(tmp_path / "results.jsonl", answers)]
     labels = grade_results(saved, paths, tmp_path / "prompts.jsonl").labels
@@ -412,7 +412,7 @@ def test_tasks_without_ids_are_the_prompts_in_their_order(tmp_path: Path) -> Non
 
 def test_two_tasks_with_one_id_are_refused(tmp_path: Path) -> None:
     row = {"id": "x", "prompt": "a", "answer": "yes"}
-    saved = SavedAssignment.read(written(tmp_path, [row]))
+    saved = SavedAssignment.read(write_batches(tmp_path, [row]))
     paths = [write_jsonl(tmp_path / "results.jsonl", [openai_result("x", 1, "yes")])]
     twice = write_jsonl(tmp_path / "twice.jsonl", [row, {**row, "answer": "no"}])
     with pytest.raises(FormatError, match=r"twice\.jsonl:2: two tasks have the id 'x'"):
@@ -420,7 +420,7 @@ def test_two_tasks_with_one_id_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_missing_label_is_no_other_label(tmp_path: Path) -> None:
-    saved = SavedAssignment.read(written(tmp_path, [{"id": "a", "prompt": "a"}]))
+    saved = SavedAssignment.read(write_batches(tmp_path, [{"id": "a", "prompt": "a"}]))
     path = tmp_path / "labels.csv"
     for text in ("a,1\na,\n", "a,\na,1\n"):
         path.write_text(f"id,correct\n{text}")
@@ -443,11 +443,11 @@ def test_reasoning_is_no_part_of_an_answers_text(tmp_path: Path) -> None:
 def test_targets_with_long_names_have_files_of_their_own(tmp_path: Path) -> None:
     names = ["ü" * 100 + end for end in "ab"]
     prompts = PromptFile(write_jsonl(tmp_path / "p.jsonl", [{"prompt": "a"}] * 2))
-    found = dataclasses.replace(
+    assignment = dataclasses.replace(
         assignment_of(prompts), targets=(*names, "c"), choice=np.array([0, 1])
     )
-    pool = Pool(tuple(Target(name=name) for name in found.targets))
-    summary = write_assignment(found, prompts, pool, tmp_path / "out")
+    pool = Pool(tuple(Target(name=name) for name in assignment.targets))
+    summary = write_assignment(assignment, prompts, pool, tmp_path / "out")
     for name in names:
         [file] = summary["targets"][name]["files"]
         assert [line["target"] for line in lines_of(tmp_path / "out" / file)] == [name]
@@ -459,14 +459,14 @@ def test_labels_are_those_of_each_prompts_own_target(
     dataset = answers.select(answers.query_ids[:3])
     pool = Pool(tuple(Target(name=name) for name in POOL.names))
     write_dataset(dataclasses.replace(dataset, pool=pool), tmp_path / "graded")
-    out = written(tmp_path, [{"id": i, "prompt": "a"} for i in dataset.query_ids])
+    out = write_batches(tmp_path, [{"id": i, "prompt": "a"} for i in dataset.query_ids])
     found = read_labels(tmp_path / "graded", SavedAssignment.read(out))
     mine = {name: dataset.correct[row, row] for row, name in enumerate(dataset.query_ids)}
     assert found == {name: value for name, value in mine.items() if not np.isnan(value)}
 
 
 def test_results_and_folders_that_can_not_be_used(tmp_path: Path) -> None:
-    out = written(tmp_path, [{"prompt": "a"}])
+    out = write_batches(tmp_path, [{"prompt": "a"}])
     other = write_jsonl(tmp_path / "other.jsonl", [openai_result("other", 1)])
     with pytest.raises(DataError, match="none of the 1 results"):
         check_results(SavedAssignment.read(out), [other])
@@ -494,14 +494,14 @@ def test_prompts_are_predicted_as_a_dataset_is(
 ) -> None:
     few = answers.select(answers.query_ids[:20])
     rows = [{"id": query.id, "prompt": query.prompt} for query in few.queries]
-    found = predict_prompts(router, PromptFile(write_jsonl(tmp_path / "p.jsonl", rows)))
+    predictions = predict_prompts(router, PromptFile(write_jsonl(tmp_path / "p.jsonl", rows)))
     plain = router.predict(dataclasses.replace(few, input_tokens=np.full((20, 3), np.nan)))
-    assert found.query_ids == few.query_ids
-    np.testing.assert_allclose(found.correctness, plain.correctness)
-    np.testing.assert_allclose(found.estimated_cost, plain.estimated_cost)
+    assert predictions.query_ids == few.query_ids
+    np.testing.assert_allclose(predictions.correctness, plain.correctness)
+    np.testing.assert_allclose(predictions.estimated_cost, plain.estimated_cost)
     write_dataset(few, tmp_path / "folder")
     folder: Predictions = predict_prompts(router, PromptFile(tmp_path / "folder"))
-    np.testing.assert_allclose(found.correctness, folder.correctness)
+    np.testing.assert_allclose(predictions.correctness, folder.correctness)
 
 
 @pytest.mark.slow

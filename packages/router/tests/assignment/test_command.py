@@ -25,46 +25,46 @@ def test_from_prompts_to_batches_and_back(saved: Path, prompts: Path, tmp_path: 
     words = ("assign", saved / "router", prompts, "--out", out, "--format", "openai")
     budget = 0.01
     limited = ("--budget", budget, "--at-most", "target-2=20%", "--data", saved / "answers")
-    told = json.loads(succeeded(*words, *limited, "--json"))
-    assert told.pop("out") == str(out)
-    assert told == json.loads((out / "assignment.json").read_text())
-    assert told["prompts"] == 60
-    assert told["expected_cost"] <= budget
-    assert told["targets"]["target-2"]["prompts"] <= 12
-    assert told["expected_right"] + told["gap"] == pytest.approx(told["bound"])
-    corrected = told["accuracy"]["corrected"]
+    summary = json.loads(succeeded(*words, *limited, "--json"))
+    assert summary.pop("out") == str(out)
+    assert summary == json.loads((out / "assignment.json").read_text())
+    assert summary["prompts"] == 60
+    assert summary["expected_cost"] <= budget
+    assert summary["targets"]["target-2"]["prompts"] <= 12
+    assert summary["expected_right"] + summary["gap"] == pytest.approx(summary["bound"])
+    corrected = summary["accuracy"]["corrected"]
     assert corrected["lower"] <= corrected["value"] <= corrected["upper"]
     table = pl.read_parquet(out / "assignment.parquet")
-    sent = [
+    query_ids = [
         json.loads(line)["custom_id"]
-        for figures in told["targets"].values()
+        for figures in summary["targets"].values()
         for name in figures["files"]
         for line in (out / name).read_text().splitlines()
     ]
-    assert sorted(sent) == sorted(table["id"])
+    assert sorted(query_ids) == sorted(table["id"])
     usage = {"prompt_tokens": 30, "completion_tokens": 100}
     results = write_jsonl(
         tmp_path / "results.jsonl",
         [
             {"custom_id": name, "response": {"status_code": 200, "body": {"usage": usage}}}
-            for name in sent
+            for name in query_ids
         ],
     )
-    rows = [{"id": name, "correct": n % 2} for n, name in enumerate(sent)]
+    rows = [{"id": name, "correct": n % 2} for n, name in enumerate(query_ids)]
     labels = write_csv(tmp_path / "labels.csv", rows)
     check = ("check-assignment", out, results)
-    found = json.loads(succeeded(*check, "--labels", labels, "--json"))
-    assert found["total"]["observed"] == 0.5
-    assert found["total"]["answered"] == 60
+    check_result = json.loads(succeeded(*check, "--labels", labels, "--json"))
+    assert check_result["total"]["observed"] == 0.5
+    assert check_result["total"]["answered"] == 60
     assert "no answer has a label" in succeeded(*check)
 
 
 def test_what_is_shown_and_the_same_again(saved: Path, prompts: Path, tmp_path: Path) -> None:
     words = ("assign", saved / "router", prompts, "--out", tmp_path / "batches")
-    done = run(*words, "--budget", 0.01)
-    assert done.code == 0, done.err
-    assert "target-0" in done.out
-    assert "lines: 60 of 60" in done.err
+    result = run(*words, "--budget", 0.01)
+    assert result.code == 0, result.err
+    assert "target-0" in result.out
+    assert "lines: 60 of 60" in result.err
     first = {p.name: p.read_bytes() for p in (tmp_path / "batches").iterdir()}
     succeeded(*words, "--budget", 0.01)
     assert {p.name: p.read_bytes() for p in (tmp_path / "batches").iterdir()} == first

@@ -18,13 +18,20 @@ def check_calibrator(
     calibrator: Calibrator, correctness: Array, *, load: Load = load_calibrator
 ) -> None:
     """Put a fitted calibrator through all checks, with a few predictions as it was fitted on."""
-    for check in (_range, _rows, _determinism, _rising, _own_column, _refusals):
+    for check in (
+        _check_range,
+        _check_rows,
+        _check_determinism,
+        _check_order,
+        _check_columns,
+        _check_refusals,
+    ):
         check(calibrator, correctness)
-    _round_trip(calibrator, correctness, load)
-    _corruption(calibrator, load)
+    _check_round_trip(calibrator, correctness, load)
+    _check_corruption(calibrator, load)
 
 
-def _range(calibrator: Calibrator, correctness: Array) -> None:
+def _check_range(calibrator: Calibrator, correctness: Array) -> None:
     for rows in (correctness, correctness[:0], np.round(correctness)):
         result = calibrator.calibrate(rows)
         assert result.shape == rows.shape
@@ -33,13 +40,13 @@ def _range(calibrator: Calibrator, correctness: Array) -> None:
     assert np.array_equal(calibrator(correctness), calibrator.calibrate(correctness))
 
 
-def _rows(calibrator: Calibrator, correctness: Array) -> None:
+def _check_rows(calibrator: Calibrator, correctness: Array) -> None:
     whole = calibrator.calibrate(correctness)
     alone = np.concatenate([calibrator.calibrate(row[None]) for row in correctness])
     np.testing.assert_allclose(alone, whole, rtol=0, atol=1e-12)
 
 
-def _determinism(calibrator: Calibrator, correctness: Array) -> None:
+def _check_determinism(calibrator: Calibrator, correctness: Array) -> None:
     before = correctness.copy()
     first = calibrator.calibrate(correctness)
     assert np.array_equal(first, calibrator.calibrate(correctness))
@@ -48,21 +55,21 @@ def _determinism(calibrator: Calibrator, correctness: Array) -> None:
     assert np.array_equal(correctness, before)  # what is given back isn't what was given
 
 
-def _rising(calibrator: Calibrator, correctness: Array) -> None:
+def _check_order(calibrator: Calibrator, correctness: Array) -> None:
     fine = np.concatenate([np.linspace(0, 1, 3001), np.linspace(0.4, 0.4001, 1001)])
     rising = np.sort(np.concatenate([fine, correctness.ravel()]))
     table = np.repeat(rising[:, None], len(calibrator.targets), axis=1)
     assert (np.diff(calibrator.calibrate(table), axis=0) >= 0).all()
 
 
-def _own_column(calibrator: Calibrator, correctness: Array) -> None:
+def _check_columns(calibrator: Calibrator, correctness: Array) -> None:
     changed = correctness.copy()
     changed[:, 0] = 1 - changed[:, 0]
     before, after = calibrator.calibrate(correctness), calibrator.calibrate(changed)
     assert np.array_equal(before[:, 1:], after[:, 1:])
 
 
-def _refusals(calibrator: Calibrator, correctness: Array) -> None:
+def _check_refusals(calibrator: Calibrator, correctness: Array) -> None:
     with pytest.raises(ConfigError, match="columns"):
         calibrator.calibrate(correctness[:, 1:])
     for bad in (np.nan, -0.01, 1.01):
@@ -72,7 +79,7 @@ def _refusals(calibrator: Calibrator, correctness: Array) -> None:
             calibrator.calibrate(broken)
 
 
-def _round_trip(calibrator: Calibrator, correctness: Array, load: Load) -> None:
+def _check_round_trip(calibrator: Calibrator, correctness: Array, load: Load) -> None:
     tensors = {name: array.copy() for name, array in calibrator.tensors().items()}
     assert all(array.dtype == np.float32 for array in tensors.values())
     again = load(calibrator.to_dict(), tensors)
@@ -82,7 +89,7 @@ def _round_trip(calibrator: Calibrator, correctness: Array, load: Load) -> None:
     assert np.array_equal(again.calibrate(correctness), calibrator.calibrate(correctness))
 
 
-def _corruption(calibrator: Calibrator, load: Load) -> None:
+def _check_corruption(calibrator: Calibrator, load: Load) -> None:
     config, tensors = calibrator.to_dict(), calibrator.tensors()
     cases: list[tuple[dict[str, Any], dict[str, Any]]] = [
         (config, tensors | {"more": np.zeros(1, np.float32)}),

@@ -38,13 +38,13 @@ def sample(rows: int = 400, *, seed: int = 0, targets: int = 3) -> tuple[Array, 
     return 1 / (1 + np.exp(-line)), correct
 
 
-def fitted(kind: CalibratorKind, *data: Array) -> CalibratorFit:
+def fit_kind(kind: CalibratorKind, *data: Array) -> CalibratorFit:
     correctness, correct = data or sample()
     return fit_calibrator(kind, correctness, correct, NAMES[: correct.shape[1]])
 
 
 @dataclass(frozen=True, eq=False)
-class Crooked(Calibrator):
+class FaultyCalibrator(Calibrator):
     """A calibrator with a fault to choose; without one it is sound."""
 
     kind: ClassVar[str] = "crooked"
@@ -85,10 +85,10 @@ class Crooked(Calibrator):
         return {"power": self.power}
 
     @classmethod
-    def from_dict(cls, config: Mapping[str, Any], tensors: Mapping[str, Any]) -> "Crooked":
+    def from_dict(cls, config: Mapping[str, Any], tensors: Mapping[str, Any]) -> "FaultyCalibrator":
         raise NotImplementedError
 
-    def load(self, config: Mapping[str, Any], tensors: Mapping[str, Any]) -> "Crooked":
+    def load(self, config: Mapping[str, Any], tensors: Mapping[str, Any]) -> "FaultyCalibrator":
         sound = dict(config) == self.to_dict() and set(tensors) == {"power"}
         if self.fault != "loads anything":
             if not sound or tensors["power"].shape != (3,) or tensors["power"].dtype != np.float32:
@@ -96,7 +96,7 @@ class Crooked(Calibrator):
             if np.isnan(tensors["power"]).any():
                 raise CorruptError("not a power")
         changed = np.float32(self.fault == "loads another")
-        return Crooked(NAMES, self.fault, self.power + changed)
+        return FaultyCalibrator(NAMES, self.fault, self.power + changed)
 
 
 FAULTS = [
@@ -113,19 +113,19 @@ def test_the_guide_names_every_kind() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("rows", [LEAST, 400])
 def test_contract(kind: CalibratorKind, rows: int) -> None:
-    calibrator = fitted(kind, *sample(rows)).calibrator
+    calibrator = fit_kind(kind, *sample(rows)).calibrator
     assert (calibrator.kind, calibrator.targets) == (kind, NAMES)
     check_calibrator(calibrator, sample(30, seed=1)[0])
 
 
 def test_suite_passes_a_sound_calibrator() -> None:
-    sound = Crooked(NAMES, "", np.array([1, 2, 3], np.float32))
+    sound = FaultyCalibrator(NAMES, "", np.array([1, 2, 3], np.float32))
     check_calibrator(sound, sample(9)[0], load=sound.load)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_suite_finds(fault: str) -> None:
-    bad = Crooked(NAMES, fault, np.array([1, 2, 3], np.float32))
+    bad = FaultyCalibrator(NAMES, fault, np.array([1, 2, 3], np.float32))
     with pytest.raises((AssertionError, pytest.fail.Exception, ValueError, KeyError)):
         check_calibrator(bad, sample(9)[0], load=bad.load)
 
@@ -139,9 +139,9 @@ def test_never_falls(kind: CalibratorKind, data: st.DataObject) -> None:
     label = st.sampled_from([0.0, 1.0, 0.5, np.nan])
     labels = data.draw(st.lists(label, min_size=len(rows), max_size=len(rows)))
     table = np.array(rows)[:, None]
-    calibrator = fitted(kind, table, np.array(labels)[:, None]).calibrator
-    asked = np.sort(np.array([*rows, *data.draw(st.lists(number, max_size=20)), 0.0, 1.0]))
-    given_back = calibrator.calibrate(asked[:, None])[:, 0]
+    calibrator = fit_kind(kind, table, np.array(labels)[:, None]).calibrator
+    new_scores = np.sort(np.array([*rows, *data.draw(st.lists(number, max_size=20)), 0.0, 1.0]))
+    given_back = calibrator.calibrate(new_scores[:, None])[:, 0]
     assert ((given_back >= 0) & (given_back <= 1)).all()
     assert (np.diff(given_back) >= 0).all()
 
@@ -150,31 +150,33 @@ def test_never_falls(kind: CalibratorKind, data: st.DataObject) -> None:
 def test_order_of_rows_changes_no_bit(kind: CalibratorKind) -> None:
     correctness, correct = sample()
     order = np.random.default_rng(5).permutation(len(correct))
-    asked = sample(50, seed=2)[0]
-    first = fitted(kind, correctness, correct).calibrator.calibrate(asked)
-    again = fitted(kind, correctness[order], correct[order]).calibrator.calibrate(asked)
+    new_scores = sample(50, seed=2)[0]
+    first = fit_kind(kind, correctness, correct).calibrator.calibrate(new_scores)
+    again = fit_kind(kind, correctness[order], correct[order]).calibrator.calibrate(new_scores)
     assert np.array_equal(first, again)
 
 
 @pytest.mark.parametrize("kind", ["platt", "isotonic"])
 def test_missing_labels_are_left_out(kind: CalibratorKind) -> None:
     correctness, correct = sample(targets=1)
-    known = ~np.isnan(correct[:, 0])
-    asked = sample(50, seed=2, targets=1)[0]
-    masked = fitted(kind, correctness, correct).calibrator.calibrate(asked)
-    without = fitted(kind, correctness[known], correct[known]).calibrator.calibrate(asked)
+    is_known = ~np.isnan(correct[:, 0])
+    new_scores = sample(50, seed=2, targets=1)[0]
+    masked = fit_kind(kind, correctness, correct).calibrator.calibrate(new_scores)
+    without = fit_kind(kind, correctness[is_known], correct[is_known]).calibrator.calibrate(
+        new_scores
+    )
     assert np.array_equal(masked, without)
-    as_wrong = fitted(kind, correctness, np.nan_to_num(correct)).calibrator.calibrate(asked)
+    as_wrong = fit_kind(kind, correctness, np.nan_to_num(correct)).calibrator.calibrate(new_scores)
     assert np.abs(as_wrong - masked).max() > 0.01  # control
 
 
 @pytest.mark.parametrize("kind", ["percentile", "z_score"])
 def test_scales_use_no_labels_and_say_so(kind: CalibratorKind) -> None:
     correctness, correct = sample()
-    fit = fitted(kind, correctness, correct)
-    asked = sample(50, seed=2)[0]
-    unlabelled = fitted(kind, correctness, np.full_like(correct, np.nan)).calibrator
-    assert np.array_equal(fit.calibrator.calibrate(asked), unlabelled.calibrate(asked))
+    fit = fit_kind(kind, correctness, correct)
+    new_scores = sample(50, seed=2)[0]
+    unlabelled = fit_kind(kind, correctness, np.full_like(correct, np.nan)).calibrator
+    assert np.array_equal(fit.calibrator.calibrate(new_scores), unlabelled.calibrate(new_scores))
     assert "isn't a probability" in fit.notes[0]
     assert not fit.calibrator.probabilistic
     assert fit.calibrator.calibrate(correctness).mean(axis=0) == pytest.approx(0.5, abs=0.03)
@@ -184,11 +186,11 @@ def test_platt_agrees_with_scikit_learn() -> None:
     from sklearn.calibration import _sigmoid_calibration
 
     correctness, correct = sample(targets=2)
-    platt = fitted("platt", correctness, correct).calibrator
+    platt = fit_kind("platt", correctness, correct).calibrator
     assert isinstance(platt, Platt)
     for k in range(2):
-        known = ~np.isnan(correct[:, k])
-        a, b = _sigmoid_calibration(logits(correctness[known, k]), correct[known, k])
+        is_known = ~np.isnan(correct[:, k])
+        a, b = _sigmoid_calibration(logits(correctness[is_known, k]), correct[is_known, k])
         assert platt.slope[k] == pytest.approx(-a, abs=2e-4)
         assert platt.intercept[k] == pytest.approx(-b, abs=2e-4)
 
@@ -196,13 +198,13 @@ def test_platt_agrees_with_scikit_learn() -> None:
 def test_platt_is_the_maximum_of_the_smoothed_likelihood() -> None:
     correctness, correct = sample(targets=1)
     soft = np.clip(correct * 0.8 + 0.1, 0, 1)
-    platt = fitted("platt", correctness, soft).calibrator
+    platt = fit_kind("platt", correctness, soft).calibrator
     assert isinstance(platt, Platt)
-    known = ~np.isnan(soft[:, 0])
-    x, label = logits(correctness[known, 0]), soft[known, 0]
+    is_known = ~np.isnan(soft[:, 0])
+    x, label = logits(correctness[is_known, 0]), soft[is_known, 0]
     right, wrong = label.sum(), (1 - label).sum()
     goal = label * (right + 1) / (right + 2) + (1 - label) / (wrong + 2)
-    given_back = platt.calibrate(correctness[known])[:, 0]
+    given_back = platt.calibrate(correctness[is_known])[:, 0]
     assert np.mean(given_back - goal) == pytest.approx(0, abs=1e-6)
     assert np.mean((given_back - goal) * x) == pytest.approx(0, abs=1e-6)
 
@@ -211,7 +213,7 @@ def test_platt_undoes_what_was_too_sure() -> None:
     random = np.random.default_rng(3)
     line = random.normal(0, 2, (20_000, 1))
     correct = (random.random(line.shape) < 1 / (1 + np.exp(-line))).astype(np.float64)
-    platt = fitted("platt", 1 / (1 + np.exp(-3 * line - 1)), correct).calibrator
+    platt = fit_kind("platt", 1 / (1 + np.exp(-3 * line - 1)), correct).calibrator
     assert isinstance(platt, Platt)
     assert platt.slope[0] == pytest.approx(1 / 3, abs=0.02)
     assert platt.intercept[0] == pytest.approx(-1 / 3, abs=0.05)
@@ -219,7 +221,7 @@ def test_platt_undoes_what_was_too_sure() -> None:
 
 def test_platt_stays_finite_where_the_labels_can_be_told_apart() -> None:
     correctness = np.linspace(0.01, 0.99, 40)[:, None]
-    platt = fitted("platt", correctness, (correctness > 0.5).astype(np.float64)).calibrator
+    platt = fit_kind("platt", correctness, (correctness > 0.5).astype(np.float64)).calibrator
     result = platt.calibrate(correctness)
     assert 0 < result.min() < 0.06
     assert 0.94 < result.max() < 1
@@ -229,7 +231,7 @@ def test_platt_stays_finite_where_the_labels_can_be_told_apart() -> None:
 def test_curve_that_would_fall_is_level(kind: CalibratorKind) -> None:
     correctness, correct = sample(targets=2)
     correctness[:, 1] = 1 - correctness[:, 1]
-    fit = fitted(kind, correctness, correct)
+    fit = fit_kind(kind, correctness, correct)
     result = fit.calibrator.calibrate(correctness)
     assert np.ptp(result[:, 0]) > 0.2
     if kind == "platt":
@@ -247,39 +249,39 @@ def test_steps_agree_with_scikit_learn() -> None:
 
     correctness, correct = sample(300)
     correctness = np.round(correctness, 2).astype(np.float32).astype(np.float64)  # with ties
-    isotonic = fitted("isotonic", correctness, correct).calibrator
+    isotonic = fit_kind("isotonic", correctness, correct).calibrator
     assert isinstance(isotonic, Isotonic)
     for k, (middle, height) in enumerate(zip(isotonic.curves.x, isotonic.curves.y, strict=True)):
-        known = ~np.isnan(correct[:, k])
+        is_known = ~np.isnan(correct[:, k])
         oracle = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip")
-        steps = oracle.fit_transform(correctness[known, k], correct[known, k])
+        steps = oracle.fit_transform(correctness[is_known, k], correct[is_known, k])
         assert np.unique(np.round(steps, 6)) == pytest.approx(height, abs=2e-6)
         np.testing.assert_allclose(oracle.predict(middle), height, atol=2e-6)
-        middles = [correctness[known, k][np.isclose(steps, h)].mean() for h in height]
+        middles = [correctness[is_known, k][np.isclose(steps, h)].mean() for h in height]
         assert middles == pytest.approx(middle.tolist(), abs=1e-6)
 
 
 def test_isotonic_is_straight_between_the_middles_of_its_steps() -> None:
     scores = np.repeat([0.1, 0.3, 0.5, 0.7], 5)[:, None]
     correct = np.concatenate([[0.0] * 5, [1, 0, 0, 0, 0], [0.0] * 5, [1, 1, 1, 1, 0]])[:, None]
-    isotonic = fitted("isotonic", scores, correct).calibrator
-    asked = np.array([0, 0.1, 0.25, 0.4, 0.55, 0.7, 1])[:, None]
+    isotonic = fit_kind("isotonic", scores, correct).calibrator
+    new_scores = np.array([0, 0.1, 0.25, 0.4, 0.55, 0.7, 1])[:, None]
     wanted = [0, 0, 0.05, 0.1, 0.45, 0.8, 0.8]
-    assert isotonic.calibrate(asked)[:, 0] == pytest.approx(wanted, abs=1e-6)
+    assert isotonic.calibrate(new_scores)[:, 0] == pytest.approx(wanted, abs=1e-6)
 
 
 def test_percentile_is_the_mid_rank() -> None:
     scores = np.array([0.2, 0.2, 0.4, 0.6, 0.8, *([0.9] * 5)])[:, None]
-    percentile = fitted("percentile", scores, np.full_like(scores, np.nan)).calibrator
-    asked = np.array([0, 0.1, 0.2, 0.3, 0.4, 0.9, 1])[:, None]
+    percentile = fit_kind("percentile", scores, np.full_like(scores, np.nan)).calibrator
+    new_scores = np.array([0, 0.1, 0.2, 0.3, 0.4, 0.9, 1])[:, None]
     wanted = [0, 0.05, 0.1, 0.175, 0.25, 0.75, 1]
-    assert percentile.calibrate(asked)[:, 0] == pytest.approx(wanted, abs=1e-6)
+    assert percentile.calibrate(new_scores)[:, 0] == pytest.approx(wanted, abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["percentile", "z_score", "platt"])
 def test_ranking_within_a_target_is_kept(kind: CalibratorKind) -> None:
-    asked = np.sort(np.random.default_rng(8).uniform(0.01, 0.99, (200, 3)), axis=0)
-    assert (np.diff(fitted(kind).calibrator.calibrate(asked), axis=0) > 0).all()
+    new_scores = np.sort(np.random.default_rng(8).uniform(0.01, 0.99, (200, 3)), axis=0)
+    assert (np.diff(fit_kind(kind).calibrator.calibrate(new_scores), axis=0) > 0).all()
 
 
 def test_z_score_is_standard_normal() -> None:
@@ -288,7 +290,7 @@ def test_z_score_is_standard_normal() -> None:
     correctness, correct = sample(targets=1)
     line = np.log(correctness / (1 - correctness))
     wanted = norm.cdf((line - line.mean()) / line.std())
-    result = fitted("z_score", correctness, correct).calibrator.calibrate(correctness)
+    result = fit_kind("z_score", correctness, correct).calibrator.calibrate(correctness)
     np.testing.assert_allclose(result, wanted, atol=1e-5)
 
 
@@ -297,7 +299,7 @@ def test_z_score_is_standard_normal() -> None:
 def test_one_class_gives_the_rule_of_succession(kind: CalibratorKind, label: float) -> None:
     correctness, correct = sample(40, targets=2)
     correct[:, 1] = label
-    fit = fitted(kind, correctness, correct)
+    fit = fit_kind(kind, correctness, correct)
     given_back = fit.calibrator.calibrate(correctness)[:, 1]
     assert given_back == pytest.approx((40 * label + 1) / 42, abs=1e-6)
     assert fit.notes == (
@@ -312,7 +314,7 @@ def test_too_few_labels_change_nothing(kind: CalibratorKind, labels: int) -> Non
     correctness, correct = sample(40, targets=2)
     correct[:, 1] = np.nan
     correct[:labels, 1] = np.arange(labels) % 2
-    fit = fitted(kind, correctness, correct)
+    fit = fit_kind(kind, correctness, correct)
     np.testing.assert_allclose(
         fit.calibrator.calibrate(correctness)[:, 1], correctness[:, 1], atol=1e-6
     )
@@ -322,16 +324,16 @@ def test_too_few_labels_change_nothing(kind: CalibratorKind, labels: int) -> Non
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("rows", [0, LEAST - 1])
 def test_too_few_queries_change_nothing(kind: CalibratorKind, rows: int) -> None:
-    fit = fitted(kind, *sample(rows))
-    asked = sample(5)[0]
-    assert np.array_equal(fit.calibrator.calibrate(asked), asked)
+    fit = fit_kind(kind, *sample(rows))
+    new_scores = sample(5)[0]
+    assert np.array_equal(fit.calibrator.calibrate(new_scores), new_scores)
     assert bool(fit.notes) == (kind != "none")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_equal_predictions_become_equal_numbers(kind: CalibratorKind) -> None:
     correct = np.array([1.0, 0.0, 0.0, 0.0] * 5)[:, None]
-    fit = fitted(kind, np.full_like(correct, 0.7), correct)
+    fit = fit_kind(kind, np.full_like(correct, 0.7), correct)
     wanted = {"none": 0.7, "platt": 0.25, "isotonic": 0.25, "percentile": 0.5, "z_score": 0.5}
     given_back = fit.calibrator.calibrate(np.array([[0.7]]))
     assert given_back[0, 0] == pytest.approx(wanted[kind], abs=0.03)
@@ -341,7 +343,7 @@ def test_equal_predictions_become_equal_numbers(kind: CalibratorKind) -> None:
 @pytest.mark.parametrize("kind", ["platt", "isotonic"])
 def test_brier_score_falls_on_new_rows(kind: CalibratorKind) -> None:
     correctness, correct = sample(4000, seed=11)
-    calibrator = fitted(kind).calibrator
+    calibrator = fit_kind(kind).calibrator
     before = np.nanmean((correctness - correct) ** 2)
     after = np.nanmean((calibrator.calibrate(correctness) - correct) ** 2)
     assert after < before - 0.01
@@ -379,7 +381,7 @@ def test_bad_input_is_refused() -> None:
 def test_curves_that_fall_or_leave_the_range_are_corrupt(
     kind: CalibratorKind, array: str, change: float
 ) -> None:
-    calibrator = fitted(kind).calibrator
+    calibrator = fit_kind(kind).calibrator
     tensors = {name: values.copy() for name, values in calibrator.tensors().items()}
     tensors[array][0] = change
     with pytest.raises(CorruptError, match="calibrator"):
@@ -390,4 +392,4 @@ def test_unknown_kind_is_corrupt() -> None:
     with pytest.raises(CorruptError, match=r"'magic'; known are"):
         load_calibrator({"kind": "magic", "targets": ["a"]}, {})
     with pytest.raises(CorruptError):
-        load_calibrator(fitted("isotonic").calibrator.to_dict() | {"kind": "none"}, {})
+        load_calibrator(fit_kind("isotonic").calibrator.to_dict() | {"kind": "none"}, {})

@@ -23,7 +23,7 @@ def folds(rows: int) -> NDArray[np.int64]:
     return np.arange(rows, dtype=np.int64) % 5
 
 
-def drawn(rows: int, *, hard: float, own: float, seed: int = 0) -> tuple[Array, Array, Array]:
+def draw_labels(rows: int, *, hard: float, own: float, seed: int = 0) -> tuple[Array, Array, Array]:
     """Labels; and what could be known of them, shared by all targets and each target's own."""
     random = np.random.default_rng(seed)
     shared = hard * random.uniform(-1, 1, (rows, 1))
@@ -41,16 +41,18 @@ def fit(predicted: Array, correct: Array) -> Shrinkage:
 
 
 def test_noise_is_taken_away() -> None:
-    found = []
+    shrinkages = []
     for seed in range(40):
-        correct, _, _ = drawn(200, hard=0.2, own=0.0, seed=seed)
-        found.append(fit(LEVEL + noise(200, seed + 1000), correct))
-    assert np.mean([one.choice for one in found]) < 0.05
-    assert np.mean([one.choice == 0 for one in found]) > 0.7  # one standard error: 84 % by chance
+        correct, _, _ = draw_labels(200, hard=0.2, own=0.0, seed=seed)
+        shrinkages.append(fit(LEVEL + noise(200, seed + 1000), correct))
+    assert np.mean([shrinkage.choice for shrinkage in shrinkages]) < 0.05
+    assert (
+        np.mean([shrinkage.choice == 0 for shrinkage in shrinkages]) > 0.7
+    )  # one standard error: 84 % by chance
 
 
 def test_what_is_known_stays() -> None:
-    correct, shared, apart = drawn(4000, hard=0.1, own=0.15)
+    correct, shared, apart = draw_labels(4000, hard=0.1, own=0.15)
     known = fit(LEVEL + shared + apart, correct)
     assert known.choice > 0.9
     assert known.difficulty > 0.9
@@ -61,7 +63,7 @@ def test_what_is_known_stays() -> None:
 
 
 def test_difficulty_and_choice_are_learned_apart() -> None:
-    correct, shared, _ = drawn(4000, hard=0.25, own=0.0)
+    correct, shared, _ = draw_labels(4000, hard=0.25, own=0.0)
     found = fit(LEVEL + shared + noise(4000), correct)
     assert found.difficulty > 0.8
     assert found.choice < 0.1
@@ -69,7 +71,7 @@ def test_difficulty_and_choice_are_learned_apart() -> None:
 
 def test_rates_of_folds_are_no_signal_against_the_predictions() -> None:
     """The others' rates are low where a fold's are high; the slope through all would be -4."""
-    correct, _, apart = drawn(100, hard=0.0, own=0.25)
+    correct, _, apart = draw_labels(100, hard=0.0, own=0.25)
     place = folds(100)
     rates = np.stack([correct[place != fold].mean(axis=0) for fold in range(5)])[place]
     assert fit(rates, correct).choice == 0  # nothing varies within a fold
@@ -107,13 +109,13 @@ def test_equal_factors_never_fall_in_a_targets_own_prediction() -> None:
 
 
 def test_rates_are_plain_where_nothing_is_missing() -> None:
-    correct, _, _ = drawn(300, hard=0.2, own=0.1)
+    correct, _, _ = draw_labels(300, hard=0.2, own=0.1)
     np.testing.assert_allclose(common_rates(correct), (correct.sum(axis=0) + 1) / 302)
 
 
 def test_a_label_that_is_missing_helps_nobody() -> None:
     """Target d lacks its labels on hard queries; it is given no credit for that."""
-    correct, shared, _ = drawn(4000, hard=0.3, own=0.0)
+    correct, shared, _ = draw_labels(4000, hard=0.3, own=0.0)
     hidden = correct.copy()
     hidden[(shared[:, 0] < 0) & (np.arange(4000) % 10 > 0), 3] = np.nan
     whole, lacking = common_rates(correct), common_rates(hidden)
@@ -133,7 +135,7 @@ def test_rates_where_targets_share_no_query_or_have_no_label() -> None:
 
 
 def test_missing_labels_and_predictions_are_left_out() -> None:
-    correct, shared, apart = drawn(500, hard=0.1, own=0.2)
+    correct, shared, apart = draw_labels(500, hard=0.1, own=0.2)
     predicted = np.clip(LEVEL + shared + apart, 0, 1)
     more = np.concatenate([correct, np.full((50, 4), np.nan), correct[:50]])
     none = np.concatenate([predicted, predicted[:50], np.full((50, 4), np.nan)])
@@ -146,12 +148,12 @@ def test_missing_labels_and_predictions_are_left_out() -> None:
 
 
 def test_saved_and_loaded_it_is_the_same() -> None:
-    correct, shared, apart = drawn(300, hard=0.1, own=0.2)
-    found = fit(LEVEL + shared + apart, correct)
-    again = Shrinkage.from_dict(json.loads(json.dumps(found.to_dict())))
-    assert again.to_dict() == found.to_dict()
+    correct, shared, apart = draw_labels(300, hard=0.1, own=0.2)
+    shrinkage = fit(LEVEL + shared + apart, correct)
+    again = Shrinkage.from_dict(json.loads(json.dumps(shrinkage.to_dict())))
+    assert again.to_dict() == shrinkage.to_dict()
     p = np.random.default_rng(0).random((9, 4))
-    np.testing.assert_array_equal(again.shrink(p), found.shrink(p))
+    np.testing.assert_array_equal(again.shrink(p), shrinkage.shrink(p))
 
 
 @pytest.mark.parametrize(

@@ -189,19 +189,19 @@ def writers(to: Path, *, data: Path) -> dict[str, tuple[object, ...]]:
 def test_output_is_checked_before_any_work(tmp_path: Path, command: str) -> None:
     """The inputs don't exist, and the message is of the output."""
     nothing = tmp_path / "nothing"
-    taken = tmp_path / "file.txt"
-    taken.write_text("mine")
+    file = tmp_path / "file.txt"
+    file.write_text("mine")
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "diary.txt").write_text("mine")
     if command != "split":  # it may replace a file
-        refused("file.txt.*(exists and isn't|is a file)", *writers(taken, data=nothing)[command])
-    under = writers(taken / "deep" / "out", data=nothing)[command]
+        refused("file.txt.*(exists and isn't|is a file)", *writers(file, data=nothing)[command])
+    under = writers(file / "deep" / "out", data=nothing)[command]
     refused("can't be created: .*file.txt is a file", *under)
     if command not in ("layers", "sweep"):  # they add figures to a folder
         reason = "foreign (exists and isn't|is a folder)"
         refused(reason, *writers(foreign, data=nothing)[command])
-    assert taken.read_text() == (foreign / "diary.txt").read_text() == "mine"
+    assert file.read_text() == (foreign / "diary.txt").read_text() == "mine"
     assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -220,13 +220,13 @@ def test_a_store_is_not_put_over_something_else(job: Job, tmp_path: Path) -> Non
 def test_a_name_that_no_file_system_takes(job: Job, tmp_path: Path) -> None:
     for name in ("x" * 5000, "x" * 250):
         for arguments in writers(tmp_path / name, data=job.answers).values():
-            done = run(*arguments)
-            assert done.code == 1
-            assert done.err.startswith("error: ")
+            result = run(*arguments)
+            assert result.code == 1
+            assert result.err.startswith("error: ")
         for arguments in (("describe", name), ("show", name), ("route", name, "Why?")):
-            done = run(*arguments)
-            assert done.code == 1
-            assert done.err.startswith("error: ")
+            result = run(*arguments)
+            assert result.code == 1
+            assert result.err.startswith("error: ")
 
 
 def test_outputs_that_are_links_keep_being_links(copy: Job, tmp_path: Path) -> None:
@@ -234,8 +234,8 @@ def test_outputs_that_are_links_keep_being_links(copy: Job, tmp_path: Path) -> N
     link.symlink_to(copy.router)
     succeeded("reprice", link, "--prices", copy.answers / "pool.yaml", "--date", "2027-01-01")
     assert link.is_symlink()
-    told = json.loads(succeeded("show", copy.router, "--json"))
-    assert told["pool"]["prices_date"] == "2027-01-01"
+    content = json.loads(succeeded("show", copy.router, "--json"))
+    assert content["pool"]["prices_date"] == "2027-01-01"
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
 
 

@@ -20,29 +20,29 @@ def router(job: Job, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("calibrated")
     shares = {"train": 0.6, "calibration": 0.25, "test": 0.15}
     save_split(split(read_dataset(job.answers), fractions=shares), folder / "split.json")
-    given = ("--store", job.states, "--split", folder / "split.json", "--dim", 8)
-    succeeded("fit", "--no-verdict", job.answers, *given, "--out", folder / "router")
+    options = ("--store", job.states, "--split", folder / "split.json", "--dim", 8)
+    succeeded("fit", "--no-verdict", job.answers, *options, "--out", folder / "router")
     return folder / "router"
 
 
 def command(router: Path, job: Job, to: Path, *more: object) -> tuple[object, ...]:
-    given = ("--data", job.answers, "--store", job.states, "--out", to)
+    options = ("--data", job.answers, "--store", job.states, "--out", to)
     return (
         "calibration",
         router,
-        *given,
+        *options,
         *([] if "--resamples" in more else ["--resamples", 20]),
         *more,
     )
 
 
 def test_figure_and_tables(router: Path, job: Job, tmp_path: Path) -> None:
-    done = run(*command(router, job, tmp_path / "out"))
-    assert done.code == 0, done.err
+    result = run(*command(router, job, tmp_path / "out"))
+    assert result.code == 0, result.err
     names = {path.name for path in (tmp_path / "out").iterdir()}
     figure = {f"reliability.{end}" for end in ("png", "svg", "csv")}
     assert names == figure | {"calibration.json", "targets.csv", "calibrators.csv"}
-    for told in (
+    for text in (
         "ECE",
         "all targets",
         "mean of targets",
@@ -50,15 +50,21 @@ def test_figure_and_tables(router: Path, job: Job, tmp_path: Path) -> None:
         "z-score",
         "further off than chance",
     ):
-        assert told in done.out
-    assert "no calibration part" not in done.err
+        assert text in result.out
+    assert "no calibration part" not in result.err
     targets = pl.read_csv(tmp_path / "out" / "targets.csv")
     assert targets["target"].to_list()[-2:] == ["all targets", "mean of targets"]
     parts = targets["reliability"] - targets["resolution"] + targets["uncertainty"]
     assert (parts + targets["within"]).to_list() == pytest.approx(targets["brier"].to_list())
-    tried = pl.read_csv(tmp_path / "out" / "calibrators.csv")
-    assert tried["calibrator"].to_list() == ["none", "platt", "isotonic", "percentile", "z_score"]
-    assert tried["brier_mean_gain"].to_list()[0] == 0
+    calibrators = pl.read_csv(tmp_path / "out" / "calibrators.csv")
+    assert calibrators["calibrator"].to_list() == [
+        "none",
+        "platt",
+        "isotonic",
+        "percentile",
+        "z_score",
+    ]
+    assert calibrators["brier_mean_gain"].to_list()[0] == 0
 
 
 def test_json_is_what_the_folder_holds(router: Path, job: Job, tmp_path: Path) -> None:
@@ -67,19 +73,19 @@ def test_json_is_what_the_folder_holds(router: Path, job: Job, tmp_path: Path) -
     assert set(printed["calibration"]["all targets"]) == set(printed["meanings"])
     assert len(printed["calibrators"]) == 5
     # the test part, as `evaluate` sees it
-    given = ("--data", job.answers, "--store", job.states, "--resamples", 0)
-    judged = succeeded("evaluate", router, *given, "--out", tmp_path / "report", "--json")
-    wanted = json.loads(judged)["brier_mean"]["value"]
-    assert printed["calibration"]["mean of targets"]["brier"]["value"] == pytest.approx(wanted)
+    options = ("--data", job.answers, "--store", job.states, "--resamples", 0)
+    judged = succeeded("evaluate", router, *options, "--out", tmp_path / "report", "--json")
+    brier = json.loads(judged)["brier_mean"]["value"]
+    assert printed["calibration"]["mean of targets"]["brier"]["value"] == pytest.approx(brier)
 
 
 def test_split_without_a_calibration_part_says_how_to_get_one(job: Job, tmp_path: Path) -> None:
     (tmp_path / "calibrators.csv").write_text("of an earlier run\n")
-    done = run(*command(job.router, job, tmp_path, "--resamples", 0))
-    assert done.code == 0, done.err
-    assert "mean of targets" in done.out
-    assert "Platt" not in done.out
-    assert "prefill-router split DIR --calibration --out split.json" in done.err
+    result = run(*command(job.router, job, tmp_path, "--resamples", 0))
+    assert result.code == 0, result.err
+    assert "mean of targets" in result.out
+    assert "Platt" not in result.out
+    assert "prefill-router split DIR --calibration --out split.json" in result.err
     assert not (tmp_path / "calibrators.csv").exists()
     assert json.loads((tmp_path / "calibration.json").read_text())["calibrators"] == []
 
@@ -99,8 +105,8 @@ def test_dataset_must_be_the_one_that_was_split(router: Path, tmp_path: Path) ->
     rows = [{"prompt": f"{i}?", "target": t, "correct": i % 2} for i in range(9) for t in "ab"]
     pl.DataFrame(rows).write_csv(tmp_path / "rows.csv")
     succeeded("import", "long", tmp_path / "rows.csv", "--out", other)
-    given = ("calibration", router, "--data", other, "--out", tmp_path / "out")
-    refused("lacks the router's targets", *given)
+    options = ("calibration", router, "--data", other, "--out", tmp_path / "out")
+    refused("lacks the router's targets", *options)
 
 
 def test_calibrator_that_the_router_has_is_left_out_where_others_are_tried(

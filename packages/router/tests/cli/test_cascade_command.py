@@ -32,23 +32,23 @@ def test_order_and_thresholds_are_learned_and_kept(cascade: Path, job: Job) -> N
     assert policy.targets
     assert policy.knots
     assert policy.scorer is not None
-    judged = ("evaluate", cascade, "--data", job.answers, "--store", job.states)
+    evaluate = ("evaluate", cascade, "--data", job.answers, "--store", job.states)
     to = cascade.parent / "report"
-    succeeded(*judged, "--resamples", 0, "--out", to)
-    told = json.loads((to / "metrics.json").read_text())["definitions"]["policy"]
-    assert "thresholds: learned on the train part" in told
+    succeeded(*evaluate, "--resamples", 0, "--out", to)
+    policy = json.loads((to / "metrics.json").read_text())["definitions"]["policy"]
+    assert "thresholds: learned on the train part" in policy
 
 
 def test_route_says_whom_it_asks(cascade: Path, job: Job) -> None:
-    asked = ("route", cascade, "Hello there", "--encoder-folder", job.tiny)
-    value = json.loads(succeeded(*asked, "--json", "--lam", 0.5))
+    arguments = ("route", cascade, "Hello there", "--encoder-folder", job.tiny)
+    value = json.loads(succeeded(*arguments, "--json", "--lam", 0.5))
     policy = Router.load(cascade).policy
     assert isinstance(policy, Cascade)
     assert tuple(stage["target"] for stage in value["stages"]) == policy.targets
     expected = (*policy.thresholds(0.5, stages=len(policy.targets)), None)
     assert tuple(stage["threshold"] for stage in value["stages"]) == expected
-    assert "the first answer that scores enough is taken" in succeeded(*asked)
-    refused("leave out --only", *asked, "--only", policy.targets[0])
+    assert "the first answer that scores enough is taken" in succeeded(*arguments)
+    refused("leave out --only", *arguments, "--only", policy.targets[0])
 
 
 def test_route_asks_until_an_answer_is_good_enough(cascade: Path, job: Job, tmp_path: Path) -> None:
@@ -58,16 +58,16 @@ def test_route_asks_until_an_answer_is_good_enough(cascade: Path, job: Job, tmp_
         write_pool(
             Pool(tuple(Target(name=n, base_url=server.base_url) for n in names)), tmp_path / "p"
         )
-        asked = ("route", cascade, "Hello", "--encoder-folder", job.tiny, "--answer")
-        value = json.loads(succeeded(*asked, "--pool", tmp_path / "p", "--lam", 0, "--json"))
-        assert [one["target"] for one in value["asked"]] == [value["stages"][0]["target"]]
+        arguments = ("route", cascade, "Hello", "--encoder-folder", job.tiny, "--answer")
+        value = json.loads(succeeded(*arguments, "--pool", tmp_path / "p", "--lam", 0, "--json"))
+        assert [request["target"] for request in value["asked"]] == [value["stages"][0]["target"]]
         assert value["reply"]["text"] == f"{value['target']} says so"
-        whole = succeeded(*asked, "--pool", tmp_path / "p", "--lam", 1)
+        printed = succeeded(*arguments, "--pool", tmp_path / "p", "--lam", 1)
     trail = [entry.model for entry in server.log[1:]]
     assert trail == [stage["target"] for stage in value["stages"]][: len(trail)]
-    assert all(f"asked {name}: scored" in whole for name in trail)
-    assert f"{trail[-1]} says so" in whole
-    malformed("needs the pool file", *asked)
+    assert all(f"asked {name}: scored" in printed for name in trail)
+    assert f"{trail[-1]} says so" in printed
+    malformed("needs the pool file", *arguments)
 
 
 def test_a_policy_that_needs_more_is_refused(job: Job, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def other(job: Job, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def constant_router(job: Job, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A router that knows nothing, on the split of the job's router."""
     folder = tmp_path_factory.mktemp("other")
     (folder / "recipe.yaml").write_text("features: prefill\npredictor: constant\n")
@@ -21,22 +21,24 @@ def other(job: Job, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "router"
 
 
-def test_the_better_router_is_named(job: Job, other: Path) -> None:
+def test_the_better_router_is_named(job: Job, constant_router: Path) -> None:
     with_states = ("--data", job.answers, "--store", job.states)
-    said = succeeded("compare", job.router, other, *with_states)
-    assert re.search(r"Mean AUC\s.*\+0\.\d+ .* better", said)
-    assert " ".join(said.split()).count("over price alone") == 2
-    told = json.loads(succeeded("compare", other, job.router, *with_states, "--json"))
-    assert told["verdicts"]["second"]["curve"][0]["price_alone"]["gain"]["value"] is not None
-    assert told["auc_mean"]["difference"]["upper"] < 0
-    assert told["auc_mean"]["significant"]
-    assert told["queries"] == len(split(read_dataset(job.answers))["test"])
+    printed = succeeded("compare", job.router, constant_router, *with_states)
+    assert re.search(r"Mean AUC\s.*\+0\.\d+ .* better", printed)
+    assert " ".join(printed.split()).count("over price alone") == 2
+    comparison = json.loads(
+        succeeded("compare", constant_router, job.router, *with_states, "--json")
+    )
+    assert comparison["verdicts"]["second"]["curve"][0]["price_alone"]["gain"]["value"] is not None
+    assert comparison["auc_mean"]["difference"]["upper"] < 0
+    assert comparison["auc_mean"]["significant"]
+    assert comparison["queries"] == len(split(read_dataset(job.answers))["test"])
 
 
 def test_a_router_does_not_differ_from_itself(job: Job) -> None:
     with_states = ("--data", job.answers, "--store", job.states)
-    told = json.loads(succeeded("compare", job.router, job.router, *with_states, "--json"))
-    for name, numbers in told.items():
+    comparison = json.loads(succeeded("compare", job.router, job.router, *with_states, "--json"))
+    for name, numbers in comparison.items():
         if name not in ("queries", "verdicts") and numbers["difference"]["value"] is not None:
             assert numbers["difference"]["value"] == 0
             assert not numbers["significant"]
@@ -48,11 +50,11 @@ def test_queries_that_one_learned_from_are_left_out(job: Job, tmp_path: Path) ->
     fit = (*FIT, job.answers, "--store", job.states, "--recipe", tmp_path / "recipe.yaml")
     succeeded(*fit, "--split", tmp_path / "split.json", "--out", tmp_path / "router")
     with_states = ("--data", job.answers, "--store", job.states)
-    found = ("compare", job.router, tmp_path / "router", *with_states, "--json")
-    told = json.loads(succeeded(*found))
-    drawn = [split(read_dataset(job.answers), seed=seed) for seed in (0, 1)]
-    common = set(drawn[0]["test"]) & set(drawn[1]["test"])
-    assert told["queries"] == len(common) < len(drawn[0]["test"])
+    command = ("compare", job.router, tmp_path / "router", *with_states, "--json")
+    comparison = json.loads(succeeded(*command))
+    splits = [split(read_dataset(job.answers), seed=seed) for seed in (0, 1)]
+    common = set(splits[0]["test"]) & set(splits[1]["test"])
+    assert comparison["queries"] == len(common) < len(splits[0]["test"])
 
 
 def test_other_data_are_refused(job: Job, tmp_path: Path) -> None:
@@ -72,15 +74,15 @@ def test_turns_of_conversations_that_one_learned_from_are_left_out(
     job: Job, tmp_path: Path
 ) -> None:
     dataset = read_dataset(job.answers)
-    drawn = split(dataset)
-    count = len(drawn["test"]) // 2
-    of = dict(zip(drawn["test"][:count], drawn["train"][:count], strict=True))
-    names = {**of, **{name: name for name in of.values()}}
+    parts = split(dataset)
+    count = len(parts["test"]) // 2
+    train_of = dict(zip(parts["test"][:count], parts["train"][:count], strict=True))
+    names = {**train_of, **{name: name for name in train_of.values()}}
     queries = (replace(q, conversation=names.get(q.id, "")) for q in dataset.queries)
     write_dataset(replace(dataset, queries=tuple(queries)), tmp_path / "turns")
     data = ("--data", tmp_path / "turns", "--store", job.states, "--json")
     result = json.loads(succeeded("compare", job.router, job.router, *data))
-    assert result["queries"] == len(drawn["test"]) - count
-    judged = (*data, "--part", "unseen", "--out", tmp_path / "report")
-    result = json.loads(succeeded("evaluate", job.router, *judged))
-    assert result["queries"] == len(drawn["test"]) - count
+    assert result["queries"] == len(parts["test"]) - count
+    arguments = (*data, "--part", "unseen", "--out", tmp_path / "report")
+    result = json.loads(succeeded("evaluate", job.router, *arguments))
+    assert result["queries"] == len(parts["test"]) - count

@@ -43,20 +43,20 @@ def test_it_tells_what_it_will_do_does_it_and_goes_on(
     assert first.exit_code == 0, first.stderr
     assert "24 prompts" in first.stderr
     assert "MB of disk" in first.stderr
-    told = json.loads(first.stdout)
-    assert told["workers"] == 2
-    assert told["peak_memory_bytes"] > 1 << 20
+    summary = json.loads(first.stdout)
+    assert summary["workers"] == 2
+    assert summary["peak_memory_bytes"] > 1 << 20
     assert "2 batches at once" in first.stderr
-    assert told["sites"] == ["last.3", "mean.3", "last.4", "mean.4"]
+    assert summary["sites"] == ["last.3", "mean.3", "last.4", "mean.4"]
     second = encode(folder, "--out", out, "--layers", "3-4", "--max-tokens", 100)
     assert isinstance(second.exception, ProvenanceError)
     assert "max_tokens is 512, not 100" in str(second.exception)
     third = encode(folder, "--out", out, "--layers", "3,4")
     assert third.exit_code == 0, third.stderr
-    assert f"encoded {24 - told['encoded']} prompts" in third.stdout
+    assert f"encoded {24 - summary['encoded']} prompts" in third.stdout
     store = ActivationStore.open(out)
     assert store.missing(dataset.prompt_keys) == []
-    assert store.provenance.to_dict() == told["provenance"]
+    assert store.provenance.to_dict() == summary["provenance"]
 
 
 @pytest.mark.parametrize(

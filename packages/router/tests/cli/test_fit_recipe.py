@@ -24,26 +24,29 @@ def test_an_encoder_that_a_recipe_names_is_found_by_its_folder(
 
 @pytest.mark.slow
 def test_a_negative_seed_is_refused(job: Job, tmp_path: Path) -> None:
-    asked = (*SEALED_FIT, job.answers, "--store", job.states, "--out", tmp_path / "router")
-    malformed("--seed is -1", *asked, "--seed", -1)
+    arguments = (*SEALED_FIT, job.answers, "--store", job.states, "--out", tmp_path / "router")
+    malformed("--seed is -1", *arguments, "--seed", -1)
     assert not (tmp_path / "router").exists()
 
 
 @pytest.mark.slow
 def test_the_papers_recipe_by_name_is_what_few_rows_take(job: Job, tmp_path: Path) -> None:
-    asked = ("fit", "--no-verdict", "--test=0.15", job.answers, "--store", job.states)
-    succeeded(*asked, "--out", tmp_path / "named", "--recipe", "paper")
-    tried = succeeded(*asked, "--out", tmp_path / "tried")
-    assert "the recipe 'paper' was taken without a trial" in " ".join(tried.split())
-    named, taken = (Router.load(tmp_path / name) for name in ("named", "tried"))
-    assert taken.record.options["recipe"] == named.record.options["recipe"]
-    assert (taken.record.options["effort"], "effort" in named.record.options) == ("normal", False)
-    succeeded(*asked, "--out", tmp_path / "tried")  # the same fit may replace its result
-    refused("another router", *asked, "--out", tmp_path / "tried", "--effort", "quick")
+    arguments = ("fit", "--no-verdict", "--test=0.15", job.answers, "--store", job.states)
+    succeeded(*arguments, "--out", tmp_path / "named", "--recipe", "paper")
+    printed = succeeded(*arguments, "--out", tmp_path / "tried")
+    assert "the recipe 'paper' was taken without a trial" in " ".join(printed.split())
+    by_name, by_default = (Router.load(tmp_path / name) for name in ("named", "tried"))
+    assert by_default.record.options["recipe"] == by_name.record.options["recipe"]
+    assert (by_default.record.options["effort"], "effort" in by_name.record.options) == (
+        "normal",
+        False,
+    )
+    succeeded(*arguments, "--out", tmp_path / "tried")  # the same fit may replace its result
+    refused("another router", *arguments, "--out", tmp_path / "tried", "--effort", "quick")
 
 
 def test_an_effort_beside_a_recipe_is_refused(job: Job, tmp_path: Path) -> None:
-    asked = (*SEALED_FIT, job.answers, "--store", job.states, "--out", tmp_path / "router")
-    malformed("--effort chooses a recipe", *asked, "--effort", "best", "--select", "mean.1")
-    malformed("--effort chooses a recipe", *asked, "--effort", "best", "--recipe", "paper")
-    malformed("--effort is 'much'", *asked, "--effort", "much")
+    arguments = (*SEALED_FIT, job.answers, "--store", job.states, "--out", tmp_path / "router")
+    malformed("--effort chooses a recipe", *arguments, "--effort", "best", "--select", "mean.1")
+    malformed("--effort chooses a recipe", *arguments, "--effort", "best", "--recipe", "paper")
+    malformed("--effort is 'much'", *arguments, "--effort", "much")

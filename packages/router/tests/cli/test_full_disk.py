@@ -28,11 +28,11 @@ def test_a_finished_fit_survives_a_full_disk(
     monkeypatch.setattr(tempfile, "tempdir", str(elsewhere))
     (tmp_path / "recipe.yaml").write_text("features: prefill\npredictor: constant\n")
     fit = ("fit", job.answers, "--store", job.states, "--recipe", tmp_path / "recipe.yaml")
-    told = refused("No space left on device", *fit, "--out", full / "router")
-    kept = re.search(r"was kept in (\S+): copy it", told)
-    assert kept is not None
-    assert Path(kept[1]).is_relative_to(elsewhere)
-    assert Router.load(kept[1]).pool.names
+    message = refused("No space left on device", *fit, "--out", full / "router")
+    match = re.search(r"was kept in (\S+): copy it", message)
+    assert match is not None
+    assert Path(match[1]).is_relative_to(elsewhere)
+    assert Router.load(match[1]).pool.names
 
 
 def test_without_space_anywhere_the_error_is_the_systems(

@@ -31,11 +31,11 @@ TEXTS = {
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_request_of_any_unicode_is_routed(route: Route, name: str) -> None:
-    done = route("--json", "-", stdin=TEXTS[name].encode())
-    assert done.code == 0, done.err
-    told = json.loads(done.out)
-    assert told["truncated"] == (len(TEXTS[name].encode()) > 128)
-    assert not done.err
+    result = route("--json", "-", stdin=TEXTS[name].encode())
+    assert result.code == 0, result.err
+    decision = json.loads(result.out)
+    assert decision["truncated"] == (len(TEXTS[name].encode()) > 128)
+    assert not result.err
     human = route("-", stdin=TEXTS[name].encode())
     assert human.code == 0
     assert TEXTS[name] not in human.out
@@ -50,8 +50,8 @@ def test_request_of_any_unicode_is_routed(route: Route, name: str) -> None:
     ],
 )
 def test_request_that_cannot_be_encoded_is_refused(job: Job, text: bytes, reason: str) -> None:
-    told = refused(reason, "route", job.router, "-", "--encoder-folder", job.tiny, stdin=text)
-    assert "parrot" not in told
+    message = refused(reason, "route", job.router, "-", "--encoder-folder", job.tiny, stdin=text)
+    assert "parrot" not in message
 
 
 @pytest.mark.parametrize(
@@ -72,8 +72,8 @@ def test_request_that_cannot_be_encoded_is_refused(job: Job, text: bytes, reason
     ],
 )
 def test_chat_that_is_none_is_refused(job: Job, chat: str, reason: str) -> None:
-    told = refused(reason, "route", job.router, chat, "--chat", "--encoder-folder", job.tiny)
-    assert "parrot" not in told
+    message = refused(reason, "route", job.router, chat, "--chat", "--encoder-folder", job.tiny)
+    assert "parrot" not in message
 
 
 @pytest.mark.parametrize(
@@ -105,9 +105,9 @@ def with_prompts(folder: Path, prompts: list[str]) -> Path:
 def test_dataset_of_any_unicode_is_encoded(job: Job, tmp_path: Path) -> None:
     answers = with_prompts(tmp_path / "answers", [*TEXTS.values()])
     encode = ("encode", answers, "--encoder", job.tiny, "--out", tmp_path / "states", "--json")
-    told = json.loads(succeeded(*encode))
-    assert told["encoded"] == len(TEXTS)
-    assert told["truncated"] == sum(len(text.encode()) > 128 for text in TEXTS.values())
+    summary = json.loads(succeeded(*encode))
+    assert summary["encoded"] == len(TEXTS)
+    assert summary["truncated"] == sum(len(text.encode()) > 128 for text in TEXTS.values())
     assert json.loads(succeeded(*encode))["encoded"] == 0
 
 
@@ -127,8 +127,10 @@ def test_prompt_that_cannot_be_encoded_is_named_by_its_query(
 def test_many_queries_are_described_and_split(tmp_path: Path) -> None:
     write_dataset(make_routing_dataset(queries=4_000), tmp_path / "answers")
     assert "4,000 queries" in succeeded("describe", tmp_path / "answers")
-    told = json.loads(succeeded("split", tmp_path / "answers", "--out", tmp_path / "s", "--json"))
-    assert sum(told["parts"].values()) == 4_000
+    summary = json.loads(
+        succeeded("split", tmp_path / "answers", "--out", tmp_path / "s", "--json")
+    )
+    assert sum(summary["parts"].values()) == 4_000
 
 
 def test_names_with_markup_are_printed_as_they_are(tmp_path: Path) -> None:
@@ -142,5 +144,5 @@ def test_names_with_markup_are_printed_as_they_are(tmp_path: Path) -> None:
         )
     for name in ("pool.yaml", "SHA256SUMS"):
         (tmp_path / "answers" / name).unlink()
-    told = succeeded("describe", tmp_path / "answers", "--by", "domain")
-    assert "[red]target-0[/red] [/x]" in told
+    printed = succeeded("describe", tmp_path / "answers", "--by", "domain")
+    assert "[red]target-0[/red] [/x]" in printed

@@ -40,15 +40,15 @@ def pool(names: tuple[str, ...], server: Server, tmp_path: Path) -> Path:
 
 
 def test_the_chosen_target_answers(route: Route, pool: Path, server: Server) -> None:
-    done = route("Hello there", "--lam", 1, "--answer", "--pool", pool)
-    assert done.code == 0, done.err
-    assert "you said Hello there" in done.out
-    assert done.out.split(" ", 1)[0] == server.log[-1].model
+    result = route("Hello there", "--lam", 1, "--answer", "--pool", pool)
+    assert result.code == 0, result.err
+    assert "you said Hello there" in result.out
+    assert result.out.split(" ", 1)[0] == server.log[-1].model
 
 
 def test_as_json(route: Route, pool: Path, names: tuple[str, ...]) -> None:
-    asked = ("Hi", "--answer", "--pool", pool, "--only", names[1], "--json")
-    value = json.loads(route(*asked).out)
+    arguments = ("Hi", "--answer", "--pool", pool, "--only", names[1], "--json")
+    value = json.loads(route(*arguments).out)
     assert value["target"] == value["reply"]["served_by"] == names[1]
     assert value["reply"]["text"] == "you said Hi"
     assert value["reply"]["usage"]["output_tokens"] > 0
@@ -56,22 +56,22 @@ def test_as_json(route: Route, pool: Path, names: tuple[str, ...]) -> None:
 
 def test_a_rate_limit_is_waited_for(route: Route, pool: Path, server: Server) -> None:
     before = len(server.log)
-    done = route("and again", "--answer", "--pool", pool)
-    assert done.code == 0, done.err
-    assert "you said and again" in done.out
+    result = route("and again", "--answer", "--pool", pool)
+    assert result.code == 0, result.err
+    assert "you said and again" in result.out
     assert len(server.log) == before + 2
 
 
 @pytest.mark.slow
 def test_a_target_that_fails(route: Route, pool: Path) -> None:
-    failed = route("break it", "--answer", "--pool", pool)
-    assert failed.code == 1
-    assert failed.err.startswith("error: ")
-    assert "break it" not in failed.err
-    assert "P(correct)" in failed.out  # the decision stands
-    told = route("break it", "--answer", "--pool", pool, "--json")
-    assert told.code == 1
-    assert json.loads(told.out)["reply"] is None
+    result = route("break it", "--answer", "--pool", pool)
+    assert result.code == 1
+    assert result.err.startswith("error: ")
+    assert "break it" not in result.err
+    assert "P(correct)" in result.out  # the decision stands
+    json_result = route("break it", "--answer", "--pool", pool, "--json")
+    assert json_result.code == 1
+    assert json.loads(json_result.out)["reply"] is None
 
 
 def test_a_routers_folder_does_not_say_who_is_asked_and_gets_a_key(
@@ -79,19 +79,19 @@ def test_a_routers_folder_does_not_say_who_is_asked_and_gets_a_key(
 ) -> None:
     """Of a router of somebody else, neither address nor variable is used; both are shown."""
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI/K7MDENG")
-    crafted = json.loads((copy.router / "router.json").read_text())
-    for row in crafted["pool"]["targets"]:
+    content = json.loads((copy.router / "router.json").read_text())
+    for row in content["pool"]["targets"]:
         row |= {"base_url": server.base_url, "api_key_env": "AWS_SECRET_ACCESS_KEY"}
-    files.write_json(copy.router / "router.json", crafted)
+    files.write_json(copy.router / "router.json", content)
     files.write_checksums(copy.router, list(CHECKED_FILES))
     before = len(server.log)
     line = (copy.router, "Hello", "--answer", "--encoder-folder", copy.tiny)
     assert "--pool pool.yaml" in malformed("isn't trusted with that", "route", *line)
     assert "--pool pool.yaml" in refused("never called", "serve", copy.router, "--check")
     assert len(server.log) == before
-    shown = succeeded("show", copy.router)
-    assert server.base_url in shown
-    assert "AWS_SECRET_ACCESS_KEY" in shown
-    assert "None is called unless you name it yourself" in shown
-    told = json.loads(succeeded("show", copy.router, "--json"))
-    assert told["pool"]["targets"][0]["base_url"] == server.base_url
+    printed = succeeded("show", copy.router)
+    assert server.base_url in printed
+    assert "AWS_SECRET_ACCESS_KEY" in printed
+    assert "None is called unless you name it yourself" in printed
+    printed_json = json.loads(succeeded("show", copy.router, "--json"))
+    assert printed_json["pool"]["targets"][0]["base_url"] == server.base_url

@@ -24,15 +24,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("switchyard")
     families.save("qwen3", folder / "qwen3")
     write_dataset(make_routing_dataset(queries=120), folder / "answers")
-    named = ("--encoder", folder / "qwen3", "--dtype", "float32", "--layers", "3-5")
-    succeeded("encode", folder / "answers", *named, "--out", folder / "states")
-    given = ("--store", folder / "states", "--for", "switchyard")
-    succeeded("fit", "--no-verdict", folder / "answers", *given, "--out", folder / "router")
+    encode_options = ("--encoder", folder / "qwen3", "--dtype", "float32", "--layers", "3-5")
+    succeeded("encode", folder / "answers", *encode_options, "--out", folder / "states")
+    options = ("--store", folder / "states", "--for", "switchyard")
+    succeeded("fit", "--no-verdict", folder / "answers", *options, "--out", folder / "router")
     succeeded("export", folder / "router", "--switchyard", folder / "router.pt")
     return folder
 
 
-def loaded(folder: Path, name: str) -> Router:
+def load_router(folder: Path, name: str) -> Router:
     return Router.load(
         folder / name, sources=EncoderSources(folders={"qwen3": folder / "qwen3"}, device="cpu")
     )
@@ -41,13 +41,15 @@ def loaded(folder: Path, name: str) -> Router:
 def test_imported_again_it_decides_the_same(folder: Path, tmp_path: Path) -> None:
     out = ("--encoder", folder / "qwen3", "--out", folder / "again")
     for _ in range(2):
-        told = succeeded("import", "switchyard", folder / "router.pt", *out)
-        assert "it has no prices" in told
+        printed = succeeded("import", "switchyard", folder / "router.pt", *out)
+        assert "it has no prices" in printed
     texts = [str(query.prompt) for query in make_routing_dataset(queries=60, seed=3).queries]
-    one, two = (loaded(folder, name) for name in ("router", "again"))
-    assert [d.target for d in one.route_many(texts)] == [d.target for d in two.route_many(texts)]
+    first, again = (load_router(folder, name) for name in ("router", "again"))
+    assert [d.target for d in first.route_many(texts)] == [
+        d.target for d in again.route_many(texts)
+    ]
     np.testing.assert_allclose(
-        one.predict_proba(texts).to_numpy(), two.predict_proba(texts).to_numpy(), atol=0.02
+        first.predict_proba(texts).to_numpy(), again.predict_proba(texts).to_numpy(), atol=0.02
     )  # one rounds its states to bfloat16
     other = theirs() | {"encoder": {**theirs()["encoder"], "n_layers": 5, "hidden_dim": 32}}
     pipeline = other["feature_pipeline"]
@@ -76,34 +78,36 @@ def test_from_text_on_it_is_what_their_description_says(folder: Path) -> None:
         for k in pipeline["selected_layers"]
     ]
     features = pipeline["pca_components"] @ torch.stack(rows).mean(0)
-    found = []
+    chances = []
     for net in state:
         hidden = torch.relu(net["adapters.0.weight"] @ features + net["adapters.0.bias"])
         hidden = torch.relu(net["trunk.0.weight"] @ hidden + net["trunk.0.bias"])
-        found.append(torch.sigmoid(net["heads.0.weight"] @ hidden + net["heads.0.bias"]))
+        chances.append(torch.sigmoid(net["heads.0.weight"] @ hidden + net["heads.0.bias"]))
     out = folder / "plain"
     args = ("--encoder", folder / "qwen3", "--out", out)
     succeeded("import", "switchyard", folder / "router.pt", *args)
-    mine = loaded(folder, "plain").predict_proba([text]).to_numpy()[0, 0]
-    assert mine == pytest.approx(float(torch.stack(found).mean()), abs=1e-5)
+    mine = load_router(folder, "plain").predict_proba([text]).to_numpy()[0, 0]
+    assert mine == pytest.approx(float(torch.stack(chances).mean()), abs=1e-5)
 
 
 def test_files_are_written_once_and_told_as_json(folder: Path, tmp_path: Path) -> None:
     to = tmp_path / "router.pt"
     for _ in range(2):
-        told = succeeded("export", folder / "router", "--switchyard", to, "--json")
-        assert json.loads(told)["targets"] == ["target-0", "target-1", "target-2"]
+        printed = succeeded("export", folder / "router", "--switchyard", to, "--json")
+        assert json.loads(printed)["targets"] == ["target-0", "target-1", "target-2"]
     to.write_bytes(b"mine")
     refused("pass --overwrite", "export", folder / "router", "--switchyard", to)
     assert to.read_bytes() == b"mine"
 
 
 def test_a_router_that_it_does_not_hold_writes_nothing(folder: Path, tmp_path: Path) -> None:
-    given = ("--store", folder / "states", "--recipe", "paper", "--out", tmp_path / "paper")
-    succeeded("fit", "--no-verdict", folder / "answers", *given)
-    told = refused("shrunk", "export", tmp_path / "paper", "--switchyard", tmp_path / "router.pt")
+    options = ("--store", folder / "states", "--recipe", "paper", "--out", tmp_path / "paper")
+    succeeded("fit", "--no-verdict", folder / "answers", *options)
+    printed = refused(
+        "shrunk", "export", tmp_path / "paper", "--switchyard", tmp_path / "router.pt"
+    )
     assert not (tmp_path / "router.pt").exists()
-    assert "--for switchyard" in told
+    assert "--for switchyard" in printed
 
 
 def test_words_that_exclude_each_other() -> None:

@@ -36,9 +36,9 @@ def test_versions_are_listed_promoted_and_rolled_back(versions: Path) -> None:
 def test_a_step_is_listed_with_its_evidence(versions: Path) -> None:
     evidence = {"why": "it is surely better", "e_values": {"better": 131.07, "cheaper": 2.0}}
     VersionRegistry.at(versions).promote("0001", evidence=evidence)
-    told = succeeded("versions", "list", versions, "--steps", "1")
-    assert "0001: promoted, by learner\n    why: it is surely better\n" in told
-    assert "    e values, better: 131.1\n    e values, cheaper: 2\n" in told
+    printed = succeeded("versions", "list", versions, "--steps", "1")
+    assert "0001: promoted, by learner\n    why: it is surely better\n" in printed
+    assert "    e values, better: 131.1\n    e values, cheaper: 2\n" in printed
 
 
 def test_places_without_versions_are_refused(tmp_path: Path) -> None:
@@ -48,8 +48,8 @@ def test_places_without_versions_are_refused(tmp_path: Path) -> None:
 def test_a_router_is_added_and_serves_once_it_is_promoted(job: Job, tmp_path: Path) -> None:
     place = tmp_path / "new"
     assert "version 0001" in succeeded("versions", "add", place, job.router)
-    told = json.loads(succeeded("versions", "add", place, job.router, "--json"))
-    assert told["version"] == "0002"
+    summary = json.loads(succeeded("versions", "add", place, job.router, "--json"))
+    assert summary["version"] == "0002"
     assert "no version serves" in succeeded("versions", "list", place)
     assert succeeded("versions", "promote", place, "0001") == "0001 serves\n"
     step = VersionRegistry.at(place).state().steps[0]

@@ -60,14 +60,14 @@ def plan(dataset: RoutingDataset = ANSWERS, **options: Any) -> ComparisonPlan:
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def router_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the result's routers."""
     return tmp_path_factory.mktemp("routers")
 
 
 @pytest.fixture(scope="module")
-def result(kept: Path) -> ComparisonResult:
-    return run_plan(plan(), ANSWERS, [STATES], folder=kept)
+def result(router_folder: Path) -> ComparisonResult:
+    return run_plan(plan(), ANSWERS, [STATES], folder=router_folder)
 
 
 @pytest.fixture(scope="module")
@@ -80,23 +80,23 @@ def report(result: ComparisonResult, tmp_path_factory: pytest.TempPathFactory) -
 
 def test_numbers_are_those_of_evaluate_and_compare(result: ComparisonResult) -> None:
     test = ANSWERS.select(result.plan.split["test"])
-    one, other = result.by_name["tolerant"], result.by_name["ours"]
-    predicted = [r.fit.router.predict(test, stores=[STATES]) for r in (one, other)]
-    policies = (one.fit.router.policy, other.fit.router.policy)
-    chosen = (one.fit.router.record.chosen, other.fit.router.record.chosen)
+    tolerant, ours = result.by_name["tolerant"], result.by_name["ours"]
+    predictions = [r.fit.router.predict(test, stores=[STATES]) for r in (tolerant, ours)]
+    policies = (tolerant.fit.router.policy, ours.fit.router.policy)
+    chosen = (tolerant.fit.router.record.chosen, ours.fit.router.record.chosen)
     alone = evaluate(
-        predicted[0],
+        predictions[0],
         test,
         policy=policies[0],
         resamples=100,
         chosen=chosen[0],
-        references=one.fit.router.references,
+        references=tolerant.fit.router.references,
     )
-    assert one.evaluation.to_dict() == alone.to_dict()
-    paired = compare(*predicted, test, policies=policies, resamples=100, chosen=chosen)
-    for name in set(one.against) - {"aiq", "pareto_dist"}:  # these depend on who is compared
-        assert one.against[name].to_dict() == paired.difference[name].to_dict()
-        assert one.headline[name].to_dict() == alone.headline[name].to_dict()
+    assert tolerant.evaluation.to_dict() == alone.to_dict()
+    paired = compare(*predictions, test, policies=policies, resamples=100, chosen=chosen)
+    for name in set(tolerant.against) - {"aiq", "pareto_dist"}:  # these depend on who is compared
+        assert tolerant.against[name].to_dict() == paired.difference[name].to_dict()
+        assert tolerant.headline[name].to_dict() == alone.headline[name].to_dict()
 
 
 def test_the_reference_is_not_compared_with_itself(result: ComparisonResult) -> None:
@@ -113,20 +113,20 @@ def test_the_constant_does_not_beat_the_constant(result: ComparisonResult) -> No
 def test_on_shuffled_labels_nobody_beats_the_constant() -> None:
     order = np.random.default_rng(0).permutation(len(ANSWERS))
     noise = dataclasses.replace(ANSWERS, correct=ANSWERS.correct[order])
-    found = run_plan(plan(noise), noise, [STATES])
-    assert found.beaten_by_constant == list(RECIPES)
+    comparison = run_plan(plan(noise), noise, [STATES])
+    assert comparison.beaten_by_constant == list(RECIPES)
 
 
 def test_it_goes_on_with_the_routers_that_it_has(
-    result: ComparisonResult, kept: Path, tmp_path: Path
+    result: ComparisonResult, router_folder: Path, tmp_path: Path
 ) -> None:
-    folder = shutil.copytree(kept, tmp_path / "routers")
+    folder = shutil.copytree(router_folder, tmp_path / "routers")
     stamps = {p: p.stat().st_mtime_ns for p in folder.rglob("router.json")}
     assert len(stamps) == len(RECIPES)
     again = run_plan(plan(), ANSWERS, [STATES], folder=folder)
     assert {p: p.stat().st_mtime_ns for p in stamps} == stamps
-    found = to_dict(again)["routers"]["ours"]["evaluation"]
-    assert found == to_dict(result)["routers"]["ours"]["evaluation"]
+    evaluation = to_dict(again)["routers"]["ours"]["evaluation"]
+    assert evaluation == to_dict(result)["routers"]["ours"]["evaluation"]
     other = ComparisonPlan(RECIPES, "ours", split(ANSWERS, seed=1), resamples=0)
     run_plan(other, ANSWERS, [STATES], folder=folder)
     assert all(p.stat().st_mtime_ns != stamp for p, stamp in stamps.items())
@@ -138,32 +138,34 @@ def test_nothing_is_kept_of_other_prices_or_other_soft_labels(tmp_path: Path) ->
     rows = [{"query_id": i, "target": "target-0", "score": 0.5} for i in train]
     pl.DataFrame(rows).write_csv(judge)
     soft = recipe_from_dict({**FEATURES, "predictor": "constant", "soft_labels": {"file": judge}})
-    asked = ComparisonPlan({"soft": soft}, "soft", split(ANSWERS), resamples=0)
+    soft_plan = ComparisonPlan({"soft": soft}, "soft", split(ANSWERS), resamples=0)
 
-    def fitted(dataset: RoutingDataset) -> Router:
-        found = run_plan(asked, dataset, [STATES], folder=tmp_path / "routers")
-        return found.by_name["soft"].fit.router
+    def fit_soft(dataset: RoutingDataset) -> Router:
+        comparison = run_plan(soft_plan, dataset, [STATES], folder=tmp_path / "routers")
+        return comparison.by_name["soft"].fit.router
 
-    before = fitted(ANSWERS)
+    before = fit_soft(ANSWERS)
     dearer = dataclasses.replace(ANSWERS, output_tokens=2 * ANSWERS.output_tokens)
     assert dearer.fingerprint == ANSWERS.fingerprint  # labels are what tells datasets apart
     test = ANSWERS.select(split(ANSWERS)["test"])
-    costs = [r.predict(test, stores=[STATES]).estimated_cost for r in (before, fitted(dearer))]
+    costs = [r.predict(test, stores=[STATES]).estimated_cost for r in (before, fit_soft(dearer))]
     assert (costs[1] > costs[0]).all()
     pl.DataFrame([{**row, "score": 0.9} for row in rows]).write_csv(judge)
-    other = fitted(dearer).predict(test, stores=[STATES]).correctness
+    other = fit_soft(dearer).predict(test, stores=[STATES]).correctness
     assert (other[:, 0] > before.predict(test, stores=[STATES]).correctness[:, 0]).all()
 
 
-def test_what_is_kept_loads_and_routes_alike(result: ComparisonResult, kept: Path) -> None:
+def test_what_is_kept_loads_and_routes_alike(result: ComparisonResult, router_folder: Path) -> None:
     test = ANSWERS.select(result.plan.split["test"])
-    fitted = run_plan(plan(), ANSWERS, [STATES])  # and kept nowhere
-    made = [one.fit.router.predict(test, stores=[STATES]) for one in fitted.routers]
-    folders = list(kept.glob("*/"))
+    comparison = run_plan(plan(), ANSWERS, [STATES])  # and kept nowhere
+    predictions = [
+        router.fit.router.predict(test, stores=[STATES]) for router in comparison.routers
+    ]
+    folders = list(router_folder.glob("*/"))
     assert len(folders) == len(RECIPES)
     for folder in folders:
-        loaded = Router.load(folder).predict(test, stores=[STATES]).correctness
-        assert any((one.correctness == loaded).all() for one in made)
+        correctness = Router.load(folder).predict(test, stores=[STATES]).correctness
+        assert any((prediction.correctness == correctness).all() for prediction in predictions)
 
 
 def test_a_router_that_cannot_be_fitted_is_named_and_the_others_go_on(
@@ -176,12 +178,12 @@ def test_a_router_that_cannot_be_fitted_is_named_and_the_others_go_on(
 
     monkeypatch.setattr("prefill_router.comparison.recipe_fits.learn", fail)
     recipes = {name: RECIPES[name] for name in ("ours", "tolerant")}
-    found = run_plan(
+    comparison = run_plan(
         ComparisonPlan(recipes, "ours", split(ANSWERS), resamples=10), ANSWERS, [STATES]
     )
-    assert [one.name for one in found.routers] == ["ours"]
-    assert to_dict(found)["failed"] == {"tolerant": "there is nothing to learn"}
-    assert to_dict(found)["left_out"] == {}
+    assert [router.name for router in comparison.routers] == ["ours"]
+    assert to_dict(comparison)["failed"] == {"tolerant": "there is nothing to learn"}
+    assert to_dict(comparison)["left_out"] == {}
     reference = ComparisonPlan(recipes, "tolerant", split(ANSWERS), resamples=10)
     with pytest.raises(FitError, match="the reference 'tolerant' can't be fitted"):
         run_plan(reference, ANSWERS, [STATES])
@@ -195,14 +197,14 @@ def test_a_router_that_needs_an_extra_is_left_out_with_what_to_install(
         cached.cache_clear()
     readable = recipe_from_dict({"features": "complexity", "predictor": "constant"})
     recipes = {"ours": RECIPES["ours"], "readable": readable}
-    found = run_plan(
+    comparison = run_plan(
         ComparisonPlan(recipes, "ours", split(ANSWERS), resamples=10), ANSWERS, [STATES]
     )
-    assert [one.name for one in found.routers] == ["ours"]
-    assert to_dict(found)["failed"] == {}
+    assert [router.name for router in comparison.routers] == ["ours"]
+    assert to_dict(comparison)["failed"] == {}
     installs = "pip install 'prefill-router[complexity]'"
-    assert to_dict(found)["left_out"] == {"readable": installs}
-    assert list_left_out(found.left_out) == [f"left out, not installed: readable ({installs})"]
+    assert to_dict(comparison)["left_out"] == {"readable": installs}
+    assert list_left_out(comparison.left_out) == [f"left out, not installed: readable ({installs})"]
     reference = ComparisonPlan(recipes, "readable", split(ANSWERS), resamples=10)
     with pytest.raises(FitError, match=r"the reference 'readable' can't.*\[complexity\]"):
         run_plan(reference, ANSWERS, [STATES])
@@ -237,9 +239,9 @@ def test_baselines_of_the_packaged_list_that_are_not_installed_are_left_out(
     write_dataset(ANSWERS, tmp_path / "answers")
     out, line = tmp_path / "out", "eft out, not installed: IRT-2PL, MIRT-2PL"
     command = ("compare", ALL, "--data", tmp_path / "answers", "--out", out, "--resamples", 20)
-    done = run(*command)
-    assert done.code == 0, done.err
-    assert f"l{line} (pip install {LAB_FOLDERS})" in " ".join(done.err.split())
+    run_result = run(*command)
+    assert run_result.code == 0, run_result.err
+    assert f"l{line} (pip install {LAB_FOLDERS})" in " ".join(run_result.err.split())
     numbers = json.loads((out / "compare.json").read_text())
     assert list(numbers["routers"]) == ["Constant"]
     assert numbers["failed"] == {}
@@ -299,8 +301,8 @@ def test_each_router_stands_beside_the_mix_and_price_alone(
     report: Path, result: ComparisonResult
 ) -> None:
     routers = pl.read_csv(report / "routers.csv")
-    for row, one in enumerate(result.routers):
-        ruling = one.evaluation.verdict
+    for row, router in enumerate(result.routers):
+        ruling = router.evaluation.verdict
         assert ruling is not None
         assert ruling.setting.price is not None
         assert routers["gain_over_mix"][row] == pytest.approx(ruling.setting.mix.gain.value)
@@ -309,14 +311,14 @@ def test_each_router_stands_beside_the_mix_and_price_alone(
     assert "Setting, over price alone" in text
     assert "price alone" in (report / "figures" / "curves.svg").read_text()
     points = pl.read_csv(report / "figures" / "curves.csv", infer_schema_length=None)
-    drawn = points.filter(pl.col("router") == "(price alone)")
+    curve = points.filter(pl.col("router") == "(price alone)")
     own = result.by_name["ours"].evaluation.price_alone
-    assert drawn["mean_cost"].to_list() == pytest.approx([one.mean_cost for one in own])
+    assert curve["mean_cost"].to_list() == pytest.approx([point.mean_cost for point in own])
 
 
 def test_files_beside_the_page(report: Path, result: ComparisonResult) -> None:
-    told = json.loads((report / "compare.json").read_text())
-    assert list(told["routers"]) == list(RECIPES)
+    numbers = json.loads((report / "compare.json").read_text())
+    assert list(numbers["routers"]) == list(RECIPES)
     routers = pl.read_csv(report / "routers.csv")
     assert routers["router"].to_list() == list(RECIPES)
     value = result.by_name["ours"].evaluation.headline["p_auccc"].value
@@ -329,20 +331,20 @@ def test_files_beside_the_page(report: Path, result: ComparisonResult) -> None:
             assert (report / "figures" / f"{name}{suffix}").stat().st_size > 100
     points = pl.read_csv(report / "figures" / "curves.csv", infer_schema_length=None)
     curve = result.by_name["ours"].evaluation.curve
-    drawn = points.filter(pl.col("router") == "ours")
-    assert drawn["accuracy"].to_list() == pytest.approx(curve.accuracy.tolist())
+    ours = points.filter(pl.col("router") == "ours")
+    assert ours["accuracy"].to_list() == pytest.approx(curve.accuracy.tolist())
 
 
 @pytest.mark.usefixtures("alone")
 def test_the_packaged_list_has_every_kind_of_the_router() -> None:
-    listed = recipes_of(ALL)
-    kinds = {recipe.to_dict()["predictor"]["kind"] for recipe in listed.recipes.values()}
+    packaged_list = recipes_of(ALL)
+    kinds = {recipe.to_dict()["predictor"]["kind"] for recipe in packaged_list.recipes.values()}
     assert kinds == set(PREDICTORS.own) - {"constant", "given", "stack"}
-    assert next(iter(listed.recipes)) == "SharedTrunkNet"
-    assert {failure.requirement for failure in listed.left_out} == {LAB_FOLDERS}
-    assert {"IRT-2PL", "MLP", "XGBoost", "GraphRouter"} <= {f.name for f in listed.left_out}
-    drawn = draw_for(listed.recipes, ANSWERS, seed=0)
-    assert "calibration" in drawn.parts
+    assert next(iter(packaged_list.recipes)) == "SharedTrunkNet"
+    assert {failure.requirement for failure in packaged_list.left_out} == {LAB_FOLDERS}
+    assert {"IRT-2PL", "MLP", "XGBoost", "GraphRouter"} <= {f.name for f in packaged_list.left_out}
+    drawn_split = draw_for(packaged_list.recipes, ANSWERS, seed=0)
+    assert "calibration" in drawn_split.parts
 
 
 def test_an_unknown_reference_and_list_are_refused(tmp_path: Path) -> None:
@@ -367,7 +369,10 @@ def test_what_an_encoder_charges_is_in_the_cost_of_its_router_alone(
         router, test, stores=[STATES], cache=tmp_path, progress=SilentProgress()
     ).mean()
     before, after = (
-        {name: one.evaluation.headline["argmax_cost"].value for name, one in run.by_name.items()}
+        {
+            name: router.evaluation.headline["argmax_cost"].value
+            for name, router in run.by_name.items()
+        }
         for run in (result, priced)
     )
     assert after.pop("ours") == pytest.approx(before.pop("ours") + 0.5e-6 * read)
@@ -376,7 +381,7 @@ def test_what_an_encoder_charges_is_in_the_cost_of_its_router_alone(
 
 
 @pytest.mark.parametrize(
-    ("price", "code", "said"),
+    ("price", "code", "message"),
     [
         ("nobody=1", 1, "for nobody; it must be for routers of the list"),
         ("constant=-1", 1, "0 or more"),
@@ -385,13 +390,13 @@ def test_what_an_encoder_charges_is_in_the_cost_of_its_router_alone(
     ],
 )
 def test_a_price_of_no_router_and_no_price_are_refused(
-    price: str, code: int, said: str, tmp_path: Path
+    price: str, code: int, message: str, tmp_path: Path
 ) -> None:
     write_dataset(ANSWERS, tmp_path / "answers")
     plan = tmp_path / "plan.yaml"
     plan.write_text("routers: {constant: {features: complexity, predictor: constant}}")
     place = ("--data", tmp_path / "answers", "--out", tmp_path / "out")
-    refused(said, "compare", plan, *place, "--encoder-price", price, code=code)
+    refused(message, "compare", plan, *place, "--encoder-price", price, code=code)
     assert not (tmp_path / "out").exists()
 
 
@@ -407,15 +412,15 @@ def test_as_a_command(tmp_path: Path) -> None:
     (tmp_path / "routers.yaml").write_text(json.dumps({"routers": routers}))
     store, out = tmp_path / "states", tmp_path / "out"
     encode_dataset(ANSWERS, FakeEncoder(), store, sites=STATES.sites, rounding="float32")
-    compared = ("compare", tmp_path / "routers.yaml", "--data", tmp_path / "answers")
-    said = succeeded(*compared, "--store", store, "--out", out, "--resamples", 20)
-    assert "not surely better than a constant" in said
-    assert "over price alone" in said
-    assert ONE_BY_ONE in " ".join(said.split())
-    told = json.loads(
-        succeeded(*compared, "--store", store, "--out", out, "--resamples", 5, "--json")
+    command = ("compare", tmp_path / "routers.yaml", "--data", tmp_path / "answers")
+    printed = succeeded(*command, "--store", store, "--out", out, "--resamples", 20)
+    assert "not surely better than a constant" in printed
+    assert "over price alone" in printed
+    assert ONE_BY_ONE in " ".join(printed.split())
+    numbers = json.loads(
+        succeeded(*command, "--store", store, "--out", out, "--resamples", 5, "--json")
     )
-    assert list(told["routers"]) == list(RECIPES)
+    assert list(numbers["routers"]) == list(RECIPES)
     assert (out / "index.html").is_file()
     assert Router.load(out / "routers" / "ours").pool.names == ANSWERS.pool.names
 
@@ -432,7 +437,8 @@ def test_a_verdict_without_a_number_says_why(result: ComparisonResult) -> None:
     unknown = Estimate(np.nan, np.nan, np.nan, 1, "no two targets have labels of one query")
     lost = {"choice_auc": unknown, "best_single_accuracy": unknown}
     routers = tuple(
-        dataclasses.replace(one, headline={**one.headline, **lost}) for one in result.routers
+        dataclasses.replace(router, headline={**router.headline, **lost})
+        for router in result.routers
     )
     text = " ".join(verdict(dataclasses.replace(result, routers=routers)))
     assert "isn't known: no two targets have labels of one query" in text
@@ -442,7 +448,8 @@ def test_a_verdict_without_a_number_says_why(result: ComparisonResult) -> None:
 def test_nothing_at_chance_is_called_the_best(result: ComparisonResult) -> None:
     low = {name: Estimate(0.45, 0.4, 0.5, 1, "") for name in ("choice_auc", "auc_mean")}
     routers = tuple(
-        dataclasses.replace(one, headline={**one.headline, **low}) for one in result.routers
+        dataclasses.replace(router, headline={**router.headline, **low})
+        for router in result.routers
     )
     text = " ".join(verdict(dataclasses.replace(result, routers=routers)))
     assert "best predicts" not in text

@@ -48,8 +48,8 @@ def test_input_tokens_of_the_target_stand_before_those_of_the_encoder() -> None:
     train = dataset([(1.0, 0.0)] * 2, inputs=[[150, 300]] * 3, outputs=[[0, 0]] * 3)
     estimator = CostEstimator.fit(train, np.array([100, 100, 100]))
     assert estimator.token_ratio == pytest.approx([1.5, 3.0])
-    known = np.array([[50.0, np.nan]])
-    got = estimator.estimate(np.array([100]), input_tokens=known)
+    counts = np.array([[50.0, np.nan]])
+    got = estimator.estimate(np.array([100]), input_tokens=counts)
     assert got * 1e6 == pytest.approx(np.array([[50, 300]]))
 
 

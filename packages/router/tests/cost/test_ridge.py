@@ -10,15 +10,17 @@ VALUES = COLUMNS @ [1, -0.5, 2, 0, 1, 0] + RANDOM.normal(size=40) + 7
 FOLDS = np.arange(40) % 4
 
 
-def solved(columns: np.ndarray, values: np.ndarray, penalty: float) -> tuple[np.ndarray, float]:
+def solve_ridge(
+    columns: np.ndarray, values: np.ndarray, penalty: float
+) -> tuple[np.ndarray, float]:
     """A ridge regression with an intercept, as least squares with rows for the penalty."""
     width = columns.shape[1]
     rows = np.column_stack([columns, np.ones(len(columns))])
     pull = np.column_stack([np.sqrt(penalty) * np.eye(width), np.zeros(width)])
-    found = np.linalg.lstsq(
+    weights = np.linalg.lstsq(
         np.vstack([rows, pull]), np.concatenate([values, np.zeros(width)]), rcond=None
     )[0]
-    return found[:-1], float(found[-1])
+    return weights[:-1], float(weights[-1])
 
 
 @pytest.mark.parametrize("rows", [40, 5])
@@ -29,23 +31,23 @@ def test_errors_of_left_out_rows_are_those_of_fits_without_them(rows: int) -> No
         errors = []
         for row in range(rows):
             others = np.arange(rows) != row
-            weights, offset = solved(columns[others], values[others], PENALTIES[place])
+            weights, offset = solve_ridge(columns[others], values[others], PENALTIES[place])
             errors.append(values[row] - columns[row] @ weights - offset)
         assert got[place] == pytest.approx(np.mean(np.square(errors)), rel=1e-5)
 
 
 def test_fit_and_predictions_out_of_fold_are_those_of_fits_without_the_fold() -> None:
-    found = fit_ridge(COLUMNS, VALUES, FOLDS)
+    fit = fit_ridge(COLUMNS, VALUES, FOLDS)
     best = PENALTIES[np.argmin(left_out_errors(COLUMNS, VALUES))]
     assert PENALTIES[0] < best < PENALTIES[-1]
-    weights, offset = solved(COLUMNS, VALUES, best)
-    np.testing.assert_allclose(found.weights, weights, atol=1e-9)
-    assert found.intercept == pytest.approx(offset)
+    weights, offset = solve_ridge(COLUMNS, VALUES, best)
+    np.testing.assert_allclose(fit.weights, weights, atol=1e-9)
+    assert fit.intercept == pytest.approx(offset)
     for fold in range(4):
         rest = fold != FOLDS
-        weights, offset = solved(COLUMNS[rest], VALUES[rest], best)
+        weights, offset = solve_ridge(COLUMNS[rest], VALUES[rest], best)
         expected = COLUMNS[~rest] @ weights + offset
-        np.testing.assert_allclose(found.out_of_fold[~rest], expected, atol=1e-8)
+        np.testing.assert_allclose(fit.out_of_fold[~rest], expected, atol=1e-8)
 
 
 def test_where_there_is_nothing_to_learn_the_penalty_is_large() -> None:
@@ -56,10 +58,10 @@ def test_where_there_is_nothing_to_learn_the_penalty_is_large() -> None:
 
 @pytest.mark.parametrize("rows", [1, 7, 39])
 def test_blocks_of_rows_give_the_whole(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = fit_ridge(COLUMNS, VALUES, FOLDS)
+    fit_at_once = fit_ridge(COLUMNS, VALUES, FOLDS)
     errors = left_out_errors(COLUMNS, VALUES)
     monkeypatch.setattr(statistics, "_BLOCK_ROWS", rows)
-    found = fit_ridge(COLUMNS, VALUES, FOLDS)
-    np.testing.assert_allclose(found.weights, whole.weights, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(found.out_of_fold, whole.out_of_fold, rtol=1e-9)
+    fit = fit_ridge(COLUMNS, VALUES, FOLDS)
+    np.testing.assert_allclose(fit.weights, fit_at_once.weights, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(fit.out_of_fold, fit_at_once.out_of_fold, rtol=1e-9)
     np.testing.assert_allclose(left_out_errors(COLUMNS, VALUES), errors, rtol=1e-9)

@@ -14,7 +14,7 @@ NAN = float("nan")
 POOL = Pool((Target(name="a"), Target(name="b")))
 
 
-def labelled(
+def build_dataset(
     correct: list[list[float]], *, error: list[list[float]], propensity: list[list[float]]
 ) -> RoutingDataset:
     return RoutingDataset.of(
@@ -26,17 +26,19 @@ def labelled(
     )
 
 
-DATA = labelled([[1, NAN], [0, 1]], error=[[0.1, NAN], [NAN, 0.2]], propensity=[[1, 0], [0.5, NAN]])
+DATA = build_dataset(
+    [[1, NAN], [0, 1]], error=[[0.1, NAN], [NAN, 0.2]], propensity=[[1, 0], [0.5, NAN]]
+)
 
 
 def test_error_and_propensity_are_read_as_written_even_where_a_label_is_missing(
     tmp_path: Path,
 ) -> None:
     write_dataset(DATA, tmp_path / "d")
-    found = read_dataset(tmp_path / "d")
+    dataset = read_dataset(tmp_path / "d")
     for name in ("correct", "label_error", "propensity"):
-        assert np.array_equal(getattr(found, name), getattr(DATA, name), equal_nan=True)
-    assert found.fingerprint == DATA.fingerprint != replace(DATA, label_error=None).fingerprint
+        assert np.array_equal(getattr(dataset, name), getattr(DATA, name), equal_nan=True)
+    assert dataset.fingerprint == DATA.fingerprint != replace(DATA, label_error=None).fingerprint
 
 
 def test_a_subset_and_a_merged_dataset_keep_them() -> None:
@@ -46,10 +48,10 @@ def test_a_subset_and_a_merged_dataset_keep_them() -> None:
     assert np.array_equal(part.label_error, [[0.2, NAN]], equal_nan=True)
     assert np.array_equal(part.propensity, [[NAN, 0.5]], equal_nan=True)
     certain = RoutingDataset.of([Query("q0", "question 0")], POOL, np.array([[NAN, 0.0]]))
-    both = merge({"traffic": DATA, "certain": certain})
-    assert both.propensity is not None
-    assert np.array_equal(both.correct, [[1, 0], [0, 1]])
-    assert np.array_equal(both.propensity, [[1, NAN], [0.5, NAN]], equal_nan=True)
+    merged = merge({"traffic": DATA, "certain": certain})
+    assert merged.propensity is not None
+    assert np.array_equal(merged.correct, [[1, 0], [0, 1]])
+    assert np.array_equal(merged.propensity, [[1, NAN], [0.5, NAN]], equal_nan=True)
 
 
 @pytest.mark.parametrize(

@@ -25,20 +25,20 @@ def folder(tmp_path: Path) -> Path:
 def test_a_flipped_bit_is_refused_or_changes_nothing(folder: Path, name: str) -> None:
     random = np.random.default_rng(len(name))
     before = read_dataset(folder)
-    whole = (folder / name).read_bytes()
+    content = (folder / name).read_bytes()
     refused = 0
-    for place in random.integers(0, len(whole), 60):
-        broken = bytearray(whole)
+    for place in random.integers(0, len(content), 60):
+        broken = bytearray(content)
         broken[place] ^= 1 << int(random.integers(8))
         (folder / name).write_bytes(bytes(broken))
         try:
-            found = read_dataset(folder)
+            dataset = read_dataset(folder)
         except PrefillRouterError:
             refused += 1
             continue
-        assert found.fingerprint == before.fingerprint
-        assert found.pool == before.pool
-        assert np.array_equal(found.observed_cost, before.observed_cost, equal_nan=True)
+        assert dataset.fingerprint == before.fingerprint
+        assert dataset.pool == before.pool
+        assert np.array_equal(dataset.observed_cost, before.observed_cost, equal_nan=True)
     assert refused == 60 or name == SUMS
 
 
@@ -75,14 +75,14 @@ def test_a_pool_that_is_written_anew_is_checked_anew(folder: Path) -> None:
 
 
 def test_an_origin_is_of_whole_paths_and_tells_their_names_alone(tmp_path: Path) -> None:
-    one, other = (Origin.of("import", tmp_path / name / "a.csv") for name in "xy")
-    assert one != other
-    assert one == Origin.of("import", tmp_path / "x" / ".." / "x" / "a.csv")
-    assert one != Origin.of("export", tmp_path / "x" / "a.csv")
-    one.write(tmp_path)
-    assert Origin.read(tmp_path) == one
+    origin, other = (Origin.of("import", tmp_path / name / "a.csv") for name in "xy")
+    assert origin != other
+    assert origin == Origin.of("import", tmp_path / "x" / ".." / "x" / "a.csv")
+    assert origin != Origin.of("export", tmp_path / "x" / "a.csv")
+    origin.write(tmp_path)
+    assert Origin.read(tmp_path) == origin
     assert str(tmp_path) not in (tmp_path / "origin.json").read_text()
-    assert str(one) == "made by import from a.csv"
+    assert str(origin) == "made by import from a.csv"
     odd = Origin.of("import", tmp_path / "odd \udcff.csv")
     odd.write(tmp_path)
     assert Origin.read(tmp_path) == odd

@@ -131,8 +131,8 @@ PROMPTS = st.one_of(
 
 @pytest.mark.slow
 @given(PROMPTS, PROMPTS)
-def test_prompts_share_a_key_only_when_equal(one: object, two: object) -> None:
-    assert (prompt_key(one) == prompt_key(two)) == (one == two)  # type: ignore[arg-type]
+def test_prompts_share_a_key_only_when_equal(first: object, second: object) -> None:
+    assert (prompt_key(first) == prompt_key(second)) == (first == second)  # type: ignore[arg-type]
 
 
 def test_a_lone_surrogate_has_a_key() -> None:
@@ -153,22 +153,22 @@ def test_a_chat_without_messages_is_refused() -> None:
 def test_a_dataset_shows_itself_in_a_line() -> None:
     dataset = RoutingDataset.of(QUERIES, POOL, GOOD)
     labels = int((~np.isnan(GOOD)).sum())
-    shown = f"<RoutingDataset: {len(QUERIES)} queries, {len(POOL)} targets, {labels} labels>"
-    assert repr(dataset) == shown
+    line = f"<RoutingDataset: {len(QUERIES)} queries, {len(POOL)} targets, {labels} labels>"
+    assert repr(dataset) == line
 
 
 def test_what_was_not_measured_takes_no_memory_and_stays_so_in_a_subset() -> None:
-    whole = RoutingDataset.of(QUERIES, POOL, GOOD)
-    assert np.isnan(whole.recorded_cost).all()
-    for one in (whole, whole.select(["y"]), whole.select(["y", "x"], targets=["b"])):
-        assert one.recorded_cost.strides == (0, 0)
-        assert one.recorded_cost.shape == one.correct.shape
-        assert not one.recorded_cost.flags.writeable
+    dataset = RoutingDataset.of(QUERIES, POOL, GOOD)
+    assert np.isnan(dataset.recorded_cost).all()
+    for part in (dataset, dataset.select(["y"]), dataset.select(["y", "x"], targets=["b"])):
+        assert part.recorded_cost.strides == (0, 0)
+        assert part.recorded_cost.shape == part.correct.shape
+        assert not part.recorded_cost.flags.writeable
 
 
 def test_a_subset_has_the_prompt_keys_of_its_queries() -> None:
-    whole = RoutingDataset.of(QUERIES, POOL, GOOD)
-    before = whole.select(["y", "x"])
-    assert whole.prompt_keys == tuple(prompt_key(query.prompt) for query in QUERIES)
-    for subset in (before, whole.select(["y", "x"])):
-        assert subset.prompt_keys == whole.prompt_keys[::-1]
+    dataset = RoutingDataset.of(QUERIES, POOL, GOOD)
+    before = dataset.select(["y", "x"])
+    assert dataset.prompt_keys == tuple(prompt_key(query.prompt) for query in QUERIES)
+    for subset in (before, dataset.select(["y", "x"])):
+        assert subset.prompt_keys == dataset.prompt_keys[::-1]

@@ -34,13 +34,13 @@ def test_ratings_are_mean_scores_on_their_scale(tmp_path: Path) -> None:
     options = ("--scale", "1-5", "--out", tmp_path / "data")
     succeeded("import", "long", ratings(tmp_path), *options)
     assert read_dataset(tmp_path / "data").meaning == RATINGS
-    shown = succeeded("describe", tmp_path / "data")
-    assert "mean score" in shown
-    assert "3.00" in shown
-    assert "1 is the worst, 5 the best" in " ".join(shown.split())
-    assert "right is 3 or more" in " ".join(shown.split())
-    assert "accuracy  " not in shown
-    assert "60.0 %" not in shown
+    printed = succeeded("describe", tmp_path / "data")
+    assert "mean score" in printed
+    assert "3.00" in printed
+    assert "1 is the worst, 5 the best" in " ".join(printed.split())
+    assert "right is 3 or more" in " ".join(printed.split())
+    assert "accuracy  " not in printed
+    assert "60.0 %" not in printed
 
 
 def test_a_threshold_makes_right_and_wrong_and_is_named(tmp_path: Path) -> None:
@@ -52,8 +52,8 @@ def test_a_threshold_makes_right_and_wrong_and_is_named(tmp_path: Path) -> None:
 
 def test_labels_between_0_and_1_are_scores_and_means_of_runs_are_not(tmp_path: Path) -> None:
     row = {"prompt": "why?", "target": "a"}
-    judged = write_jsonl(tmp_path / "judged.jsonl", [{**row, "correct": 0.5}])
-    assert import_dataset("long", [judged]).dataset.meaning == LabelMeaning(kind="score")
+    path = write_jsonl(tmp_path / "judged.jsonl", [{**row, "correct": 0.5}])
+    assert import_dataset("long", [path]).dataset.meaning == LabelMeaning(kind="score")
     runs = write_jsonl(tmp_path / "runs.jsonl", [{**row, "correct": n} for n in (0, 1)])
     averaged = import_dataset("long", [runs], columns=Columns(repeats="mean")).dataset
     assert averaged.correct.tolist() == [[0.5]]
@@ -75,8 +75,8 @@ def test_datasets_whose_labels_mean_different_things_are_not_merged() -> None:
     right = make_routing_dataset(queries=6)
     with pytest.raises(DataError, match="the labels of a and of b mean different things"):
         merge({"a": right, "b": replace(right, meaning=RATINGS)})
-    judged = replace(right, meaning=LabelMeaning(kind="score"))
-    assert merge({"a": right, "b": judged}).meaning == judged.meaning
+    scored = replace(right, meaning=LabelMeaning(kind="score"))
+    assert merge({"a": right, "b": scored}).meaning == scored.meaning
 
 
 @pytest.mark.parametrize(
@@ -91,17 +91,17 @@ def test_a_malformed_meaning_is_named(content: str, tmp_path: Path) -> None:
         LabelMeaning(kind="score", worst=2, best=2)
 
 
-def judged(meaning: LabelMeaning) -> str:
+def report_words(meaning: LabelMeaning) -> str:
     """What the report of an evaluation says first."""
     predictions, dataset = random_system(queries=30)
-    found = evaluate(predictions, replace(dataset, meaning=meaning), resamples=0)
-    assert json.loads(json.dumps(found.to_dict()))["labels_mean"] == meaning.to_dict()
-    return verdict(found)
+    evaluation = evaluate(predictions, replace(dataset, meaning=meaning), resamples=0)
+    assert json.loads(json.dumps(evaluation.to_dict()))["labels_mean"] == meaning.to_dict()
+    return verdict(evaluation)
 
 
 def test_a_report_says_correctly_only_of_right_answers() -> None:
-    assert "of them correctly" in judged(LabelMeaning())
-    text = judged(RATINGS)
+    assert "of them correctly" in report_words(LabelMeaning())
+    text = report_words(RATINGS)
     assert "correctly" not in text
     assert "has a mean score of" in text
     assert "1 is the worst, 5 the best" in text
@@ -112,11 +112,11 @@ def test_votes_have_win_rates_and_no_accuracies(tmp_path: Path) -> None:
     succeeded("import", "votes", source, "--out", tmp_path / "data")
     dataset = read_dataset(tmp_path / "data")
     assert dataset.meaning == VOTES
-    shown = succeeded("describe", tmp_path / "data")
-    assert "win rate" in shown
-    assert "37.5 %" in shown
-    assert "accuracy" not in shown
-    assert "oracle" not in shown
+    printed = succeeded("describe", tmp_path / "data")
+    assert "win rate" in printed
+    assert "37.5 %" in printed
+    assert "accuracy" not in printed
+    assert "oracle" not in printed
 
 
 def test_a_vote_of_a_model_with_itself_is_malformed(tmp_path: Path) -> None:

@@ -51,10 +51,10 @@ def strata(dataset: RoutingDataset) -> dict[str, str]:
 @pytest.mark.parametrize("fractions", SHARES)
 def test_every_query_is_in_exactly_one_part(fractions: Mapping[Part, float]) -> None:
     dataset = make_routing_dataset(queries=500, missing=0.3)
-    drawn = split(dataset, fractions=fractions)
-    assert sorted(i for ids in drawn.parts.values() for i in ids) == sorted(dataset.query_ids)
-    assert set(drawn.parts) == set(fractions)
-    assert all(list(ids) == sorted(ids) for ids in drawn.parts.values())
+    query_split = split(dataset, fractions=fractions)
+    assert sorted(i for ids in query_split.parts.values() for i in ids) == sorted(dataset.query_ids)
+    assert set(query_split.parts) == set(fractions)
+    assert all(list(ids) == sorted(ids) for ids in query_split.parts.values())
 
 
 @pytest.mark.parametrize("fractions", SHARES)
@@ -63,30 +63,30 @@ def test_each_stratum_is_split_within_a_row_and_the_whole_too(
     fractions: Mapping[Part, float], seed: int
 ) -> None:
     dataset = make_routing_dataset(queries=2000, seed=seed)
-    drawn = split(dataset, seed=seed, fractions=fractions)
+    query_split = split(dataset, seed=seed, fractions=fractions)
     named = strata(dataset)
     sizes = Counter(named.values())
-    large = {name for name in sizes if name not in drawn.merged}
+    large = {name for name in sizes if name not in query_split.merged}
     assert len(large) > 5
     for part, share in fractions.items():
-        inside = Counter(named[i] for i in drawn[part])
+        inside = Counter(named[i] for i in query_split[part])
         for name in large:
             assert abs(inside[name] - share * sizes[name]) <= 1 + len(fractions) / 2, (part, name)
-        assert abs(len(drawn[part]) - share * len(dataset)) <= 1
+        assert abs(len(query_split[part]) - share * len(dataset)) <= 1
 
 
 def test_the_real_split_is_stratified(mmlu_pro: Path) -> None:
     dataset = read_dataset(mmlu_pro)
-    drawn = split(dataset, seed=0)
+    query_split = split(dataset, seed=0)
     named = strata(dataset)
     sizes = Counter(named.values())
-    test = Counter(named[i] for i in drawn["test"])
-    assert abs(len(drawn["test"]) - 0.15 * 9692) <= 2
+    test = Counter(named[i] for i in query_split["test"])
+    assert abs(len(query_split["test"]) - 0.15 * 9692) <= 2
     for name, size in sizes.items():
-        if name not in drawn.merged:
+        if name not in query_split.merged:
             # queries that share a prompt move together and may differ in domain
             assert abs(test[name] - 0.15 * size) <= 4, name
-    part_of = {i: part for part, ids in drawn.parts.items() for i in ids}
+    part_of = {i: part for part, ids in query_split.parts.items() for i in ids}
     parts_of_prompt: dict[str, set[str]] = {}
     for query_id, key in zip(dataset.query_ids, dataset.prompt_keys, strict=True):
         parts_of_prompt.setdefault(key, set()).add(part_of[query_id])
@@ -110,15 +110,15 @@ def test_the_order_of_rows_and_targets_changes_nothing(
 
 
 def test_the_parts_and_folds_of_a_seed_stay_what_they_were() -> None:
-    made = make_routing_dataset(queries=300, missing=0.3)
+    answers = make_routing_dataset(queries=300, missing=0.3)
     queries = [
         Query(query.id, f"prompt {7 * i % 211}", f"benchmark {i % 3}", f"domain {i % 40}")
-        for i, query in enumerate(made.queries)
+        for i, query in enumerate(answers.queries)
     ]
-    dataset = RoutingDataset.of(queries, made.pool, made.correct)
-    drawn = [split(dataset, seed=4, fractions=fractions).to_dict() for fractions in SHARES]
-    told = json.dumps([*drawn, stratified_folds(dataset, count=5, seed=4).tolist()])
-    assert hashlib.sha256(told.encode()).hexdigest().startswith("65fec54070ec8aa1")
+    dataset = RoutingDataset.of(queries, answers.pool, answers.correct)
+    splits = [split(dataset, seed=4, fractions=fractions).to_dict() for fractions in SHARES]
+    text = json.dumps([*splits, stratified_folds(dataset, count=5, seed=4).tolist()])
+    assert hashlib.sha256(text.encode()).hexdigest().startswith("65fec54070ec8aa1")
 
 
 @settings(max_examples=40, deadline=None)
@@ -130,8 +130,8 @@ def test_equal_prompts_share_a_part_and_a_fold(prompts: list[int], seed: int) ->
         with pytest.raises(DataError, match="distinct prompts can't fill"):
             split(dataset, seed=seed, fractions=WITH_CALIBRATION)
         return
-    drawn = split(dataset, seed=seed, fractions=WITH_CALIBRATION)
-    part_of = {i: part for part, ids in drawn.parts.items() for i in ids}
+    query_split = split(dataset, seed=seed, fractions=WITH_CALIBRATION)
+    part_of = {i: part for part, ids in query_split.parts.items() for i in ids}
     folds = stratified_folds(dataset, count=3, seed=seed)
     for text in set(texts):
         same = [i for i, other in enumerate(texts) if other == text]
@@ -146,17 +146,17 @@ def test_no_part_of_a_tiny_dataset_is_empty(
     fractions: Mapping[Part, float], queries: int, seed: int
 ) -> None:
     dataset = make_routing_dataset(queries=queries, seed=seed)
-    drawn = split(dataset, seed=seed, fractions=fractions)
-    assert all(len(ids) > 0 for ids in drawn.parts.values())
-    assert len(drawn["train"]) >= max(len(drawn[part]) for part in drawn.parts)
+    query_split = split(dataset, seed=seed, fractions=fractions)
+    assert all(len(ids) > 0 for ids in query_split.parts.values())
+    assert len(query_split["train"]) >= max(len(query_split[part]) for part in query_split.parts)
 
 
 def test_seeds_differ_and_agree_with_themselves() -> None:
     dataset = make_routing_dataset(queries=200)
-    drawn = [split(dataset, seed=seed) for seed in range(6)]
-    assert len({one["test"] for one in drawn}) == 6
-    assert split(dataset, seed=3) == drawn[3]
-    overlap = len(set(drawn[0]["test"]) & set(drawn[1]["test"])) / len(drawn[0]["test"])
+    splits = [split(dataset, seed=seed) for seed in range(6)]
+    assert len({query_split["test"] for query_split in splits}) == 6
+    assert split(dataset, seed=3) == splits[3]
+    overlap = len(set(splits[0]["test"]) & set(splits[1]["test"])) / len(splits[0]["test"])
     assert overlap < 0.5
 
 
@@ -164,10 +164,10 @@ def test_small_strata_are_merged_and_told() -> None:
     queries = [Query(f"q{i}", f"p{i}", benchmark="big") for i in range(100)]
     queries += [Query(f"s{i}", f"s{i}", benchmark=f"small{i}") for i in range(14)]
     correct = np.ones((114, 1))
-    drawn = split(RoutingDataset.of(queries, Pool((Target(name="a"),)), correct))
-    assert drawn.merged == {f"small{i} | all correct": 1 for i in range(14)}
-    assert abs(len(drawn["test"]) - 0.15 * 114) <= 1
-    assert 0 < sum(i.startswith("s") for i in drawn["test"]) < 5
+    query_split = split(RoutingDataset.of(queries, Pool((Target(name="a"),)), correct))
+    assert query_split.merged == {f"small{i} | all correct": 1 for i in range(14)}
+    assert abs(len(query_split["test"]) - 0.15 * 114) <= 1
+    assert 0 < sum(i.startswith("s") for i in query_split["test"]) < 5
 
 
 @pytest.mark.parametrize("count", [2, 5])
@@ -195,11 +195,11 @@ def test_fractions_that_make_no_sense(fractions: dict[Part, float]) -> None:
 
 
 def test_a_split_is_saved_and_read(tmp_path: Path) -> None:
-    drawn = split(make_routing_dataset(queries=40), seed=4)
-    save_split(drawn, tmp_path / "split.json")
-    assert load_split(tmp_path / "split.json") == drawn
+    query_split = split(make_routing_dataset(queries=40), seed=4)
+    save_split(query_split, tmp_path / "split.json")
+    assert load_split(tmp_path / "split.json") == query_split
     with pytest.raises(ConfigError, match="has no part 'calibration'"):
-        drawn["calibration"]
+        query_split["calibration"]
 
 
 GOOD = Split({"train": ("a", "b"), "test": ("c",)}, 0, {}).to_dict()

@@ -28,10 +28,11 @@ PROMPTS = WORDS | st.lists(st.builds(Message, WORDS, WORDS), min_size=1, max_siz
 CELLS = st.none() | st.floats(0, 1)
 
 
-def same(one: RoutingDataset, two: RoutingDataset) -> bool:
+def are_equal(first: RoutingDataset, second: RoutingDataset) -> bool:
     tables = ("correct", "input_tokens", "output_tokens", "recorded_cost")
-    return (one.queries, one.pool) == (two.queries, two.pool) and all(
-        np.array_equal(getattr(one, name), getattr(two, name), equal_nan=True) for name in tables
+    return (first.queries, first.pool) == (second.queries, second.pool) and all(
+        np.array_equal(getattr(first, name), getattr(second, name), equal_nan=True)
+        for name in tables
     )
 
 
@@ -60,7 +61,7 @@ def test_what_is_written_is_read(
     )
     with TemporaryDirectory() as folder:
         write_dataset(dataset, Path(folder) / "d")
-        assert same(read_dataset(Path(folder) / "d"), dataset)
+        assert are_equal(read_dataset(Path(folder) / "d"), dataset)
 
 
 def test_the_real_folder_is_read(mmlu_pro: Path) -> None:
@@ -83,7 +84,7 @@ def test_rows_in_any_order_give_the_same_tables(folder: Path) -> None:
     before = read_dataset(folder)
     path = folder / "outcomes.parquet"
     pl.read_parquet(path).reverse().write_parquet(path)
-    assert same(read_dataset(folder), before)
+    assert are_equal(read_dataset(folder), before)
 
 
 def test_prices_csv_and_no_pool_at_all(folder: Path) -> None:
@@ -100,7 +101,7 @@ def change(folder: Path, name: str, frame: pl.DataFrame) -> None:
     frame.write_parquet(folder / name)
 
 
-def refused(folder: Path, words: str) -> None:
+def check_refused(folder: Path, words: str) -> None:
     with pytest.raises(FormatError, match=words):
         read_dataset(folder)
 
@@ -124,7 +125,7 @@ def test_outcomes_that_can_not_be_used(folder: Path) -> None:
     }
     for words, frame in cases.items():
         change(folder, "outcomes.parquet", frame)
-        refused(folder, words)
+        check_refused(folder, words)
     change(folder, "outcomes.parquet", good.with_columns(pl.lit(2.0).alias("correct")))
     with pytest.raises(DataError, match="labels are in"):
         read_dataset(folder)
@@ -136,14 +137,14 @@ def test_absurd_types_are_refused_by_name(folder: Path) -> None:
         for absurd in ([1, 2], {"a": 1}, b"\xff"):
             frame = good.with_columns(pl.lit(pl.Series([absurd])).first().alias(column))
             change(folder, "outcomes.parquet", frame)
-            refused(folder, column)
+            check_refused(folder, column)
 
 
 @pytest.mark.parametrize("column", ["input_tokens", "output_tokens", "cost"])
 def test_counts_and_costs_are_no_booleans(folder: Path, column: str) -> None:
     good = pl.read_parquet(folder / "outcomes.parquet")
     change(folder, "outcomes.parquet", good.with_columns(pl.lit(True).alias(column)))
-    refused(folder, f"{column} has the type Boolean; it needs numbers")
+    check_refused(folder, f"{column} has the type Boolean; it needs numbers")
 
 
 def test_queries_that_can_not_be_used(folder: Path) -> None:
@@ -161,14 +162,14 @@ def test_queries_that_can_not_be_used(folder: Path) -> None:
     }
     for words, frame in cases.items():
         change(folder, "queries.parquet", frame)
-        refused(folder, words)
+        check_refused(folder, words)
     for column in ("query_id", "benchmark", "domain"):
         change(
             folder,
             "queries.parquet",
             good.with_columns(pl.lit(pl.Series([[1]])).first().alias(column)),
         )
-        refused(folder, column)
+        check_refused(folder, column)
     change(folder, "queries.parquet", pl.concat([good, good]))
     with pytest.raises(DataError, match="query ids repeat"):
         read_dataset(folder)
@@ -177,9 +178,9 @@ def test_queries_that_can_not_be_used(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["queries.parquet", "outcomes.parquet"])
 def test_cut_files_are_refused_by_name(folder: Path, name: str) -> None:
     data = (folder / name).read_bytes()
-    for kept in (0, 1, 4, len(data) // 2, len(data) - 10, len(data) - 4):
-        (folder / name).write_bytes(data[:kept])
-        refused(folder, name)
+    for length in (0, 1, 4, len(data) // 2, len(data) - 10, len(data) - 4):
+        (folder / name).write_bytes(data[:length])
+        check_refused(folder, name)
 
 
 def test_a_pool_file_without_targets_is_refused_by_name(folder: Path) -> None:
@@ -192,13 +193,13 @@ def test_a_pool_file_without_targets_is_refused_by_name(folder: Path) -> None:
         "targets: [{name: 1}]",
     ):
         (folder / "pool.yaml").write_text(text)
-        refused(folder, r"pool\.yaml")
+        check_refused(folder, r"pool\.yaml")
 
 
 def test_missing_files_are_told(tmp_path: Path, folder: Path) -> None:
-    refused(tmp_path / "nowhere", "make one with: prefill-router import")
+    check_refused(tmp_path / "nowhere", "make one with: prefill-router import")
     (folder / "outcomes.parquet").unlink()
-    refused(folder, "no such file")
+    check_refused(folder, "no such file")
 
 
 def test_something_else_is_not_overwritten(tmp_path: Path) -> None:
@@ -219,14 +220,14 @@ def test_a_dataset_that_another_process_writes_meanwhile_is_one(
     moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_dataset(make_routing_dataset(queries=3), tmp_path / "other")
-    found = storage.is_dataset
+    is_dataset = storage.is_dataset
 
-    def looked_for(folder: Path) -> bool:
-        was = found(folder)
+    def look_meanwhile(folder: Path) -> bool:
+        was = is_dataset(folder)
         (tmp_path / "other").rename(folder)
-        return found(folder) if moment.startswith("before") else was
+        return is_dataset(folder) if moment.startswith("before") else was
 
-    monkeypatch.setattr(storage, "is_dataset", looked_for)
+    monkeypatch.setattr(storage, "is_dataset", look_meanwhile)
     check_replaceable(tmp_path / "ours")
 
 

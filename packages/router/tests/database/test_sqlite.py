@@ -33,7 +33,7 @@ def make(_: Database, run: RunStatement) -> None:
     run("CREATE TABLE IF NOT EXISTS names (name TEXT PRIMARY KEY NOT NULL)")
 
 
-def served(path: Path, *, busy_seconds: float = 5.0) -> ServedSqliteDatabase:
+def open_served(path: Path, *, busy_seconds: float = 5.0) -> ServedSqliteDatabase:
     return ServedSqliteDatabase(path, prepare=make, busy_seconds=busy_seconds)
 
 
@@ -52,7 +52,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def database(path: Path) -> Iterator[ServedSqliteDatabase]:
-    with closing(served(path)) as opened:
+    with closing(open_served(path)) as opened:
         yield opened
 
 
@@ -89,16 +89,16 @@ def test_a_file_is_read_while_it_is_written(database: Database, path: Path, mode
 
 
 def test_writers_wait_for_each_other(path: Path) -> None:
-    served(path).close()
+    open_served(path).close()
 
     def write(writer: int) -> None:
-        with closing(served(path, busy_seconds=60)) as database:
+        with closing(open_served(path, busy_seconds=60)) as database:
             for number in range(50):
                 add(database, f"{writer}.{number}", f"{writer}.{number}+")
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(write, range(4)))
-    with closing(served(path)) as database:
+    with closing(open_served(path)) as database:
         assert len(names(database)) == 400
 
 
@@ -111,7 +111,7 @@ def test_threads_share_a_connection(database: Database) -> None:
 @pytest.mark.parametrize("together", [1, 2])
 def test_a_file_that_stays_locked_is_an_error(path: Path, together: int) -> None:
     with (
-        closing(served(path, busy_seconds=0.05)) as database,
+        closing(open_served(path, busy_seconds=0.05)) as database,
         closing(sqlite3.connect(path, isolation_level=None)) as other,
     ):
         other.execute("BEGIN IMMEDIATE")
@@ -170,12 +170,12 @@ def test_a_file_that_was_moved_away_is_made_again(
     add(database, "b")
     assert names(database) == ["b"]
     assert path.stat().st_mode & 0o077 == 0
-    with closing(served(tmp_path / "old")) as old:
+    with closing(open_served(tmp_path / "old")) as old:
         assert names(old) == ["a"]
 
 
 def checkpoint_threads() -> list[str]:
-    return [one.name for one in threading.enumerate() if one.name == "checkpoints"]
+    return [thread.name for thread in threading.enumerate() if thread.name == "checkpoints"]
 
 
 def test_the_log_is_moved_into_the_file_beside_commits(
@@ -183,7 +183,7 @@ def test_the_log_is_moved_into_the_file_beside_commits(
 ) -> None:
     monkeypatch.setattr(sqlite_module, "_ROWS", 8)
     path, alone = tmp_path / "a.sqlite", tmp_path / "alone.sqlite"
-    with closing(served(path)) as database:
+    with closing(open_served(path)) as database:
         for number in range(40):
             add(database, str(number))
         until = time.monotonic() + 60
@@ -195,7 +195,7 @@ def test_the_log_is_moved_into_the_file_beside_commits(
             assert time.monotonic() < until
         assert checkpoint_threads()
     assert not checkpoint_threads()
-    with closing(served(path)) as database:
+    with closing(open_served(path)) as database:
         assert len(names(database)) == 40
 
 
@@ -205,7 +205,7 @@ def test_checkpoints_that_failed_begin_again(tmp_path: Path) -> None:
         while checkpoint_threads():
             time.sleep(0.001)
         assert not (tmp_path / "a.sqlite").exists()
-        with closing(served(tmp_path / "a.sqlite")):
+        with closing(open_served(tmp_path / "a.sqlite")):
             checkpoints.count_rows(256)
             assert checkpoint_threads()
             checkpoints.close()
@@ -231,12 +231,12 @@ def test_the_log_stays_short_while_rows_are_written_all_the_time(
     monkeypatch.setattr(sqlite_module, "_ROWS", 8)
     monkeypatch.setattr(sqlite_module, "_MOST_PAGES", 64)
 
-    def begun() -> int:  # times, https://sqlite.org/fileformat.html#the_write_ahead_log
+    def read_restarts() -> int:  # times, https://sqlite.org/fileformat.html#the_write_ahead_log
         return int.from_bytes(path.with_name(f"{path.name}-wal").read_bytes()[12:16])
 
     add(database, "0")
-    first, number = begun(), 0
-    while begun() < first + 3:
+    first, number = read_restarts(), 0
+    while read_restarts() < first + 3:
         number += 1
         assert number < 20_000
         add(database, str(number))
@@ -255,8 +255,8 @@ def test_where_there_is_no_log_a_transaction_waits_for_readers(path: Path) -> No
         with closing(sqlite3.connect(path, isolation_level=None)) as reader:
             reader.execute("BEGIN")
             reader.execute("SELECT * FROM names").fetchall()
-            with ThreadPoolExecutor(1) as others:
-                adding = others.submit(add, database, "a", "b")
+            with ThreadPoolExecutor(1) as executor:
+                adding = executor.submit(add, database, "a", "b")
                 time.sleep(0.3)
                 assert not adding.done()
                 reader.execute("COMMIT")
@@ -267,7 +267,7 @@ def test_where_there_is_no_log_a_transaction_waits_for_readers(path: Path) -> No
 def test_a_served_file_that_comes_back_is_opened_again(path: Path) -> None:
     folder = path.parent / "mounted"
     folder.mkdir()
-    with closing(served(folder / "names.sqlite")) as database:
+    with closing(open_served(folder / "names.sqlite")) as database:
         add(database, "a")
         folder.rename(path.parent / "away")
         folder.write_text("in its place")

@@ -44,9 +44,9 @@ def with_parts(subject: Subject) -> Subject:
 
 
 def _predicted(kind: str, chance: Array, random: np.random.Generator) -> Array:
-    known = np.clip(chance + random.normal(0, 0.05, chance.shape), 0, 1)
+    skilled = np.clip(chance + random.normal(0, 0.05, chance.shape), 0, 1)
     if kind == "random":
-        return random.permutation(known)
+        return random.permutation(skilled)
     if kind == "constant":
         return np.broadcast_to(AVERAGE, chance.shape).copy()
-    return known if kind == "knows" else np.clip(known + 0.2, 0, 1)
+    return skilled if kind == "knows" else np.clip(skilled + 0.2, 0, 1)

@@ -22,7 +22,7 @@ def envelope(train: RoutingDataset) -> np.ndarray:
     return np.array(FixedChoice.mix(train).corners)
 
 
-def checked(subject: Subject, **options: object) -> Checkup:
+def examine_subject(subject: Subject, **options: object) -> Checkup:
     return examine(subject, **{"resamples": 200, "shuffles": 200, **options})  # type: ignore[arg-type]
 
 
@@ -35,19 +35,19 @@ def checked(subject: Subject, **options: object) -> Checkup:
     ],
 )
 def test_the_verdict_is_what_the_router_is_worth(kind: str, verdict: str) -> None:
-    found = checked(patient(kind))
-    assert found.verdict == verdict, found.because
-    json.dumps(found.to_dict(), allow_nan=False)
+    checkup = examine_subject(patient(kind))
+    assert checkup.verdict == verdict, checkup.because
+    json.dumps(checkup.to_dict(), allow_nan=False)
 
 
 def test_few_queries_leave_the_verdict_open() -> None:
-    verdicts = [checked(patient("knows", queries=10, seed=s)).verdict for s in range(5)]
+    verdicts = [examine_subject(patient("knows", queries=10, seed=s)).verdict for s in range(5)]
     assert verdicts.count("can't tell") >= 3
 
 
 def test_a_router_that_knows_nothing_is_rarely_worth_it() -> None:
     worth = [
-        checked(patient("random", queries=300, seed=s), resamples=100, shuffles=60).verdict
+        examine_subject(patient("random", queries=300, seed=s), resamples=100, shuffles=60).verdict
         for s in range(8)
     ]
     assert worth.count("worth it") <= 1
@@ -55,13 +55,15 @@ def test_a_router_that_knows_nothing_is_rarely_worth_it() -> None:
 
 def test_the_shuffled_control_has_the_mean_that_its_shares_imply() -> None:
     subject = patient("knows")
-    found = shuffle(subject, count=400)
-    assert found is not None
+    control = shuffle(subject, count=400)
+    assert control is not None
     shares = np.bincount(subject.choice, minlength=3) / len(subject)
-    assert found.anywhere.mean() == pytest.approx(
+    assert control.anywhere.mean() == pytest.approx(
         shares @ subject.trial.correct.mean(axis=0), abs=0.003
     )
-    assert found.cost == pytest.approx(subject.cost.mean())  # each target costs the same everywhere
+    assert control.cost == pytest.approx(
+        subject.cost.mean()
+    )  # each target costs the same everywhere
     groups = strata(subject)
     expected = sum(
         (
@@ -70,25 +72,25 @@ def test_the_shuffled_control_has_the_mean_that_its_shares_imply() -> None:
         )
         for g in range(4)
     ) / len(subject)
-    assert found.within.mean() == pytest.approx(expected, abs=0.003)
+    assert control.within.mean() == pytest.approx(expected, abs=0.003)
 
 
 def test_the_p_value_of_a_router_that_knows_nothing_is_uniform() -> None:
-    found = [
+    controls = [
         shuffle(patient("random", queries=150, trained=50, seed=s), count=19, seed=s)
         for s in range(60)
     ]
-    small = [one.p_value for one in found if one is not None]
+    small = [control.p_value for control in controls if control is not None]
     assert len(small) == 60
     assert 0.3 < np.mean(small) < 0.7
     assert np.mean(np.array(small) <= 0.1) < 0.3
 
 
 def test_one_choice_for_all_can_be_shuffled_but_not_beaten() -> None:
-    found = shuffle(patient("constant", lam=1), count=20)
-    assert found is not None
-    assert found.p_value == 1
-    assert found.gain == pytest.approx(0)
+    control = shuffle(patient("constant", lam=1), count=20)
+    assert control is not None
+    assert control.p_value == 1
+    assert control.gain == pytest.approx(0)
 
 
 def test_the_envelope_is_concave_and_nothing_lies_above_it() -> None:
@@ -125,9 +127,9 @@ def test_a_mix_beats_the_target_between_when_that_one_is_bad() -> None:
 def test_a_fixed_choice_gains_nothing_over_the_mix() -> None:
     subject = patient("constant", lam=1)
     assert switching(subject).rate == 0
-    found = judge(subject.parts, resamples=50).setting.mix
-    assert found.gain.value == pytest.approx(0)
-    assert found.gain.lower < 0 < found.gain.upper
+    mix = judge(subject.parts, resamples=50).setting.mix
+    assert mix.gain.value == pytest.approx(0)
+    assert mix.gain.lower < 0 < mix.gain.upper
 
 
 def test_without_costs_the_mix_is_the_best_single_target() -> None:
@@ -141,24 +143,24 @@ def test_without_costs_the_mix_is_the_best_single_target() -> None:
         )
     )
     setting = judge(free.parts, resamples=20).setting
-    found = setting.mix
+    mix = setting.mix
     assert envelope(free.train).tolist() == [free.best]
     assert setting.price is None
-    assert found.accuracy == pytest.approx(free.trial.correct[:, free.best].mean())
-    json.dumps(checked(free).to_dict(), allow_nan=False)
+    assert mix.accuracy == pytest.approx(free.trial.correct[:, free.best].mean())
+    json.dumps(examine_subject(free).to_dict(), allow_nan=False)
 
 
 def test_lifts_are_paired_differences_and_sum_up() -> None:
     subject = patient("knows")
-    found = lifts(subject, resamples=100, seed=0)
+    parts = lifts(subject, resamples=100, seed=0)
     gained = subject.label - subject.trial.correct[:, subject.best]
-    by_name = {one.name: one for one in found}
+    by_name = {part.name: part for part in parts}
     assert by_name["all queries"].lift.value == pytest.approx(gained.mean())
-    domains = [one for one in found if one.group == "domain"]
-    assert [one.name for one in sorted(domains, key=lambda o: o.name)] == ["d0", "d1", "d2", "d3"]
-    whole = sum(one.queries * one.lift.value for one in domains) / len(subject)
-    assert whole == pytest.approx(gained.mean())
-    agreed = [one.lift.value for one in found if one.name in ("all correct", "all incorrect")]
+    domains = [part for part in parts if part.group == "domain"]
+    assert [part.name for part in sorted(domains, key=lambda o: o.name)] == ["d0", "d1", "d2", "d3"]
+    mean = sum(part.queries * part.lift.value for part in domains) / len(subject)
+    assert mean == pytest.approx(gained.mean())
+    agreed = [part.lift.value for part in parts if part.name in ("all correct", "all incorrect")]
     assert agreed == [0.0, 0.0]
 
 
@@ -168,8 +170,8 @@ def test_small_domains_are_pooled() -> None:
         Query(q.id, q.prompt, domain="big" if i < 80 else f"small {i}")
         for i, q in enumerate(subject.queries)
     ]
-    found = lifts(replace(subject, queries=tuple(rows)), resamples=20, seed=0)
-    assert {(o.name, o.queries) for o in found if o.group == "domain"} == {
+    parts = lifts(replace(subject, queries=tuple(rows)), resamples=20, seed=0)
+    assert {(o.name, o.queries) for o in parts if o.group == "domain"} == {
         ("big", 80),
         ("20 small ones", 20),
     }
@@ -178,22 +180,22 @@ def test_small_domains_are_pooled() -> None:
 def test_sure_of_many_needs_more_than_sure_of_one() -> None:
     subject = patient("random", queries=400)
     rows = [replace(q, domain=f"d{i % 10}") for i, q in enumerate(subject.queries)]
-    found = lifts(replace(subject, queries=tuple(rows)), resamples=200, seed=0)
-    for one in found:
-        if one.sure:
-            assert one.lift.lower > 0 or one.lift.upper < 0
+    parts = lifts(replace(subject, queries=tuple(rows)), resamples=200, seed=0)
+    for part in parts:
+        if part.sure:
+            assert part.lift.lower > 0 or part.lift.upper < 0
 
 
 def test_switching_counts() -> None:
-    found = switching(patient("knows"))
-    assert found.shares.sum() == pytest.approx(1)
-    assert 1 < found.effective <= 3
-    assert found.rate == pytest.approx(1 - found.shares.max())
+    switches = switching(patient("knows"))
+    assert switches.shares.sum() == pytest.approx(1)
+    assert 1 < switches.effective <= 3
+    assert switches.rate == pytest.approx(1 - switches.shares.max())
 
 
 @pytest.mark.parametrize(("kind", "sign"), [("knows", "good"), ("surer", "bad")])
 def test_probabilities_that_are_too_high_are_seen(kind: str, sign: str) -> None:
-    finding = next(f for f in checked(patient(kind)).findings if f.name == "calibration")
+    finding = next(f for f in examine_subject(patient(kind)).findings if f.name == "calibration")
     assert finding.sign == sign
     assert finding.numbers["overconfidence_of_the_chosen"]["value"] == pytest.approx(
         0.16 if kind == "surer" else 0, abs=0.06
@@ -231,17 +233,17 @@ def test_overconfidence_far_away_is_seen_and_told_from_confidence_near() -> None
     )
     changed = replace(subject, trial=replace(subject.trial, correctness=surer))
     for examined, sign in ((subject, ("good", "unclear")), (changed, ("bad",))):
-        found = checked(examined, distances=far)
-        finding = next(f for f in found.findings if f.name == "distance")
+        checkup = examine_subject(examined, distances=far)
+        finding = next(f for f in checkup.findings if f.name == "distance")
         assert finding.sign in sign
-        assert [region.queries for region in found.regions] == [180] * 5
+        assert [region.queries for region in checkup.regions] == [180] * 5
 
 
 def test_domains_that_were_not_trained_on_are_a_region_of_their_own() -> None:
     subject = patient("knows", queries=60)
     rows = (*subject.queries[:50], *(replace(q, domain="new") for q in subject.queries[50:]))
-    found = checked(replace(subject, queries=rows), distances=np.zeros(60))
-    assert (found.regions[-1].name, found.regions[-1].queries) == (
+    checkup = examine_subject(replace(subject, queries=rows), distances=np.zeros(60))
+    assert (checkup.regions[-1].name, checkup.regions[-1].queries) == (
         "benchmarks and domains not trained on",
         10,
     )
@@ -249,21 +251,21 @@ def test_domains_that_were_not_trained_on_are_a_region_of_their_own() -> None:
 
 @pytest.mark.parametrize(("sure", "sign"), [(0.99, "bad"), (0.2, "good")])
 def test_confidence_on_nonsense_is_seen(sure: float, sign: str) -> None:
-    asked: list[str] = []
+    texts: list[str] = []
 
     def highest(prompts: list[str]) -> np.ndarray:
-        asked.extend(prompts)
+        texts.extend(prompts)
         return np.full(len(prompts), sure)
 
-    found = checked(patient("knows", queries=200), probe=probe(highest))
-    assert next(f for f in found.findings if f.name == "nonsense").sign == sign
-    assert asked == [text for kind in prompts().values() for text in kind]
-    assert all(text for text in asked)
-    assert len(asked) == 40
+    checkup = examine_subject(patient("knows", queries=200), probe=probe(highest))
+    assert next(f for f in checkup.findings if f.name == "nonsense").sign == sign
+    assert texts == [text for kind in prompts().values() for text in kind]
+    assert all(text for text in texts)
+    assert len(texts) == 40
 
 
 def test_the_same_seed_gives_the_same_checkup() -> None:
-    first, second = (checked(patient("knows", queries=200)).to_dict() for _ in range(2))
+    first, second = (examine_subject(patient("knows", queries=200)).to_dict() for _ in range(2))
     assert first == second
 
 
@@ -284,10 +286,10 @@ def test_what_cant_be_examined_is_refused() -> None:
 def test_of_one_conversation_the_doctor_calls_nothing_sure() -> None:
     alone = patient("knows", queries=200)
     trial = replace(alone.trial, conversations=("c",) * len(alone))
-    checkup = checked(with_parts(replace(alone, trial=trial)))
+    checkup = examine_subject(with_parts(replace(alone, trial=trial)))
     assert checkup.verdict == "can't tell"
-    assert not any(one.sure for one in checkup.lifts)
-    signs = {one.name: one.sign for one in checkup.findings}
+    assert not any(part.sure for part in checkup.lifts)
+    signs = {finding.name: finding.sign for finding in checkup.findings}
     assert signs["calibration"] == "unclear"
     assert signs["lift"] == "note"
     assert any("one conversation" in note for note in checkup.notes)

@@ -27,8 +27,8 @@ def subject(*, seed: int, helped: int = -1) -> Subject:
     correct = (random.random((len(SIZES), 2)) < 0.5).astype(np.float64)
     leaves = random.random(len(SIZES)) < LEFT
     leaves = np.where(helped == SIZES, correct[:, 1] > correct[:, 0], leaves)
-    said = np.stack([0.5 - 0.2 * leaves, 0.3 + 0.2 * leaves], axis=1)
-    predictions, data = system(said, COST, correct, COST)
+    correctness = np.stack([0.5 - 0.2 * leaves, 0.3 + 0.2 * leaves], axis=1)
+    predictions, data = system(correctness, COST, correct, COST)
     rows = [
         Query(q.id, q.prompt, domain=f"d{SIZES[i]}", benchmark=f"b{i % 7}")
         for i, q in enumerate(data.queries)
@@ -42,26 +42,28 @@ def subject(*, seed: int, helped: int = -1) -> Subject:
 def test_where_there_is_no_lift_some_part_is_named_in_five_of_a_hundred() -> None:
     draws = 120
     named = sum(
-        any(one.sure for one in lifts(subject(seed=s), resamples=2, seed=s) if one.group != "all")
+        any(
+            part.sure for part in lifts(subject(seed=s), resamples=2, seed=s) if part.group != "all"
+        )
         for s in range(draws)
     )
     assert named <= draws * 0.05 + 2 * np.sqrt(draws * 0.05 * 0.95)
 
 
 def test_a_part_with_a_lift_is_named_and_no_other() -> None:
-    found = {
-        one.name: one
-        for one in lifts(subject(seed=1, helped=0), resamples=50, seed=0)
-        if one.group == "domain"
+    parts = {
+        part.name: part
+        for part in lifts(subject(seed=1, helped=0), resamples=50, seed=0)
+        if part.group == "domain"
     }
-    assert found["d0"].sure == 1
-    assert [name for name, one in found.items() if one.sure] == ["d0"]
+    assert parts["d0"].sure == 1
+    assert [name for name, part in parts.items() if part.sure] == ["d0"]
 
 
 def test_parts_that_never_differ_are_not_sure() -> None:
     still = subject(seed=0)
     same = replace(still, trial=replace(still.trial, correctness=np.tile([0.5, 0.3], (450, 1))))
-    assert not any(one.sure for one in lifts(same, resamples=5, seed=0))
+    assert not any(part.sure for part in lifts(same, resamples=5, seed=0))
 
 
 def in_turns(alone: Subject, turns: int, *, together: bool) -> Subject:
@@ -92,11 +94,11 @@ def in_turns(alone: Subject, turns: int, *, together: bool) -> Subject:
 def test_turns_that_repeat_each_other_make_no_lift_surer() -> None:
     alone = subject(seed=0)
     once, turns, apart = (
-        lifts(one, resamples=400, seed=0)
-        for one in (alone, in_turns(alone, 10, together=True), in_turns(alone, 10, together=False))
+        lifts(case, resamples=400, seed=0)
+        for case in (alone, in_turns(alone, 10, together=True), in_turns(alone, 10, together=False))
     )
-    assert [one.sure for one in turns] == [one.sure for one in once]
-    assert any(one.sure for one in apart)
+    assert [part.sure for part in turns] == [one.sure for one in once]
+    assert any(part.sure for part in apart)
     widths = [some[0].lift.upper - some[0].lift.lower for some in (once, turns, apart)]
     assert widths[1] == pytest.approx(widths[0], rel=0.2)
     assert widths[2] < 0.5 * widths[0]
@@ -105,9 +107,9 @@ def test_turns_that_repeat_each_other_make_no_lift_surer() -> None:
 def test_a_statistic_of_the_doctor_has_the_interval_of_its_conversations() -> None:
     alone = subject(seed=0)
     widths = []
-    for made in (alone, in_turns(alone, 10, together=True)):
-        estimate = made.estimate(
-            lambda w, made=made: mean_over(w, made.label), resamples=400, seed=0
+    for case in (alone, in_turns(alone, 10, together=True)):
+        estimate = case.estimate(
+            lambda w, made=case: mean_over(w, made.label), resamples=400, seed=0
         )
         widths.append(estimate.upper - estimate.lower)
     assert widths[1] == pytest.approx(widths[0], rel=0.2)

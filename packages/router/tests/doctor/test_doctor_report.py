@@ -35,52 +35,52 @@ def checkup() -> Checkup:
 
 
 @pytest.fixture(scope="module")
-def written(checkup: Checkup, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def report_folder(checkup: Checkup, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("doctor") / "out"
     write_checkup(checkup, folder, title="A <b> & c", facts={"router": "r<1>"})
     return folder
 
 
-def test_the_folder_holds_everything(checkup: Checkup, written: Path) -> None:
-    numbers = json.loads((written / "doctor.json").read_text())
+def test_the_folder_holds_everything(checkup: Checkup, report_folder: Path) -> None:
+    numbers = json.loads((report_folder / "doctor.json").read_text())
     assert numbers["verdict"] == checkup.verdict
     assert list(numbers["checks"]) == [
         *("shuffled", "mix", "price", "domains", "lift", "switching", "calibration"),
         *("distance", "nonsense"),
     ]
     for name in FIGURES:
-        stem = written / "figures" / name
+        stem = report_folder / "figures" / name
         assert stem.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
         assert "<svg" in stem.with_suffix(".svg").read_text()
         rows = stem.with_suffix(".csv").read_text().splitlines()
         assert len(list(csv.DictReader(rows))) > 1
-    page = (written / "index.html").read_text()
+    page = (report_folder / "index.html").read_text()
     assert "A &lt;b&gt; &amp; c" in page
     assert "r&lt;1&gt;" in page
     assert "a &lt;note&gt;" in page
     assert page.count("<svg") == len(FIGURES)
-    assert all(found.title in page for found in checkup.findings)
+    assert all(finding.title in page for finding in checkup.findings)
 
 
-def test_the_page_needs_no_network(written: Path) -> None:
-    page = (written / "index.html").read_text()
+def test_the_page_needs_no_network(report_folder: Path) -> None:
+    page = (report_folder / "index.html").read_text()
 
     class Links(HTMLParser):
-        found: list[str] = []  # noqa: RUF012
+        urls: list[str] = []  # noqa: RUF012
 
         def handle_starttag(self, _tag: str, attrs: list[tuple[str, str | None]]) -> None:
-            self.found += [v or "" for k, v in attrs if k in ("src", "href", "xlink:href")]
+            self.urls += [v or "" for k, v in attrs if k in ("src", "href", "xlink:href")]
 
     Links().feed(page)
-    assert [link for link in Links.found if not link.startswith("#")] == []
+    assert [link for link in Links.urls if not link.startswith("#")] == []
     assert not re.search(r"url\((?!#)|@import", page)
 
 
 def test_an_earlier_checkup_is_replaced_and_nothing_else(
-    checkup: Checkup, written: Path, tmp_path: Path
+    checkup: Checkup, report_folder: Path, tmp_path: Path
 ) -> None:
-    write_checkup(checkup, written, title="Second")
-    assert "Second" in (written / "index.html").read_text()
+    write_checkup(checkup, report_folder, title="Second")
+    assert "Second" in (report_folder / "index.html").read_text()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").write_text("x")
     with pytest.raises(DataError, match="isn't a check-up"):
@@ -89,31 +89,35 @@ def test_an_earlier_checkup_is_replaced_and_nothing_else(
 
 
 @pytest.mark.parametrize(
-    "kept", ["one target in turn", "the chosen target", "all but one", "one query"]
+    "labels", ["one target in turn", "the chosen target", "all but one", "one query"]
 )
 def test_labels_that_leave_little_to_compare_are_a_finding_and_no_error(
-    kept: str, tmp_path: Path
+    labels: str, tmp_path: Path
 ) -> None:
-    whole = patient("knows", queries=60, trained=60)
-    known = np.zeros(whole.trial.correct.shape, dtype=bool)
-    if kept == "one target in turn":
-        known[np.arange(60), np.arange(60) % 3] = True
-    elif kept == "the chosen target":
-        known[np.arange(60), whole.choice] = True
-    elif kept == "all but one":
-        known[:, :2] = True
+    healthy = patient("knows", queries=60, trained=60)
+    is_labelled = np.zeros(healthy.trial.correct.shape, dtype=bool)
+    if labels == "one target in turn":
+        is_labelled[np.arange(60), np.arange(60) % 3] = True
+    elif labels == "the chosen target":
+        is_labelled[np.arange(60), healthy.choice] = True
+    elif labels == "all but one":
+        is_labelled[:, :2] = True
     else:
-        known[0] = True
-    train = dataclasses.replace(whole.train, correct=np.where(known, whole.train.correct, np.nan))
-    trial = dataclasses.replace(whole.trial, correct=np.where(known, whole.trial.correct, np.nan))
-    subject = with_parts(dataclasses.replace(whole, trial=trial, train=train))
-    found = examine(subject, resamples=20, shuffles=20)
-    write_checkup(found, tmp_path / "out")
-    assert found.verdict in ("can't tell", "not worth it")
-    control = found.findings[0]
+        is_labelled[0] = True
+    train = dataclasses.replace(
+        healthy.train, correct=np.where(is_labelled, healthy.train.correct, np.nan)
+    )
+    trial = dataclasses.replace(
+        healthy.trial, correct=np.where(is_labelled, healthy.trial.correct, np.nan)
+    )
+    subject = with_parts(dataclasses.replace(healthy, trial=trial, train=train))
+    checkup = examine(subject, resamples=20, shuffles=20)
+    write_checkup(checkup, tmp_path / "out")
+    assert checkup.verdict in ("can't tell", "not worth it")
+    control = checkup.findings[0]
     assert (control.name, control.sign) == ("shuffled", "unclear")
-    assert (found.shuffled is None) == (kept != "one query")
-    if found.shuffled is None:
+    assert (checkup.shuffled is None) == (labels != "one query")
+    if checkup.shuffled is None:
         assert "can't be shuffled" in control.result
-    drawn = (tmp_path / "out" / "figures" / "shuffled.svg").exists()
-    assert drawn == (found.shuffled is not None)
+    has_figure = (tmp_path / "out" / "figures" / "shuffled.svg").exists()
+    assert has_figure == (checkup.shuffled is not None)
