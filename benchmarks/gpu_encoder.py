@@ -173,7 +173,7 @@ def check_exactness(family: str, device: torch.device, tests: ModuleType) -> dic
     depth = network.config.num_hidden_layers
     prompts = make_prompts([1, 20, 40, 19, 7, 33], tests.VOCABULARY)
     blocks = find_blocks(network, depth)
-    expected = [tests.plainly(network, prompt.ids, blocks) for prompt in prompts]
+    expected = [tests.read_plainly(network, prompt.ids, blocks) for prompt in prompts]
     sites = [Site(layer, pooling) for layer in range(depth + 1) for pooling in POOLINGS]
     plain = encoder_of(network.to(device), device)
     errors = {"float32": worst_error(read(plain, prompts, sites), expected)}

@@ -28,7 +28,7 @@ class EmbeddingEndpoint:
         failing: The next requests are answered with these, one after another.
         change: Makes something else of an answer.
         refused: A text that has a request refused.
-        seen: The bodies of all requests.
+        bodies: The bodies of all requests.
         headers: Their headers.
     """
 
@@ -36,7 +36,7 @@ class EmbeddingEndpoint:
         self.failing: list[Failing] = []
         self.change: Change | None = None
         self.refused: str | None = None
-        self.seen: list[dict[str, Any]] = []
+        self.bodies: list[dict[str, Any]] = []
         self.paths: list[str] = []
         self.headers: list[dict[str, str]] = []
 
@@ -46,7 +46,7 @@ class EmbeddingEndpoint:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                outer.seen.append(body)
+                outer.bodies.append(body)
                 outer.paths.append(self.path)
                 outer.headers.append({k.lower(): v for k, v in self.headers.items()})
                 status, headers, answer = outer.answer(body)

@@ -214,7 +214,7 @@ def save(family: str, folder: Path) -> Path:
     return folder
 
 
-def plainly(
+def read_plainly(
     network: torch.nn.Module, ids: NDArray[np.int32], blocks: torch.nn.ModuleList
 ) -> dict[Site, NDArray[np.float32]]:
     """Every state of one prompt from a full forward of the whole network, unpadded, in float32.
@@ -222,25 +222,27 @@ def plainly(
     The layers up to L - 1 come from the network's own list of hidden states, the last one, which
     that list gives after the final norm, from a hook.
     """
-    seen: list[torch.Tensor] = []
+    outputs: list[torch.Tensor] = []
     hook = blocks[-1].register_forward_hook(
-        lambda _module, _args, output: seen.append(output if torch.is_tensor(output) else output[0])
+        lambda _module, _args, output: outputs.append(
+            output if torch.is_tensor(output) else output[0]
+        )
     )
     with torch.no_grad():
         row = torch.from_numpy(ids).long()[None]
         states = network(input_ids=row, output_hidden_states=True).hidden_states
     hook.remove()
-    layers = [*states[: len(blocks)], seen[0]]
+    layers = [*states[: len(blocks)], outputs[0]]
     return {
         **{Site(i, "last"): h[0, -1].numpy() for i, h in enumerate(layers)},
         **{Site(i, "mean"): h[0].double().mean(0).float().numpy() for i, h in enumerate(layers)},
         **{
-            Site(i, "rest"): _rest(h[0]).double().mean(0).float().numpy()
+            Site(i, "rest"): _without_first(h[0]).double().mean(0).float().numpy()
             for i, h in enumerate(layers)
         },
     }
 
 
-def _rest(rows: torch.Tensor) -> torch.Tensor:
+def _without_first(rows: torch.Tensor) -> torch.Tensor:
     """All but the first; of one, that one."""
     return rows[1:] if len(rows) > 1 else rows

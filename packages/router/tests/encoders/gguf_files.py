@@ -74,17 +74,17 @@ def write_gguf(
 
 def _add_positions(writer: gguf.GGUFWriter, config: Any) -> None:
     """The rotation of positions: Llama 3's frequencies in a table, other scalings by their name."""
-    found = config.rope_parameters.get("full_attention", config.rope_parameters)
-    writer.add_rope_freq_base(float(found["rope_theta"]))
-    if found["rope_type"] == "llama3":
+    positions = config.rope_parameters.get("full_attention", config.rope_parameters)
+    writer.add_rope_freq_base(float(positions["rope_theta"]))
+    if positions["rope_type"] == "llama3":
         scaled = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))[0].numpy()
         width = 2 * len(scaled)
-        plain = found["rope_theta"] ** (-np.arange(0, width, 2) / width)
+        plain = positions["rope_theta"] ** (-np.arange(0, width, 2) / width)
         writer.add_tensor("rope_freqs.weight", (plain / scaled).astype(np.float32))
         writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)  # the table counts all the same
-    elif found["rope_type"] != "default":
-        writer.add_rope_scaling_type(gguf.RopeScalingType(found["rope_type"]))
-        writer.add_rope_scaling_factor(found["factor"])
+    elif positions["rope_type"] != "default":
+        writer.add_rope_scaling_type(gguf.RopeScalingType(positions["rope_type"]))
+        writer.add_rope_scaling_factor(positions["factor"])
 
 
 def _add_tokenizer(writer: gguf.GGUFWriter, folder: Path, size: int) -> None:

@@ -42,14 +42,14 @@ def varlen_attn(
     assert enable_gqa or query.shape[1] == key.shape[1]
     shared = query.shape[1] // key.shape[1]
     factor = query.shape[-1] ** -0.5 if scale is None else scale
-    seen, sums = [], []
+    outputs, sums = [], []
     for first, end in zip(cu_seq_q[:-1].tolist(), cu_seq_q[1:].tolist(), strict=True):
         keys, values = (x[first:end].repeat_interleave(shared, 1) for x in (key, value))
         scores = torch.einsum("qhw,khw->hqk", query[first:end], keys) * factor
         scores = scores.masked_fill(hidden(end - first, window_size), -torch.inf)
         sums.append(scores.logsumexp(-1))
-        seen.append(torch.einsum("hqk,khw->qhw", scores.softmax(-1), values))
-    return torch.cat(seen) if return_aux is None else (torch.cat(seen), torch.cat(sums, 1))
+        outputs.append(torch.einsum("hqk,khw->qhw", scores.softmax(-1), values))
+    return torch.cat(outputs) if return_aux is None else (torch.cat(outputs), torch.cat(sums, 1))
 
 
 @torch.library.custom_op("prefill_router_tests::attend", mutates_args={})
@@ -58,8 +58,8 @@ def operator(
 ) -> Tensor:
     """One operation for a compiler, as the kernel is."""
     places, window = (starts, starts, longest, longest), (before, after)
-    seen: Tensor = varlen_attn(query, key, value, *places, window_size=window, enable_gqa=True)
-    return seen
+    output: Tensor = varlen_attn(query, key, value, *places, window_size=window, enable_gqa=True)
+    return output
 
 
 @operator.register_fake

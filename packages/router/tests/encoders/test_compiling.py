@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow  # the compiler of torch takes seconds to begin
 TEXTS = [Query(str(n), "x" * n) for n in (1, 9, 30, 4, 17)]
 
 
-class Shown(Progress):
+class RecordedProgress(Progress):
     """Remembers what is shown."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Block(nn.Module):
 
 
 @pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def compile_options(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The options of what is compiled; compiled functions triple."""
     calls: list[dict[str, Any]] = []
 
@@ -71,36 +71,36 @@ def test_large_networks_pay_for_compilation_with_fewer_tokens() -> None:
 
 
 def test_blocks_are_compiled_once_enough_tokens_are_read_or_expected(
-    compiled: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    compile_options: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PREFILL_ROUTER_CACHE", str(tmp_path))
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     blocks = nn.ModuleList([Block(), Block(), nn.Identity()])
-    compiler, shown, tried = BlockCompiler(blocks, least_tokens=100), Shown(), []
-    compiler.expect(60, lambda: tried.append(1), shown)
+    compiler, progress, attempts = BlockCompiler(blocks, least_tokens=100), RecordedProgress(), []
+    compiler.expect(60, lambda: attempts.append(1), progress)
     compiler.count(60)
-    assert (compiled, shown.lines, tried) == ([], [], [])
-    compiler.expect(40, lambda: tried.append(1), shown)
-    compiler.expect(400, lambda: tried.append(1), shown)
-    assert shown.lines == ["compiling the encoder, about 15 s, once", ""]
-    assert [call["dynamic"] for call in compiled] == [True, True]
-    assert tried == [1]
+    assert (compile_options, progress.lines, attempts) == ([], [], [])
+    compiler.expect(40, lambda: attempts.append(1), progress)
+    compiler.expect(400, lambda: attempts.append(1), progress)
+    assert progress.lines == ["compiling the encoder, about 15 s, once", ""]
+    assert [call["dynamic"] for call in compile_options] == [True, True]
+    assert attempts == [1]
     assert [float(block(torch.ones(1))) for block in blocks] == [3, 3, 1]
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "inductor")
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
 
 
-@pytest.mark.usefixtures("compiled")
+@pytest.mark.usefixtures("compile_options")
 def test_without_a_compiler_blocks_run_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "mine")
     blocks = nn.ModuleList([Block()])
-    compiler, shown = BlockCompiler(blocks, least_tokens=1), Shown()
+    compiler, progress = BlockCompiler(blocks, least_tokens=1), RecordedProgress()
 
-    def failing() -> None:
+    def fail() -> None:
         raise RuntimeError("Cannot find a working triton installation.")
 
-    compiler.expect(5, failing, shown)
-    assert shown.lines[1] == "left uncompiled: RuntimeError"
+    compiler.expect(5, fail, progress)
+    assert progress.lines[1] == "left uncompiled: RuntimeError"
     assert float(blocks[0](torch.ones(1))) == 2
     assert compiler.is_settled
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "mine"
@@ -108,9 +108,9 @@ def test_without_a_compiler_blocks_run_as_they_are(monkeypatch: pytest.MonkeyPat
 
 def load(folder: Path, **options: Any) -> HubEncoder:
     with plain_kernel():
-        found = load_encoder(folder, dtype="float32", device="cpu", **options)
-    assert isinstance(found, HubEncoder)
-    return found
+        encoder = load_encoder(folder, dtype="float32", device="cpu", **options)
+    assert isinstance(encoder, HubEncoder)
+    return encoder
 
 
 def test_a_packed_encoder_is_told_what_a_plan_will_read(
@@ -120,19 +120,19 @@ def test_a_packed_encoder_is_told_what_a_plan_will_read(
     encoder = load(folder)
     assert encoder.compiler is not None
     assert load(folder, compile_blocks=False).compiler is None
-    shown = Shown()
+    progress = RecordedProgress()
     compiler = BlockCompiler(encoder.blocks, least_tokens=25, backend="eager")
     least = replace(encoder, compiler=compiler)
     least.states(least.tokenize(TEXTS[:1]), [Site(2, "last")])
     assert not compiler.is_settled
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
-    encode_dataset(TEXTS, least, tmp_path / "states", sites=[Site(2, "last")], progress=shown)
-    assert shown.lines[0] == "compiling the encoder, about 15 s, once"
+    encode_dataset(TEXTS, least, tmp_path / "states", sites=[Site(2, "last")], progress=progress)
+    assert progress.lines[0] == "compiling the encoder, about 15 s, once"
 
 
 def plain_operator(*rows: Any, window: tuple[int, int], **_: Any) -> torch.Tensor:
-    seen: torch.Tensor = operator(*rows, *window)
-    return seen
+    output: torch.Tensor = operator(*rows, *window)
+    return output
 
 
 def test_compiled_blocks_give_the_same_states_at_any_layer_and_length(
@@ -147,12 +147,12 @@ def test_compiled_blocks_give_the_same_states_at_any_layer_and_length(
     expected = [encoder.states(prompts, sites) for sites in (every, last)]
     counter = CompileCounter()
     compiler = BlockCompiler(encoder.blocks, least_tokens=1, backend=counter)
-    fused = replace(encoder, compiler=compiler)
-    found = fused.states(prompts, every)
+    compiled = replace(encoder, compiler=compiler)
+    actual = compiled.states(prompts, every)
     graphs = counter.frame_count
     assert graphs > 0
-    more = replace(fused, batch_tokens=40).states(prompts, last)  # other lengths, other hooks
+    more = replace(compiled, batch_tokens=40).states(prompts, last)  # other lengths, other hooks
     assert counter.frame_count == graphs
-    for states, same in zip((found, more), expected, strict=True):
+    for states, same in zip((actual, more), expected, strict=True):
         for site, rows in same.items():
             np.testing.assert_allclose(states[site], rows, rtol=1e-4, atol=1e-5)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from packages.router.tests.encoders.families import FAMILIES, plainly, save
+from packages.router.tests.encoders.families import FAMILIES, read_plainly, save
 from prefill_router.activations import POOLINGS, ActivationStore, Site
 from prefill_router.data import Query
 from prefill_router.encoders import (
@@ -37,9 +37,9 @@ Rows = dict[Site, np.ndarray]
 
 
 def load(folder: Path, dtype: str, *, compile_blocks: bool = False) -> HubEncoder:
-    found = load_encoder(folder, dtype=dtype, device="cuda", compile_blocks=compile_blocks)
-    assert isinstance(found, HubEncoder)
-    return found
+    encoder = load_encoder(folder, dtype=dtype, device="cuda", compile_blocks=compile_blocks)
+    assert isinstance(encoder, HubEncoder)
+    return encoder
 
 
 def every_site(encoder: HubEncoder) -> list[Site]:
@@ -51,7 +51,7 @@ def worst_error(encoder: HubEncoder, prompts: Sequence[TokenizedPrompt], folder:
     network = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
     blocks = find_blocks(network, encoder.provenance.num_layers)
     states = encoder.states(prompts, every_site(encoder))
-    expected = [plainly(network, prompt.ids, blocks) for prompt in prompts]
+    expected = [read_plainly(network, prompt.ids, blocks) for prompt in prompts]
     return max(
         float(np.abs(rows[i] - truth[site]).max() / np.abs(truth[site]).max())
         for site, rows in states.items()
@@ -97,9 +97,9 @@ def test_a_store_of_two_processes_is_that_of_one(tmp_path: Path) -> None:
     encoder = load(save("qwen3", tmp_path / "qwen3"), "bfloat16")
     sites = [Site(5, "last"), Site(5, "mean")]
     options = {"sites": sites, "chunk_tokens": 64}
-    whole = encode_dataset(TEXTS, encoder, tmp_path / "whole", **options)  # type: ignore[arg-type]
+    store = encode_dataset(TEXTS, encoder, tmp_path / "whole", **options)  # type: ignore[arg-type]
     for part in (0, 1):
         encode_dataset(TEXTS, encoder, tmp_path / "parts", shard=(part, 2), **options)  # type: ignore[arg-type]
     parts = ActivationStore.open(tmp_path / "parts")
     for site in sites:
-        assert np.array_equal(whole.read(site, whole.keys), parts.read(site, whole.keys))
+        assert np.array_equal(store.read(site, store.keys), parts.read(site, store.keys))

@@ -33,11 +33,11 @@ LENGTHS = [47, 50, 49, 48, 46, 50, 47, 50]
 Launch = Callable[[list[int]], torch.Tensor]
 
 
-def memory_for(tokens: int, lengths: Sequence[int], tried: list[list[int]]) -> Launch:
+def memory_for(tokens: int, lengths: Sequence[int], attempts: list[list[int]]) -> Launch:
     """A device with memory for so many tokens, padding included; its states are the numbers."""
 
     def launch(numbers: list[int]) -> torch.Tensor:
-        tried.append(numbers)
+        attempts.append(numbers)
         if len(numbers) * max(lengths[i] for i in numbers) > tokens:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory")
         return torch.tensor(numbers, dtype=torch.float32)[None, :, None]
@@ -47,16 +47,17 @@ def memory_for(tokens: int, lengths: Sequence[int], tried: list[list[int]]) -> L
 
 def test_every_prompt_is_read_once_however_little_memory_there_is() -> None:
     for memory in range(50, 500, 7):
-        tried: list[list[int]] = []
+        attempts: list[list[int]] = []
         device = DeviceBatches(CPU, 400)
-        found = list(device.read(LENGTHS, memory_for(memory, LENGTHS, tried)))
-        assert sorted(i for numbers, _ in found for i in numbers) == list(range(len(LENGTHS)))
-        for numbers, rows in found:
+        results = list(device.read(LENGTHS, memory_for(memory, LENGTHS, attempts)))
+        assert sorted(i for numbers, _ in results for i in numbers) == list(range(len(LENGTHS)))
+        for numbers, rows in results:
             assert rows[0, :, 0].tolist() == numbers
         assert device.tokens <= max(memory, 50)
         again: list[list[int]] = []
         list(device.read(LENGTHS, memory_for(memory, LENGTHS, again)))
-        assert len(again) < len(tried) or len(tried) == len(found)  # the limit is remembered
+        # the limit is remembered
+        assert len(again) < len(attempts) or len(attempts) == len(results)
 
 
 def test_a_prompt_that_does_not_fit_alone_is_an_error_that_says_what_would_do() -> None:
@@ -66,7 +67,7 @@ def test_a_prompt_that_does_not_fit_alone_is_an_error_that_says_what_would_do() 
 
 
 def test_cublas_without_memory_for_its_workspace_counts_and_other_errors_do_not() -> None:
-    def failing(reason: str) -> Launch:
+    def fail_with(reason: str) -> Launch:
         def launch(numbers: list[int]) -> torch.Tensor:
             if len(numbers) > 1:
                 raise RuntimeError(reason)
@@ -74,35 +75,36 @@ def test_cublas_without_memory_for_its_workspace_counts_and_other_errors_do_not(
 
         return launch
 
-    found = DeviceBatches(CPU, 400).read(
-        LENGTHS, failing("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)")
+    results = DeviceBatches(CPU, 400).read(
+        LENGTHS,
+        fail_with("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)"),
     )
-    assert len(list(found)) == len(LENGTHS)
+    assert len(list(results)) == len(LENGTHS)
     with pytest.raises(RuntimeError, match="illegal memory access"):
-        list(DeviceBatches(CPU, 400).read(LENGTHS, failing("CUDA error: illegal memory access")))
+        list(DeviceBatches(CPU, 400).read(LENGTHS, fail_with("CUDA error: illegal memory access")))
 
 
 def test_the_next_batch_is_launched_before_the_last_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seen: list[str] = []
+    events: list[str] = []
 
-    def copied(rows: torch.Tensor) -> Callable[[], Any]:
+    def begin_copy(rows: torch.Tensor) -> Callable[[], Any]:
         name = str(int(rows[0, 0, 0]))
-        seen.append(f"launch {name}")
-        return lambda: seen.append(f"wait {name}")
+        events.append(f"launch {name}")
+        return lambda: events.append(f"wait {name}")
 
-    monkeypatch.setattr(hub, "_begin_copy", copied)
+    monkeypatch.setattr(hub, "_begin_copy", begin_copy)
     list(DeviceBatches(CPU, 1).read([4, 3, 2], memory_for(9, [4, 3, 2], [])))
-    assert seen == ["launch 0", "launch 1", "wait 0", "launch 2", "wait 1", "wait 2"]
+    assert events == ["launch 0", "launch 1", "wait 0", "launch 2", "wait 1", "wait 2"]
 
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> HubEncoder:
     folder = save_tiny_encoder(tmp_path_factory.mktemp("tiny"))
-    found = load_encoder(folder, dtype="float32", device="cpu")
-    assert isinstance(found, HubEncoder)
-    return found
+    encoder = load_encoder(folder, dtype="float32", device="cpu")
+    assert isinstance(encoder, HubEncoder)
+    return encoder
 
 
 def test_states_after_memory_ran_out_are_those_of_smaller_batches(
@@ -114,34 +116,34 @@ def test_states_after_memory_ran_out_are_those_of_smaller_batches(
     expected = replace(encoder, batch_tokens=6 * longest).states(prompts, sites)
     read_batch = hub.read_batch
 
-    def little_memory(network: Any, blocks: Any, batch: hub.TokenBatch, wanted: Any) -> Any:
+    def little_memory(network: Any, blocks: Any, batch: hub.TokenBatch, sites: Any) -> Any:
         if batch.ids.numel() > 6 * longest:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return read_batch(network, blocks, batch, wanted)
+        return read_batch(network, blocks, batch, sites)
 
     monkeypatch.setattr(hub, "read_batch", little_memory)
-    found = replace(encoder, batch_tokens=24 * longest).states(prompts, sites)
+    states = replace(encoder, batch_tokens=24 * longest).states(prompts, sites)
     for site in sites:
-        assert found[site].tobytes() == expected[site].tobytes()
+        assert states[site].tobytes() == expected[site].tobytes()
 
 
 class FakeTensor:
     """A tensor that remembers how it was moved."""
 
-    def __init__(self, done: tuple[object, ...] = ()) -> None:
-        self.done = done
+    def __init__(self, moves: tuple[object, ...] = ()) -> None:
+        self.moves = moves
 
     def pin_memory(self) -> "FakeTensor":
-        return FakeTensor((*self.done, "pinned"))
+        return FakeTensor((*self.moves, "pinned"))
 
     def to(self, device: torch.device, *, non_blocking: bool = False) -> "FakeTensor":
-        return FakeTensor((*self.done, device, non_blocking))
+        return FakeTensor((*self.moves, device, non_blocking))
 
 
 def test_only_what_goes_to_a_gpu_is_pinned() -> None:
     plain = send.__wrapped__ if hasattr(send, "__wrapped__") else send
-    assert plain(FakeTensor(), CUDA).done == ("pinned", CUDA, True)  # type: ignore[arg-type]
-    assert plain(FakeTensor(), CPU).done == (CPU, False)  # type: ignore[arg-type]
+    assert plain(FakeTensor(), CUDA).moves == ("pinned", CUDA, True)  # type: ignore[arg-type]
+    assert plain(FakeTensor(), CPU).moves == (CPU, False)  # type: ignore[arg-type]
 
 
 QWEN3_8B = SimpleNamespace(hidden_size=4096, intermediate_size=12_288)
@@ -183,13 +185,13 @@ def test_the_second_gpu_can_be_named_and_the_third_of_two_cannot() -> None:
 
 @pytest.mark.usefixtures("two_gpus")
 def test_several_gpus_are_named_or_all_are_taken() -> None:
-    both = (torch.device("cuda:0"), CUDA)
-    assert devices_of("cuda:0,cuda:1") == devices_of("auto") == both
-    assert devices_of("cuda:1,cuda:0") == both[::-1]
+    gpus = (torch.device("cuda:0"), CUDA)
+    assert devices_of("cuda:0,cuda:1") == devices_of("auto") == gpus
+    assert devices_of("cuda:1,cuda:0") == gpus[::-1]
     assert devices_of("cpu") == (CPU,)
-    for asked in ("cuda:0,cuda:0", "cuda,cuda:1", "cpu,cuda:1"):
+    for devices in ("cuda:0,cuda:0", "cuda,cuda:1", "cpu,cuda:1"):
         with pytest.raises(ConfigError, match="several different GPUs"):
-            devices_of(asked)
+            devices_of(devices)
     with pytest.raises(ConfigError, match=r"'cuda:0,cuda:1', but this work runs on one"):
         torch_device("cuda:0,cuda:1")
 
@@ -202,13 +204,13 @@ def test_without_a_gpu_auto_is_the_processor() -> None:
 @pytest.mark.usefixtures("two_gpus")
 def test_weights_go_to_the_devices_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert weights_map((CUDA,), "cuda:1") == {"device_map": {"": CUDA}}
-    both = (torch.device("cuda:0"), CUDA)
+    gpus = (torch.device("cuda:0"), CUDA)
     share = int(0.8 * (3 << 30))
     expected = {"device_map": "balanced", "max_memory": {0: share, 1: share, "cpu": 0}}
-    assert weights_map(both, "cuda:0,cuda:1") == expected
-    assert weights_map(both, "auto") == expected | {"device_map": "sequential"}
+    assert weights_map(gpus, "cuda:0,cuda:1") == expected
+    assert weights_map(gpus, "auto") == expected | {"device_map": "sequential"}
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    assert weights_map(both, "cuda:0,cuda:1")["max_memory"][3] == 0
+    assert weights_map(gpus, "cuda:0,cuda:1")["max_memory"][3] == 0
     monkeypatch.setattr("prefill_router.encoders.devices.find_spec", lambda _name: None)
     assert weights_map((CUDA,), "cuda:1") == {}
 
@@ -220,11 +222,11 @@ def test_weights_that_are_loaded_to_their_device_give_the_same_states(
     monkeypatch.setattr(pretrained, "weights_map", lambda *_: {"device_map": {"": CPU}})
     maps, load = [], pretrained.AutoModel.from_pretrained
 
-    def loaded(*arguments: Any, **options: Any) -> Any:
+    def load_recorded(*arguments: Any, **options: Any) -> Any:
         maps.append(options["device_map"])
         return load(*arguments, **options)
 
-    monkeypatch.setattr(pretrained.AutoModel, "from_pretrained", loaded)
+    monkeypatch.setattr(pretrained.AutoModel, "from_pretrained", load_recorded)
     direct = load_encoder(folder, dtype="float32", device="cpu")
     assert maps == [{"": CPU}]
     prompts = encoder.tokenize([Query("q", "Why is the sky blue?")])
@@ -240,12 +242,12 @@ def test_weights_that_would_be_left_on_the_disk_are_an_error(
     folder = save_tiny_encoder(tmp_path / "tiny")
     load_network = pretrained.load_network
 
-    def offloaded(*arguments: Any, **options: Any) -> torch.nn.Module:
+    def load_offloaded(*arguments: Any, **options: Any) -> torch.nn.Module:
         network: Any = load_network(*arguments, **options)
         network.hf_device_map = {"embeddings": 0, "encoder": "disk"}
         return network
 
-    monkeypatch.setattr(pretrained, "load_network", offloaded)
+    monkeypatch.setattr(pretrained, "load_network", load_offloaded)
     with pytest.raises(ConfigError, match=r"don't fit into the memory of cpu; .* cuda:0,cuda:1"):
         load_encoder(folder, device="cpu")
 

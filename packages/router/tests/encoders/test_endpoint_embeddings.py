@@ -36,8 +36,8 @@ SECRET = "a-key-that-nobody-sees"
 def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddingEndpoint]:
     monkeypatch.setenv("PREFILL_ROUTER_EMBEDDINGS_KEY", SECRET)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with EmbeddingEndpoint() as found:
-        yield found
+    with EmbeddingEndpoint() as endpoint:
+        yield endpoint
 
 
 def test_rows_are_in_the_order_of_the_queries(endpoint: EmbeddingEndpoint) -> None:
@@ -45,8 +45,8 @@ def test_rows_are_in_the_order_of_the_queries(endpoint: EmbeddingEndpoint) -> No
     states = encoder.encode(QUERIES, [OWN], rounding="float32")
     expected = [vector_of(query.prompt) for query in QUERIES]
     np.testing.assert_array_equal(states.read(OWN, states.keys), np.float32(expected))
-    assert len(endpoint.seen) > 3  # the probe, and several batches
-    assert all(body["model"] == "tiny-embed" for body in endpoint.seen)
+    assert len(endpoint.bodies) > 3  # the probe, and several batches
+    assert all(body["model"] == "tiny-embed" for body in endpoint.bodies)
     assert endpoint.headers[0]["authorization"] == f"Bearer {SECRET}"
 
 
@@ -74,14 +74,14 @@ def test_it_asks_again(endpoint: EmbeddingEndpoint) -> None:
     endpoint.failing = [(429, AGAIN), (500, AGAIN), (503, AGAIN)]
     encoder.encode(QUERIES, [OWN])
     assert not endpoint.failing
-    assert len(endpoint.seen) == 5
+    assert len(endpoint.bodies) == 5
 
 
 def test_it_does_not_wait_for_hours(endpoint: EmbeddingEndpoint) -> None:
     encoder = load_encoder(endpoint.name)
     endpoint.failing = [(429, {"retry-after": "7200"})]
     encoder.encode(QUERIES, [OWN])
-    assert len(endpoint.seen) == 3
+    assert len(endpoint.bodies) == 3
 
 
 @pytest.mark.parametrize(
@@ -92,12 +92,12 @@ def test_what_will_not_get_better_is_told(
 ) -> None:
     encoder = load_encoder(endpoint.name)
     endpoint.failing = [(status, {})]
-    with pytest.raises(UpstreamError, match=f"HTTP {status}") as told:
+    with pytest.raises(UpstreamError, match=f"HTTP {status}") as error:
         encoder.encode(QUERIES, [OWN])
-    assert told.value.failure == failure
-    assert SECRET not in str(told.value)
-    assert str(QUERIES[0].prompt).strip() not in str(told.value)
-    assert len(endpoint.seen) == 2
+    assert error.value.failure == failure
+    assert SECRET not in str(error.value)
+    assert str(QUERIES[0].prompt).strip() not in str(error.value)
+    assert len(endpoint.bodies) == 2
 
 
 def test_nobody_there() -> None:
@@ -140,9 +140,9 @@ def _item(answer: dict[str, Any], **change: Any) -> dict[str, Any]:
 def test_what_is_no_answer(endpoint: EmbeddingEndpoint, change: Change) -> None:
     encoder = load_encoder(endpoint.name)
     endpoint.change = change
-    with pytest.raises(UpstreamError, match="the endpoint returned") as told:
+    with pytest.raises(UpstreamError, match="the endpoint returned") as error:
         encoder.encode(QUERIES, [OWN])
-    assert told.value.failure == "malformed"
+    assert error.value.failure == "malformed"
 
 
 @pytest.mark.parametrize(
@@ -166,10 +166,10 @@ def test_another_model_is_refused(endpoint: EmbeddingEndpoint, change: Change) -
 def test_the_prompt_that_is_refused_is_named_and_not_quoted(endpoint: EmbeddingEndpoint) -> None:
     encoder = load_encoder(endpoint.name)
     endpoint.refused = "text 5"
-    with pytest.raises(PromptError, match="--max-tokens") as told:
+    with pytest.raises(PromptError, match="--max-tokens") as error:
         encoder.encode(QUERIES, [OWN])
-    assert told.value.query_id == "q5"
-    assert "text 5" not in str(told.value)
+    assert error.value.query_id == "q5"
+    assert "text 5" not in str(error.value)
 
 
 def test_long_prompts_lose_their_middle(endpoint: EmbeddingEndpoint) -> None:
@@ -180,7 +180,7 @@ def test_long_prompts_lose_their_middle(endpoint: EmbeddingEndpoint) -> None:
     assert prompt.text[-1] == "E"
     assert 30 <= len(prompt.text.encode()) <= 40
     encoder.encode([Query("q", "word " * 100)], [OWN])
-    assert len(endpoint.seen[-1]["input"][0]) == 40
+    assert len(endpoint.bodies[-1]["input"][0]) == 40
 
 
 def test_empty_prompts_are_refused(endpoint: EmbeddingEndpoint) -> None:
@@ -194,42 +194,42 @@ def test_a_store_is_made_and_gone_on_with(
 ) -> None:
     encoder = load_encoder(endpoint.name)
     encode_dataset(DATASET.queries[:8], encoder, tmp_path, sites=[OWN])
-    texts = sum(len(body["input"]) for body in endpoint.seen)
+    texts = sum(len(body["input"]) for body in endpoint.bodies)
     store = encode_dataset(DATASET, encoder, tmp_path, sites=[OWN])
-    assert sum(len(body["input"]) for body in endpoint.seen) == texts + 12
-    asked = len(endpoint.seen)
+    assert sum(len(body["input"]) for body in endpoint.bodies) == texts + 12
+    requests = len(endpoint.bodies)
     for elsewhere in (None, "http://elsewhere.example/v1"):
         if elsewhere is not None:
             monkeypatch.setenv(URL, elsewhere)
-        with pytest.raises(ConfigError, match=f"needs your permission; .* set {URL}=") as told:
+        with pytest.raises(ConfigError, match=f"needs your permission; .* set {URL}=") as error:
             load_encoder_for(store.provenance, layers=[1])
-        assert SECRET not in str(told.value)
+        assert SECRET not in str(error.value)
     assert load_encoder_for(store.provenance, layers=[1], source=endpoint.name)  # named here
-    assert len(endpoint.seen) == asked
+    assert len(endpoint.bodies) == requests
     monkeypatch.setenv(URL, f"http://elsewhere.example/v1 {endpoint.base_url}/?api-version=7")
     again = load_encoder_for(store.provenance, layers=[1])
     states = again.encode(DATASET.queries[:3], [OWN])
     np.testing.assert_array_equal(
         states.read(OWN, states.keys), store.read(OWN, DATASET.prompt_keys[:3])
     )
-    assert len(endpoint.seen) == asked + 1  # without a probe
+    assert len(endpoint.bodies) == requests + 1  # without a probe
     assert endpoint.paths[-1] == "/v1/embeddings?api-version=7"
 
 
 def test_by_the_command(endpoint: EmbeddingEndpoint, tmp_path: Path) -> None:
     write_dataset(DATASET, tmp_path / "data")
     out = tmp_path / "store"
-    asked = ["encode", tmp_path / "data", "--encoder", endpoint.name, "--out", out]
-    said = json.loads(succeeded(*asked, "--json"))
-    assert said["sites"] == ["own.1"]
-    assert said["billed_tokens"] > 20
+    command = ["encode", tmp_path / "data", "--encoder", endpoint.name, "--out", out]
+    summary = json.loads(succeeded(*command, "--json"))
+    assert summary["sites"] == ["own.1"]
+    assert summary["billed_tokens"] > 20
     assert ActivationStore.open(out).sites == (OWN,)
-    refused("no layers to choose", *asked, "--layers", "3-6")
-    seen = len(endpoint.seen)
-    refused("one vector for a whole prompt", *asked, "--pooling", "rest", code=2)
-    assert len(endpoint.seen) == seen
+    refused("no layers to choose", *command, "--layers", "3-6")
+    requests = len(endpoint.bodies)
+    refused("one vector for a whole prompt", *command, "--pooling", "rest", code=2)
+    assert len(endpoint.bodies) == requests
     endpoint.failing = [(401, {})]
-    assert SECRET not in refused("refuses the key", *asked)
+    assert SECRET not in refused("refuses the key", *command)
 
 
 def test_options_that_do_not_fit(endpoint: EmbeddingEndpoint) -> None:
@@ -243,7 +243,7 @@ def test_options_that_do_not_fit(endpoint: EmbeddingEndpoint) -> None:
     ):
         with pytest.raises(ConfigError):
             load_encoder(endpoint.name, **options)
-    assert not endpoint.seen
+    assert not endpoint.bodies
     with pytest.raises(ConfigError, match="poolings"):
         load_encoder(endpoint.name).encode(QUERIES, [Site(1, "mean")])
 
@@ -268,9 +268,9 @@ def test_names(place: str, name: str | None) -> None:
     if name is not None:
         assert recorded_name(f"endpoint:{place}") == name
         return
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as error:
         recorded_name(f"endpoint:{place}")
-    assert "word" not in str(told.value).replace("password", "")
+    assert "word" not in str(error.value).replace("password", "")
 
 
 def test_the_query_goes_along_unrecorded(endpoint: EmbeddingEndpoint) -> None:
@@ -299,9 +299,9 @@ def test_openais_key_goes_to_openai_alone(
 
 def test_a_key_that_is_none(endpoint: EmbeddingEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFILL_ROUTER_EMBEDDINGS_KEY", f"{SECRET} two")
-    with pytest.raises(ConfigError, match="can't be a key") as told:
+    with pytest.raises(ConfigError, match="can't be a key") as error:
         load_encoder(endpoint.name)
-    assert SECRET not in str(told.value)
+    assert SECRET not in str(error.value)
 
 
 def test_a_key_is_no_models_name(endpoint: EmbeddingEndpoint) -> None:

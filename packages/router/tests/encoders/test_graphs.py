@@ -35,15 +35,15 @@ class Recorder:
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> HubEncoder:
     with plain_kernel():
-        found = load_encoder(
+        encoder = load_encoder(
             save_tiny_encoder(tmp_path_factory.mktemp("tiny")), dtype="float32", device="cpu"
         )
-    assert isinstance(found, HubEncoder)
-    assert found.passes is None  # there is nothing to record on a processor
-    return found
+    assert isinstance(encoder, HubEncoder)
+    assert encoder.passes is None  # there is nothing to record on a processor
+    return encoder
 
 
-def recording(encoder: HubEncoder, recorder: Recorder) -> HubEncoder:
+def with_recorder(encoder: HubEncoder, recorder: Recorder) -> HubEncoder:
     assert encoder.packing is not None
     read = partial(read_batch, encoder.network, encoder.blocks)
     return replace(encoder, passes=RecordedPasses(encoder.packing, read, recorder))
@@ -56,51 +56,51 @@ def test_a_recorded_pass_gives_the_states_of_each_prompt(
     texts = ["abcdefghij"[i] * n for i, n in enumerate(counts)]
     prompts = encoder.tokenize([Query(text, text) for text in texts])
     recorder = Recorder()
-    found = recording(encoder, recorder).states(prompts, SITES)
+    states = with_recorder(encoder, recorder).states(prompts, SITES)
     assert len(recorder.passes) == 1
     expected = encoder.states(prompts, SITES)
     for site in SITES:
-        np.testing.assert_allclose(found[site], expected[site], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(states[site], expected[site], rtol=1e-4, atol=1e-6)
 
 
 def test_a_pass_is_recorded_once_for_each_length_and_choice_of_sites(encoder: HubEncoder) -> None:
     recorder = Recorder()
-    graphed = recording(encoder, recorder)
+    graphed = with_recorder(encoder, recorder)
     for n, recorded in ((5, 1), (40, 1), (3, 1), (70, 2), (100, 2)):
         prompts = encoder.tokenize([Query("q", "x" * n)])
-        found = graphed.states(prompts, SITES)
+        states = graphed.states(prompts, SITES)
         assert len(recorder.passes) == recorded
         expected = encoder.states(prompts, SITES)
         for site in SITES:
-            np.testing.assert_allclose(found[site], expected[site], rtol=1e-4, atol=1e-6)
+            np.testing.assert_allclose(states[site], expected[site], rtol=1e-4, atol=1e-6)
     graphed.states(encoder.tokenize([Query("q", "short")]), SITES[:1])
     assert len(recorder.passes) == 3
 
 
 def test_many_prompts_or_tokens_are_read_in_batches(encoder: HubEncoder) -> None:
     recorder = Recorder()
-    graphed = recording(encoder, recorder)
+    graphed = with_recorder(encoder, recorder)
     prompts = encoder.tokenize([Query(str(i), "x" * (1 + i)) for i in range(9)])
     assert graphed.states(prompts, SITES)[SITES[0]].shape == (9, 16)
     assert recorder.passes == []
 
 
 def test_a_network_that_cannot_be_recorded_is_read_in_batches(encoder: HubEncoder) -> None:
-    tried = []
+    attempts = []
 
-    def failing(run: Pass) -> Pass:
-        tried.append(run)
+    def fail(run: Pass) -> Pass:
+        attempts.append(run)
         raise RuntimeError("operation not permitted when stream is capturing")
 
     assert encoder.packing is not None
     read = partial(read_batch, encoder.network, encoder.blocks)
-    graphed = replace(encoder, passes=RecordedPasses(encoder.packing, read, failing))
+    graphed = replace(encoder, passes=RecordedPasses(encoder.packing, read, fail))
     prompts = encoder.tokenize([Query("q", "Why is the sky blue?")])
     expected = encoder.states(prompts, SITES)
     for _ in range(2):
-        found = graphed.states(prompts, SITES)
-        assert all(np.array_equal(found[site], expected[site]) for site in SITES)
-    assert len(tried) == 1
+        states = graphed.states(prompts, SITES)
+        assert all(np.array_equal(states[site], expected[site]) for site in SITES)
+    assert len(attempts) == 1
 
 
 def test_the_passes_used_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,11 +112,18 @@ def test_the_passes_used_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
     passes = RecordedPasses(Packing("plain", None), read, recorder)
     row = [np.array([7, 8], dtype=np.int32)]
-    one, two, three = ((Site(n, "last"),) for n in (1, 2, 3))
-    for sites, recorded in ((one, 1), (two, 2), (one, 2), (three, 3), (one, 3), (two, 4)):
-        found = passes.read(row, sites, CPU)
-        assert found is not None
-        assert found.tolist() == [[[7.0]]]
+    first, second, third = ((Site(n, "last"),) for n in (1, 2, 3))
+    for sites, recorded in (
+        (first, 1),
+        (second, 2),
+        (first, 2),
+        (third, 3),
+        (first, 3),
+        (second, 4),
+    ):
+        states = passes.read(row, sites, CPU)
+        assert states is not None
+        assert states.tolist() == [[[7.0]]]
         assert len(recorder.passes) == recorded
 
 

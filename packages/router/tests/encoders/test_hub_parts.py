@@ -27,8 +27,8 @@ def states_equal(folder: Path, network: Any) -> None:
     encoder = load_encoder(folder, dtype="float32", layers=[3])
     assert isinstance(encoder, HubEncoder)
     prompts = encoder.tokenize(QUERIES)
-    found = encoder.states(prompts, [SITE])[SITE]
-    for row, prompt in zip(found, prompts, strict=True):
+    states = encoder.states(prompts, [SITE])[SITE]
+    for row, prompt in zip(states, prompts, strict=True):
         with torch.no_grad():
             ids = torch.from_numpy(prompt.ids).long()[None]
             truth = network(input_ids=ids, output_hidden_states=True).hidden_states[3][0, -1]
@@ -55,7 +55,7 @@ QWEN_VISION = {"depth": 1, "num_heads": 4, "out_hidden_size": 32, "num_position_
 GEMMA_VISION = {"num_hidden_layers": 1, "num_attention_heads": 4, "image_size": 16}
 
 
-def seeing(family: str) -> Any:
+def build_vision(family: str) -> Any:
     text = FAMILIES[family]().to_dict()
     if family == "gemma3":
         config = tf.Gemma3Config(text_config=text, vision_config={**VISION, **GEMMA_VISION})
@@ -67,7 +67,7 @@ def seeing(family: str) -> Any:
 @pytest.mark.parametrize("family", ["qwen3_5", "gemma3"])
 def test_the_text_part_of_a_network_that_sees_is_read(family: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    network = seeing(family)
+    network = build_vision(family)
     network.save_pretrained(tmp_path)
     save_tokenizer(tmp_path, chat=True)
     states_equal(tmp_path, network)
@@ -115,12 +115,12 @@ def quantise(folder: Path) -> None:
 
 
 def test_quantised_weights_are_read_and_recorded(tmp_path: Path) -> None:
-    whole = load_encoder(save("llama", tmp_path / "llama"), dtype="float32", device="cpu")
+    exact = load_encoder(save("llama", tmp_path / "llama"), dtype="float32", device="cpu")
     quantise(tmp_path / "llama")
     quantised = load_encoder(tmp_path / "llama", dtype="float32", device="cpu")
-    assert whole.provenance.quantisation is None
+    assert exact.provenance.quantisation is None
     assert quantised.provenance.quantisation == "fp8"
-    prompts = whole.tokenize(QUERIES)
-    expected, found = (one.states(prompts, [SITE])[SITE] for one in (whole, quantised))
-    error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+    prompts = exact.tokenize(QUERIES)
+    expected, actual = (encoder.states(prompts, [SITE])[SITE] for encoder in (exact, quantised))
+    error = np.linalg.norm(actual - expected) / np.linalg.norm(expected)
     assert 1e-4 < error < 0.1  # eight bits, and no other network

@@ -17,7 +17,7 @@ from packages.router.tests.encoders.families import (
     FAMILIES,
     GROUPED,
     build,
-    plainly,
+    read_plainly,
     save_tokenizer,
 )
 from prefill_router.activations import POOLINGS, Site
@@ -84,30 +84,32 @@ def load_plain(folder: Path, monkeypatch: pytest.MonkeyPatch) -> HubEncoder:
     with monkeypatch.context() as patch:
         patch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
         encoder = load(folder)
-    assert not fused(encoder.blocks)
+    assert not list_fused(encoder.blocks)
     return encoder
 
 
-def fused(blocks: nn.ModuleList) -> list[int]:
+def list_fused(blocks: nn.ModuleList) -> list[int]:
     return [i for i, block in enumerate(blocks) if isinstance(block, FusedBlock)]
 
 
 def states(encoder: Any, queries: list[Query] = QUERIES) -> np.ndarray:
     sites = [Site(layer, pooling) for layer in encoder.layers for pooling in POOLINGS]
-    found = encoder.states(encoder.tokenize(queries), sites)
-    return np.stack([found[site] for site in sites])
+    by_site = encoder.states(encoder.tokenize(queries), sites)
+    return np.stack([by_site[site] for site in sites])
 
 
-def exact(folder: Path, encoder: HubEncoder) -> np.ndarray:
+def read_exactly(folder: Path, encoder: HubEncoder) -> np.ndarray:
     network = tf.AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
-    rows = [plainly(network, prompt.ids, network.layers) for prompt in encoder.tokenize(QUERIES)]
+    rows = [
+        read_plainly(network, prompt.ids, network.layers) for prompt in encoder.tokenize(QUERIES)
+    ]
     sites = [Site(layer, pooling) for layer in encoder.layers for pooling in POOLINGS]
     return np.stack([[row[site] for row in rows] for site in sites])
 
 
-def errors(found: np.ndarray, truth: np.ndarray) -> np.ndarray:
+def measure_errors(actual: np.ndarray, truth: np.ndarray) -> np.ndarray:
     """Relative to the states' norm, per site."""
-    return np.linalg.norm(found - truth, axis=(1, 2)) / np.linalg.norm(truth, axis=(1, 2))
+    return np.linalg.norm(actual - truth, axis=(1, 2)) / np.linalg.norm(truth, axis=(1, 2))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -116,23 +118,23 @@ def test_states_are_as_exact_as_those_of_transformers(
 ) -> None:
     folder = folder_of(name)
     plain = load_plain(folder, monkeypatch)
-    truth = exact(folder, plain)
-    allowed = 1.5 * errors(states(plain), truth) + 1e-6
+    truth = read_exactly(folder, plain)
+    allowed = 1.5 * measure_errors(states(plain), truth) + 1e-6
     for budget in (1, 64, 10_000):
         encoder = load(folder, batch_tokens=budget)
-        assert fused(encoder.blocks) == (list(range(len(encoder.blocks))) if SUPPORTED else [])
+        assert list_fused(encoder.blocks) == (list(range(len(encoder.blocks))) if SUPPORTED else [])
         assert is_causal(encoder.network)
-        assert (errors(states(encoder), truth) <= allowed).all()
+        assert (measure_errors(states(encoder), truth) <= allowed).all()
 
 
 def test_a_network_cut_to_a_layer_has_the_same_states(folder_of: FolderOf) -> None:
     folder = folder_of("llama")
-    whole = load(folder)
+    encoder = load(folder)
     site = Site(2, "mean")
     part = load_encoder(folder, dtype="bfloat16", device="cpu", layers=[2])
-    prompts = whole.tokenize(QUERIES)
+    prompts = encoder.tokenize(QUERIES)
     np.testing.assert_array_equal(
-        part.states(prompts, [site])[site], whole.states(prompts, [site])[site]
+        part.states(prompts, [site])[site], encoder.states(prompts, [site])[site]
     )
 
 
@@ -140,10 +142,10 @@ def test_a_network_cut_to_a_layer_has_the_same_states(folder_of: FolderOf) -> No
 def test_states_continue_from_a_cached_prefix(name: str, folder_of: FolderOf) -> None:
     encoder = load(folder_of(name))
     reusing = PrefixCachingEncoder(encoder)
-    begun = "x" * (2 * BLOCK)
+    prefix = "x" * (2 * BLOCK)
     for end in ("Why?", "And then?"):
-        queries = [Query("q", begun + end)]
-        assert (errors(states(reusing, queries), states(encoder, queries)) < 1e-5).all()
+        queries = [Query("q", prefix + end)]
+        assert (measure_errors(states(reusing, queries), states(encoder, queries)) < 1e-5).all()
     assert reusing.reused_tokens == 2 * BLOCK
 
 
@@ -154,25 +156,28 @@ def test_replaced_weights_are_released(folder_of: FolderOf) -> None:
     assert [weight() is None for weight in weights] == [SUPPORTED] * len(weights)
 
 
-def left(config: Any, *, dtype: torch.dtype = torch.bfloat16, **options: Any) -> list[int]:
+def list_plain(config: Any, *, dtype: torch.dtype = torch.bfloat16, **options: Any) -> list[int]:
     """The blocks of a network that stay as they are."""
     network: Any = build("llama", config).to(dtype)
     for name, value in options.items():
         setattr(network.config, name, value)
     fuse_blocks(network, network.layers)
-    return [i for i in range(len(network.layers)) if i not in fused(network.layers)]
+    return [i for i in range(len(network.layers)) if i not in list_fused(network.layers)]
 
 
 def test_blocks_of_another_kind_stay() -> None:
     windowed = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 2}
     first = [] if SUPPORTED else [0, 1]
-    assert left(tf.Qwen3Config(**COMMON, **GROUPED, **windowed, num_hidden_layers=3)) == [*first, 2]
-    two = {**COMMON, "num_hidden_layers": 2}
-    assert left(tf.LlamaConfig(**two)) == first
-    assert left(tf.LlamaConfig(**two, hidden_act="gelu")) == [0, 1]
-    assert left(tf.MistralConfig(**two, sliding_window=None)) == [0, 1]
-    assert left(tf.LlamaConfig(**two), dtype=torch.float32) == [0, 1]
-    assert left(tf.LlamaConfig(**two), _attn_implementation="eager") == [0, 1]
+    assert list_plain(tf.Qwen3Config(**COMMON, **GROUPED, **windowed, num_hidden_layers=3)) == [
+        *first,
+        2,
+    ]
+    options = {**COMMON, "num_hidden_layers": 2}
+    assert list_plain(tf.LlamaConfig(**options)) == first
+    assert list_plain(tf.LlamaConfig(**options, hidden_act="gelu")) == [0, 1]
+    assert list_plain(tf.MistralConfig(**options, sliding_window=None)) == [0, 1]
+    assert list_plain(tf.LlamaConfig(**options), dtype=torch.float32) == [0, 1]
+    assert list_plain(tf.LlamaConfig(**options), _attn_implementation="eager") == [0, 1]
 
 
 def test_blocks_with_other_modules_or_other_results_stay() -> None:
@@ -181,7 +186,7 @@ def test_blocks_with_other_modules_or_other_results_stay() -> None:
     network.layers[1].self_attn.scaling = 1.0
     network.layers[2].mlp.act_fn = nn.GELU()
     fuse_blocks(network, network.layers)
-    assert fused(network.layers) == ([3] if SUPPORTED else [])
+    assert list_fused(network.layers) == ([3] if SUPPORTED else [])
 
 
 def test_blocks_stay_where_the_operators_fail(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,4 +195,4 @@ def test_blocks_stay_where_the_operators_fail(monkeypatch: pytest.MonkeyPatch) -
         raise RuntimeError("not on this processor")
 
     monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", refuse)
-    assert left(tf.LlamaConfig(**COMMON, num_hidden_layers=2)) == [0, 1]
+    assert list_plain(tf.LlamaConfig(**COMMON, num_hidden_layers=2)) == [0, 1]

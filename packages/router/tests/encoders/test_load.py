@@ -55,16 +55,16 @@ def minilm() -> Encoder:
 def test_without_weights_an_encoder_only_tokenises(
     llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = load_encoder(llama, layers=[1], device="cpu")
+    encoder = load_encoder(llama, layers=[1], device="cpu")
     monkeypatch.delattr(pretrained, "load_network")
-    found = load_encoder(llama, layers=[1], device="cpu", with_weights=False)
-    assert found.provenance == whole.provenance
-    assert found.sites == whole.sites
+    tokenizer = load_encoder(llama, layers=[1], device="cpu", with_weights=False)
+    assert tokenizer.provenance == encoder.provenance
+    assert tokenizer.sites == encoder.sites
     query = Query("q", "Why is the sky blue?")
-    (prompt,), (expected,) = found.tokenize([query]), whole.tokenize([query])
+    (prompt,), (expected,) = tokenizer.tokenize([query]), encoder.tokenize([query])
     assert np.array_equal(prompt.ids, expected.ids)
     with pytest.raises(ConfigError, match=r"the weights of .* aren't loaded here"):
-        found.states([prompt], [Site(1, "last")])
+        tokenizer.states([prompt], [Site(1, "last")])
 
 
 def test_candidate_layers_are_the_upper_half() -> None:
@@ -228,9 +228,9 @@ def test_a_chat_that_the_template_refuses_is_named_without_its_text(
     strict = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}hi"
     (changed / "chat_template.jinja").write_text(strict)
     chat = Query("q7", (Message("system", "secret"), Message("user", "secret")))
-    with pytest.raises(PromptError, match=r"'q7'.*roles \['system', 'user'\]") as caught:
+    with pytest.raises(PromptError, match=r"'q7'.*roles \['system', 'user'\]") as error:
         load_encoder(changed).tokenize([chat])
-    assert "secret" not in str(caught.value)
+    assert "secret" not in str(error.value)
 
 
 def test_big_weights_are_sampled(llama: Path, tmp_path: Path, monkeypatch) -> None:  # noqa: ANN001
@@ -286,9 +286,9 @@ def test_any_unicode_is_encoded(text: str, gpt2: Path, llama: Path, minilm: Enco
 
 def test_a_lone_surrogate_is_refused_by_name(minilm: Encoder) -> None:
     for prompt in ("bad \ud800 text", (Message("user", "bad \ud800 text"),)):
-        with pytest.raises(PromptError, match=r"query 'q9': .*lone surrogate") as caught:
+        with pytest.raises(PromptError, match=r"query 'q9': .*lone surrogate") as error:
             minilm.tokenize([Query("fine", "text"), Query("q9", prompt)])
-        assert "bad" not in str(caught.value)
+        assert "bad" not in str(error.value)
 
 
 def test_an_empty_prompt_is_encoded_where_it_has_a_token(
@@ -339,5 +339,5 @@ def test_importing_encoders_loads_no_torch() -> None:
         "import sys, json, prefill_router.encoders, prefill_router.activations, prefill_router.cli;"
         "print(json.dumps([m for m in ('torch', 'transformers') if m in sys.modules]))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-    assert json.loads(done.stdout) == []
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert json.loads(process.stdout) == []

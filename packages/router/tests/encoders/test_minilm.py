@@ -103,10 +103,10 @@ def load_theirs() -> HubEncoder:
     return encoder
 
 
-def largest_error(found: Any, expected: Any, sites: list[Site]) -> float:
+def largest_error(actual: Any, expected: Any, sites: list[Site]) -> float:
     """The largest distance of a row from what is expected, relative to its norm."""
     return max(
-        float((np.linalg.norm(found[s] - expected[s], axis=1) / norms(expected[s])).max())
+        float((np.linalg.norm(actual[s] - expected[s], axis=1) / norms(expected[s])).max())
         for s in sites
     )
 
@@ -137,8 +137,8 @@ def test_every_state_is_that_of_transformers(
     batch_tokens: int | None, expected: dict[Site, np.ndarray]
 ) -> None:
     ours = load_ours(batch_tokens=batch_tokens)
-    found = ours.states(ours.tokenize(QUERIES), SITES)
-    assert largest_error(found, expected, SITES) < TOLERANCE
+    states = ours.states(ours.tokenize(QUERIES), SITES)
+    assert largest_error(states, expected, SITES) < TOLERANCE
 
 
 @pytest.mark.slow
@@ -146,21 +146,21 @@ def test_prompts_of_one_token_have_states() -> None:
     ours, theirs = load_ours(max_tokens=1), load_theirs()
     prompts = ours.tokenize(QUERIES[:3])
     assert {len(prompt.ids) for prompt in prompts} == {1}
-    found = ours.states(prompts, SITES)
-    assert largest_error(found, theirs.states(prompts, SITES), SITES) < TOLERANCE
-    np.testing.assert_array_equal(found[Site(3, "rest")], found[Site(3, "last")])
+    states = ours.states(prompts, SITES)
+    assert largest_error(states, theirs.states(prompts, SITES), SITES) < TOLERANCE
+    np.testing.assert_array_equal(states[Site(3, "rest")], states[Site(3, "last")])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layer", [0, 1, 4])
 def test_only_the_blocks_that_are_read_are_loaded(layer: int) -> None:
-    whole, part = load_ours(), load_ours(layers=(layer,))
-    assert part.provenance == whole.provenance
+    complete, part = load_ours(), load_ours(layers=(layer,))
+    assert part.provenance == complete.provenance
     assert part.layers == tuple(range(layer + 1))
     site = Site(layer, "mean")
-    prompts = whole.tokenize(QUERIES[:5])
+    prompts = complete.tokenize(QUERIES[:5])
     np.testing.assert_array_equal(
-        part.states(prompts, [site])[site], whole.states(prompts, [site])[site]
+        part.states(prompts, [site])[site], complete.states(prompts, [site])[site]
     )
     with pytest.raises(ConfigError, match=f"its layers are 0 to {layer}"):
         part.states(prompts, [Site(layer + 1, "mean")])
@@ -246,13 +246,13 @@ def test_its_torch_network_can_be_asked_for() -> None:
 def test_damaged_weights_are_refused(tmp_path: Path) -> None:
     folder = shutil.copytree(_package_path("minilm"), tmp_path / "minilm")
     weights = folder / "model.safetensors"
-    whole = weights.read_bytes()
-    changed = bytearray(whole)
+    content = weights.read_bytes()
+    changed = bytearray(content)
     changed[-3] ^= 1
     weights.write_bytes(changed)
     with pytest.raises(ProvenanceError, match="revision is"):
         load_minilm(request_for(folder, expected=load_ours().provenance))
-    weights.write_bytes(whole[:-100])
+    weights.write_bytes(content[:-100])
     with pytest.raises(ConfigError, match="can't be read"):
         load_minilm(request_for(folder))
     weights.unlink()
@@ -276,10 +276,10 @@ def test_its_graph_is_valid_onnx() -> None:
     assert {o.domain: o.version for o in model.opset_import} == {"": 17, "com.microsoft": 1}
     assert [output.name for output in model.graph.output] == ["layer.0", "layer.1", "layer.2"]
     assert [tuple(w.dims) for w in model.graph.initializer][:2] == [(30522, 384), (512, 384)]
-    given = {value.name for value in model.graph.input} | {w.name for w in model.graph.initializer}
+    names = {value.name for value in model.graph.input} | {w.name for w in model.graph.initializer}
     for node in model.graph.node:
-        assert set(node.input) <= given, node.op_type
-        given |= set(node.output)
+        assert set(node.input) <= names, node.op_type
+        names |= set(node.output)
     for weight in model.graph.initializer:  # the checker looks for the files of external weights
         shape = onnx.helper.make_tensor_value_info(weight.name, weight.data_type, weight.dims)
         model.graph.input.append(shape)

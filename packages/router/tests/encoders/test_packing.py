@@ -46,8 +46,8 @@ def flash_attn_varlen_func(
     assert causal == (window_size[1] == 0)
     options: Any = {"scale": softmax_scale, "window_size": window_size, "enable_gqa": True}
     if return_attn_probs:
-        seen, sums = varlen_attn(query, key, value, *places, return_aux=True, **options)
-        return seen, sums, None
+        output, sums = varlen_attn(query, key, value, *places, return_aux=True, **options)
+        return output, sums, None
     return varlen_attn(query, key, value, *places, **options)
 
 
@@ -57,13 +57,13 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> p
         package = ModuleType("flash_attn")
         package.flash_attn_varlen_func = flash_attn_varlen_func  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "flash_attn", package)
-        found = flash_kernel()
+        kernel = flash_kernel()
     else:
         way = varlen_attn if request.param == "torch" else without_groups
         monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", way)
-        found = torch_kernel()
-    assert found is not None
-    return found
+        kernel = torch_kernel()
+    assert kernel is not None
+    return kernel
 
 
 @pytest.mark.parametrize("window", [(-1, 0), (-1, -1), (3, 0), (2, 2)])
@@ -75,7 +75,7 @@ def test_a_kernel_is_attention_within_each_prompt(
     query = torch.randn(143, 4, 8)
     key, value = torch.randn(2, 143, 2, 8)
     sinks = torch.randn(4) if with_sinks else None
-    found = kernel(query, key, value, STARTS, 70, scale=0.3, window=window, sinks=sinks)
+    outputs = kernel(query, key, value, STARTS, 70, scale=0.3, window=window, sinks=sinks)
     keys, values = (rows.repeat_interleave(2, 1) for rows in (key, value))
     for first, end in zip(STARTS[:-1].tolist(), STARTS[1:].tolist(), strict=True):
         scores = torch.einsum("qhw,khw->hqk", query[first:end], keys[first:end]) * 0.3
@@ -85,7 +85,7 @@ def test_a_kernel_is_attention_within_each_prompt(
             scores = torch.cat([scores, row], -1)
         shares = scores.softmax(-1)[..., : end - first]
         expected = torch.einsum("hqk,khw->qhw", shares, values[first:end])
-        torch.testing.assert_close(found[first:end], expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(outputs[first:end], expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -110,16 +110,16 @@ def test_states_of_another_shape_are_refused() -> None:
         batch.pool(torch.zeros(5, 70, 7), "last")
 
 
-def mixed_lengths(count: int) -> list[int]:
+def draw_lengths(count: int) -> list[int]:
     return np.random.default_rng(1).lognormal(5, 0.9, count).astype(int).clip(1, 2048).tolist()
 
 
 @pytest.mark.parametrize("budget", [1, 1024, 40_000])
 def test_at_most_a_tenth_of_a_padded_batch_is_padding(budget: int) -> None:
-    lengths = mixed_lengths(500)
-    found = list(batches(lengths, budget))
-    assert sorted(i for numbers in found for i in numbers) == list(range(500))
-    for numbers in found:
+    lengths = draw_lengths(500)
+    groups = list(batches(lengths, budget))
+    assert sorted(i for numbers in groups for i in numbers) == list(range(500))
+    for numbers in groups:
         own = [lengths[i] for i in numbers]
         assert len(own) * max(own) <= max(budget, max(own))
         size = len(own) * max(own)
@@ -131,26 +131,26 @@ def test_at_most_a_tenth_of_a_padded_batch_is_padding(budget: int) -> None:
 
 
 def test_packed_batches_are_full() -> None:
-    lengths = mixed_lengths(500)
-    found = [[lengths[i] for i in numbers] for numbers in packed_batches(lengths, 4096)]
-    assert sorted(n for own in found for n in own) == sorted(lengths)
-    for own, after in pairwise(found):
+    lengths = draw_lengths(500)
+    groups = [[lengths[i] for i in numbers] for numbers in packed_batches(lengths, 4096)]
+    assert sorted(n for own in groups for n in own) == sorted(lengths)
+    for own, after in pairwise(groups):
         assert 4096 - after[0] < sum(own) <= 4096
 
 
 def test_memory_that_runs_out_halves_a_packed_batch() -> None:
-    tried: list[int] = []
+    sizes: list[int] = []
     lengths = [90, *[3] * 20]
 
     def launch(numbers: Sequence[int]) -> torch.Tensor:
-        tried.append(sum(lengths[i] for i in numbers))
-        if tried[-1] > 100:
+        sizes.append(sum(lengths[i] for i in numbers))
+        if sizes[-1] > 100:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return torch.tensor(numbers, dtype=torch.float32)[None, :, None]
 
-    found = list(DeviceBatches(CPU, 400, is_packed=True).read(lengths, launch))
-    assert sorted(i for numbers, _ in found for i in numbers) == list(range(21))
-    assert tried == [150, 90, 60]
+    results = list(DeviceBatches(CPU, 400, is_packed=True).read(lengths, launch))
+    assert sorted(i for numbers, _ in results for i in numbers) == list(range(21))
+    assert sizes == [150, 90, 60]
 
 
 @pytest.fixture(scope="module")
@@ -159,9 +159,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load(folder: Path, **options: Any) -> HubEncoder:
-    found = load_encoder(folder, dtype="float32", device="cpu", **options)
-    assert isinstance(found, HubEncoder)
-    return found
+    encoder = load_encoder(folder, dtype="float32", device="cpu", **options)
+    assert isinstance(encoder, HubEncoder)
+    return encoder
 
 
 def test_a_network_is_packed_unless_it_is_needed_itself(folder: Path) -> None:
@@ -173,9 +173,9 @@ def test_a_network_is_packed_unless_it_is_needed_itself(folder: Path) -> None:
     assert plain.network.config._attn_implementation == "sdpa"
     prompts = packed.tokenize([Query(str(n), "x" * n) for n in (1, 9, 30, 4)])
     sites = [Site(2, pooling) for pooling in POOLINGS]
-    found, expected = packed.states(prompts, sites), plain.states(prompts, sites)
+    states, expected = packed.states(prompts, sites), plain.states(prompts, sites)
     for site in sites:
-        np.testing.assert_allclose(found[site], expected[site], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(states[site], expected[site], rtol=1e-4, atol=1e-6)
     with pytest.raises(ConfigError, match="is run packed, without a cache"):
         PrefixCachingEncoder(packed)
 
@@ -190,10 +190,10 @@ def test_nothing_is_packed_where_there_is_no_kernel(folder: Path) -> None:
 def test_a_kernel_that_fails_leaves_the_network_padded(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(*_: Any, **__: Any) -> Any:
+    def fail(*_: Any, **__: Any) -> Any:
         raise RuntimeError("FlashAttention only supports Ampere GPUs or newer.")
 
-    monkeypatch.setattr(packing, "find_kernel", lambda _device, _dtype: ("plain", failing))
+    monkeypatch.setattr(packing, "find_kernel", lambda _device, _dtype: ("plain", fail))
     encoder = load(folder)
     assert encoder.packing is None
     assert encoder.network.config._attn_implementation == "sdpa"

@@ -67,12 +67,12 @@ def test_workers_compute_at_the_same_time_and_keep_the_order() -> None:
     prompts = prompts_of([3, 90, 14, 7, 55, 21, 8, 2])
     meeting = threading.Barrier(2)
     together = ParallelEncoder(Sums(), [Sums(meeting), Sums(meeting)], 1000)
-    found = together.states(prompts[:2], SITES)
+    states = together.states(prompts[:2], SITES)
     expected = Sums().states(prompts[:2], SITES)
-    assert all(np.array_equal(found[site], expected[site]) for site in SITES)
+    assert all(np.array_equal(states[site], expected[site]) for site in SITES)
     apart = ParallelEncoder(Sums(), [Sums(), Sums()], 40)
-    found, expected = apart.states(prompts, SITES), Sums().states(prompts, SITES)
-    assert all(np.array_equal(found[site], expected[site]) for site in SITES)
+    states, expected = apart.states(prompts, SITES), Sums().states(prompts, SITES)
+    assert all(np.array_equal(states[site], expected[site]) for site in SITES)
 
 
 def test_an_error_of_a_worker_is_the_callers_and_the_next_call_works() -> None:
@@ -87,8 +87,8 @@ def test_an_error_of_a_worker_is_the_callers_and_the_next_call_works() -> None:
     encoder = ParallelEncoder(Failing(), [Failing(), Failing()], 40)
     with pytest.raises(ConfigError, match="doesn't fit"):
         encoder.states(prompts_of([5, 13, 6, 30]), SITES)
-    found = encoder.states(prompts_of([5, 6, 30]), SITES)
-    assert found[SITES[0]][:, 1].tolist() == [15, 18, 90]
+    states = encoder.states(prompts_of([5, 6, 30]), SITES)
+    assert states[SITES[0]][:, 1].tolist() == [15, 18, 90]
 
 
 def test_states_that_are_not_finite_are_refused() -> None:
@@ -143,11 +143,11 @@ def test_workers_of_a_network_share_its_weights_and_give_its_states(
     texts = ["a", "bb" * 9, "c" * 40, "one two three", "d" * 23, "ee", "f" * 31]
     prompts = encoder.tokenize([Query(f"q{i}", text) for i, text in enumerate(texts)])
     sites = [Site(1, "mean"), Site(2, "last")]
-    expected, found = encoder.states(prompts, sites), workers.states(prompts, sites)
+    expected, states = encoder.states(prompts, sites), workers.states(prompts, sites)
     tolerance = 1e-5 if kind == "float32" else 0.03
     for site in sites:
         size = np.linalg.norm(expected[site], axis=1)
-        error = np.linalg.norm(found[site] - expected[site], axis=1)
+        error = np.linalg.norm(states[site] - expected[site], axis=1)
         assert (error <= tolerance * size).all()
 
 
@@ -185,8 +185,8 @@ def test_workers_of_minilm_give_its_states() -> None:
     texts = ["a", "a longer text than that", "one two three " * 6, "b" * 19]
     prompts = encoder.tokenize([Query(f"q{i}", text) for i, text in enumerate(texts)])
     site = Site(1, "mean")
-    found = encoder.with_workers(2).states(prompts, [site])[site]
-    np.testing.assert_allclose(found, encoder.states(prompts, [site])[site], rtol=0, atol=1e-5)
+    states = encoder.with_workers(2).states(prompts, [site])[site]
+    np.testing.assert_allclose(states, encoder.states(prompts, [site])[site], rtol=0, atol=1e-5)
 
 
 def test_threads_are_those_of_the_environment_or_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,9 +240,9 @@ def test_a_quota_of_processor_time_limits_the_threads(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("quota", "left"), [(1.5, 2), (0.5, 1), (3.0, 3), (math.inf, 3)])
+@pytest.mark.parametrize(("quota", "count"), [(1.5, 2), (0.5, 1), (3.0, 3), (math.inf, 3)])
 def test_torch_has_no_more_threads_than_the_quota(
-    quota: float, left: int, monkeypatch: pytest.MonkeyPatch
+    quota: float, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import torch
 
@@ -251,6 +251,6 @@ def test_torch_has_no_more_threads_than_the_quota(
     torch.set_num_threads(3)
     try:
         threads.keep_torch_within_quota()
-        assert torch.get_num_threads() == left
+        assert torch.get_num_threads() == count
     finally:
         torch.set_num_threads(usual)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from packages.router.tests.commands import SEALED_FIT, succeeded
-from packages.router.tests.encoders.families import plainly
+from packages.router.tests.encoders.families import read_plainly
 from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
 from prefill_router.activations import DEFAULT_POOLINGS, POOLINGS, ActivationStore, Site
 from prefill_router.data import Query, write_dataset
@@ -35,10 +35,10 @@ def batch_of(lengths: tuple[int, ...]) -> tuple[torch.Tensor, list[np.ndarray]]:
 def test_rest_is_the_mean_of_all_tokens_but_the_first(lengths: tuple[int, ...]) -> None:
     states, own = batch_of(lengths)
     batch = pad([np.arange(n) for n in lengths], 0, torch.device("cpu"))
-    found = batch.pool(states, "rest")
-    assert found.dtype == torch.float32
+    pooled = batch.pool(states, "rest")
+    assert pooled.dtype == torch.float32
     expected = [rows[1:].mean(0) if len(rows) > 1 else rows[0] for rows in own]
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)  # nothing lost to the sink
+    np.testing.assert_allclose(pooled, expected, rtol=1e-6, atol=1e-7)  # nothing lost to the sink
     means = [rows.mean(0, dtype=np.float64) for rows in own]
     np.testing.assert_allclose(batch.pool(states, "mean"), means, rtol=1e-6, atol=1e-3)
 
@@ -58,11 +58,11 @@ def test_one_of_many_by_the_network(tmp_path: Path) -> None:
     prompts = encoder.tokenize([Query(t, t) for t in ("a", "Why is the sky blue?", "no")])
     assert min(len(prompt.ids) for prompt in prompts) == 1
     sites = [Site(layer, "rest") for layer in encoder.layers]
-    found = encoder.states(prompts, sites)
+    by_site = encoder.states(prompts, sites)
     for i, prompt in enumerate(prompts):
-        expected = plainly(encoder.network, prompt.ids, encoder.blocks)
+        expected = read_plainly(encoder.network, prompt.ids, encoder.blocks)
         for site in sites:
-            np.testing.assert_allclose(found[site][i], expected[site], rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(by_site[site][i], expected[site], rtol=1e-4, atol=1e-5)
 
 
 def test_the_default_poolings_are_what_they_were() -> None:
@@ -95,8 +95,8 @@ def test_a_store_of_every_pooling_gives_routers_of_each(tmp_path: Path) -> None:
             every.read(site, answers.prompt_keys), few.read(site, answers.prompt_keys)
         )
     fit = (*SEALED_FIT, tmp_path / "answers", "--store", states, "--dim", 4)
-    said = succeeded(*fit, "--pooling", "rest", "--scope", "pool", "--out", tmp_path / "router")
-    assert "read tiny rest." in said
+    printed = succeeded(*fit, "--pooling", "rest", "--scope", "pool", "--out", tmp_path / "router")
+    assert "read tiny rest." in printed
     ask = ("route", tmp_path / "router", "--encoder-folder", tiny, "--json")
     assert json.loads(succeeded(*ask, "Prove that 2 is irrational."))["target"]
     assert "rest.1" in succeeded(*fit, "--select", "rest.1", "--out", tmp_path / "pinned")

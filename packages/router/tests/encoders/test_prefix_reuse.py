@@ -56,8 +56,8 @@ def every_site(encoder: Encoder) -> list[Site]:
     return [Site(layer, pooling) for layer in encoder.layers for pooling in POOLINGS]
 
 
-def texts(*given: str) -> list[Query]:
-    return [Query(f"q{i}", text) for i, text in enumerate(given)]
+def texts(*prompts: str) -> list[Query]:
+    return [Query(f"q{i}", text) for i, text in enumerate(prompts)]
 
 
 def worst_error(encoder: Encoder, other: Encoder, queries: list[Query]) -> float:
@@ -150,9 +150,9 @@ def test_another_choice_of_sites_begins_anew(folder_of: FolderOf) -> None:
     reusing = PrefixCachingEncoder(encoder)
     [prompt] = encoder.tokenize(texts(TALK[1]))
     for sites in ([Site(1, "last")], [Site(4, "mean"), Site(2, "last")], [Site(0, "mean")]):
-        found, whole = reusing.states([prompt], sites), encoder.states([prompt], sites)
+        states, expected = reusing.states([prompt], sites), encoder.states([prompt], sites)
         for site in sites:
-            np.testing.assert_allclose(found[site], whole[site], rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(states[site], expected[site], rtol=1e-4, atol=1e-5)
     assert reusing.reused_tokens == 0
     with pytest.raises(ConfigError, match="can't be read at"):
         reusing.states([prompt], [Site(9, "last")])
@@ -203,8 +203,8 @@ def test_a_state_that_is_not_finite_is_told(folder_of: FolderOf) -> None:
 
 
 def block() -> PrefixBlock:
-    kept = (torch.zeros(1, 1, BLOCK, 4),)
-    return PrefixBlock(kept, kept, torch.ones(1), torch.ones(1))
+    states = (torch.zeros(1, 1, BLOCK, 4),)
+    return PrefixBlock(states, states, torch.ones(1), torch.ones(1))
 
 
 def ids(*letters: int) -> np.ndarray:
@@ -217,10 +217,14 @@ def test_a_block_never_outlives_the_one_before_it() -> None:
     store.keep(ids(1, 2, 3), [block() for _ in range(3)])
     store.keep(ids(1, 9), [*store.longest(ids(1, 0)), block()])
     assert len(store) == 3
-    assert [len(store.longest(ids(*found, 0))) for found in ((1, 9), (1, 2, 3))] == [2, 2]
+    assert [len(store.longest(ids(*letters, 0))) for letters in ((1, 9), (1, 2, 3))] == [2, 2]
     store.keep(ids(7, 8), [block(), block()])
     assert store.nbytes == 3 * size
-    assert [len(store.longest(ids(*found, 0))) for found in ((7, 8), (1, 2), (1, 9))] == [2, 1, 1]
+    assert [len(store.longest(ids(*letters, 0))) for letters in ((7, 8), (1, 2), (1, 9))] == [
+        2,
+        1,
+        1,
+    ]
 
 
 def test_one_token_is_always_left_to_read() -> None:
@@ -254,11 +258,11 @@ def test_a_network_that_ignores_what_it_was_given_is_found_out(folder_of: Folder
     encoder = load(folder_of("llama"))
     blind = dataclasses.replace(encoder, network=Blind(encoder.network))
     assert "can't continue" in str(reason_against_prefix_cache(blind))
-    encoder.network.get_submodule("layers.2.self_attn").forward = _looking_back(encoder.network)
+    encoder.network.get_submodule("layers.2.self_attn").forward = _look_back(encoder.network)
     assert "other states" in str(reason_against_prefix_cache(encoder))
 
 
-def _looking_back(network: torch.nn.Module) -> Any:
+def _look_back(network: torch.nn.Module) -> Any:
     """Attention that counts positions from where it begins to read."""
     inside = network.get_submodule("layers.2.self_attn")
     forward = inside.forward

@@ -52,8 +52,8 @@ def test_chunks_are_those_of_a_loop(budget: int, most: int) -> None:
     table = prompt_table.PromptTable.of(
         [(prompts[:50], np.arange(50)), (prompts[50:], np.arange(50, 110))]
     )
-    found = [table.keys[chunk].tolist() for chunk in table.chunks(budget, most)]
-    assert found == [key_digests(keys).tolist() for keys in greedy(prompts, budget, most)]
+    chunk_keys = [table.keys[chunk].tolist() for chunk in table.chunks(budget, most)]
+    assert chunk_keys == [key_digests(keys).tolist() for keys in greedy(prompts, budget, most)]
     first = {prompt.key: place for place, prompt in reversed(list(enumerate(prompts)))}
     assert sorted(table.places.tolist()) == sorted(first.values())
 
@@ -62,13 +62,13 @@ def test_chunks_are_those_of_a_loop(budget: int, most: int) -> None:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A dataset's folder, whose file of queries is read seven at a time."""
     monkeypatch.setattr(folder_module, "BLOCK_ROWS", 7)
-    whole = dataset()
-    twice = RoutingDataset.of(whole.queries, whole.pool, whole.correct)
+    answers = dataset()
+    twice = RoutingDataset.of(answers.queries, answers.pool, answers.correct)
     write_dataset(twice, tmp_path / "data")
     return tmp_path / "data"
 
 
-def kept_plan(folder: Path, encoder: FakeEncoder = ENCODER) -> EncodingPlan:
+def make_plan(folder: Path, encoder: FakeEncoder = ENCODER) -> EncodingPlan:
     return plan_encoding(
         *(QueryFile.open(folder), encoder, folder.parent / "s"),
         sites=SITES,
@@ -82,7 +82,7 @@ def content(path: Path) -> dict[str, bytes]:
 
 
 def test_a_file_read_in_blocks_gives_the_same_store(folder: Path, tmp_path: Path) -> None:
-    run_encoding(kept_plan(folder), ENCODER)
+    run_encoding(make_plan(folder), ENCODER)
     encode_dataset(dataset(), ENCODER, tmp_path / "whole", sites=SITES, chunk_tokens=BUDGET)
     assert content(tmp_path / "s") == content(tmp_path / "whole")
     assert len(content(tmp_path / "s")) > 10
@@ -97,9 +97,9 @@ def test_no_block_is_larger_than_it_may_be(folder: Path) -> None:
 def test_what_was_tokenised_is_not_tokenised_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = kept_plan(folder)
+    first = make_plan(folder)
     monkeypatch.setattr(FakeEncoder, "tokenize", None)
-    again = kept_plan(folder)
+    again = make_plan(folder)
     assert [chunk.tolist() for chunk in again.chunks] == [chunk.tolist() for chunk in first.chunks]
     assert again.total_tokens == first.total_tokens
     assert again.queries_of(again.chunks[0]) == first.queries_of(first.chunks[0])
@@ -107,27 +107,27 @@ def test_what_was_tokenised_is_not_tokenised_again(
 
 def test_other_queries_and_other_encoders_have_tables_of_their_own(folder: Path) -> None:
     longer = FakeEncoder(num_layers=2, hidden_size=16, max_tokens=200)
-    assert kept_plan(folder).truncated > kept_plan(folder, longer).truncated
+    assert make_plan(folder).truncated > make_plan(folder, longer).truncated
     more = make_routing_dataset(queries=50)
     write_dataset(more, folder)
-    assert kept_plan(folder).prompts == 50
+    assert make_plan(folder).prompts == 50
 
 
 @pytest.mark.parametrize("name", ["keys", "lengths", "prompts.jsonl"])
 def test_a_damaged_table_is_made_again_and_a_missing_one_too(folder: Path, name: str) -> None:
-    whole = kept_plan(folder)
+    plan = make_plan(folder)
     [path] = (folder.parent / "cache").rglob(name)
     path.unlink()
-    again = kept_plan(folder)
-    np.testing.assert_array_equal(again.table.keys, whole.table.keys)
+    again = make_plan(folder)
+    np.testing.assert_array_equal(again.table.keys, plan.table.keys)
     if name != "prompts.jsonl":
         path.write_bytes(path.read_bytes()[:-1] + b"\xff")
-        np.testing.assert_array_equal(kept_plan(folder).table.lengths, whole.table.lengths)
+        np.testing.assert_array_equal(make_plan(folder).table.lengths, plan.table.lengths)
 
 
 @pytest.mark.parametrize("change", [(b"why", b"who"), (b'"', b"'")])
 def test_changed_texts_are_never_encoded(folder: Path, change: tuple[bytes, bytes]) -> None:
-    plan = kept_plan(folder)
+    plan = make_plan(folder)
     [path] = (folder.parent / "cache").rglob("prompts.jsonl")
     path.write_bytes(path.read_bytes().replace(*change))
     with pytest.raises(CorruptError, match="encode again"):
@@ -143,7 +143,7 @@ def test_only_many_queries_are_left_in_their_file(
 
 
 def test_nobody_else_can_read_the_prompts_in_the_cache(folder: Path) -> None:
-    kept_plan(folder)
+    make_plan(folder)
     assert (folder.parent / "cache" / "plans").stat().st_mode & 0o077 == 0
 
 

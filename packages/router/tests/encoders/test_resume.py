@@ -32,7 +32,7 @@ def context() -> ForkServerContext:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def complete_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     path = tmp_path_factory.mktemp("whole") / "s"
     encode_dataset(dataset(), ENCODER, path, sites=SITES, chunk_tokens=800)
     return content(path)
@@ -59,10 +59,10 @@ def run_until(context: ForkServerContext, path: Path, last_step: int) -> tuple[i
 
 
 def test_killed_at_any_step_it_goes_on(
-    context: ForkServerContext, whole: dict[str, bytes], tmp_path: Path
+    context: ForkServerContext, complete_files: dict[str, bytes], tmp_path: Path
 ) -> None:
     code, steps = run_until(context, tmp_path / "first", -1)
-    assert (code, content(tmp_path / "first")) == (0, whole)
+    assert (code, content(tmp_path / "first")) == (0, complete_files)
     chance = random.Random(0)
     unfinished = 0
     for number in range(KILLS):
@@ -70,45 +70,47 @@ def test_killed_at_any_step_it_goes_on(
         code, _ = run_until(context, path, chance.randrange(1, int(0.99 * steps)))
         assert code == -signal.SIGKILL
         if (path / "manifest.json").is_file():
-            held = ActivationStore.open(path)
-            held.verify()
-            unfinished += 0 < len(held) < 36
+            store = ActivationStore.open(path)
+            store.verify()
+            unfinished += 0 < len(store) < 36
         encode_dataset(dataset(), ENCODER, path, sites=SITES, chunk_tokens=800)
-        left = content(path)
-        assert {k: v for k, v in left.items() if not k.startswith(".manifest")} == whole
+        files = content(path)
+        assert {k: v for k, v in files.items() if not k.startswith(".manifest")} == complete_files
     assert unfinished > KILLS // 4
 
 
 def test_processes_share_the_work_without_touching_the_same_file(
-    context: ForkServerContext, whole: dict[str, bytes], tmp_path: Path
+    context: ForkServerContext, complete_files: dict[str, bytes], tmp_path: Path
 ) -> None:
     parts = [start(context, tmp_path / "s", (i, 3)) for i in range(3)]
     for process in parts:
         process.join()
     assert [process.exitcode for process in parts] == [0, 0, 0]
-    assert content(tmp_path / "s") == whole
+    assert content(tmp_path / "s") == complete_files
 
 
-def test_each_shard_does_its_part_and_no_other(whole: dict[str, bytes], tmp_path: Path) -> None:
-    made = []
+def test_each_shard_does_its_part_and_no_other(
+    complete_files: dict[str, bytes], tmp_path: Path
+) -> None:
+    names = []
     for i in range(3):
         path = tmp_path / str(i)
         encode_dataset(dataset(), ENCODER, path, sites=SITES, chunk_tokens=800, shard=(i, 3))
-        made.append(set(content(path)) - {"manifest.json"})
-        assert made[-1]
-        assert all(content(path)[name] == whole[name] for name in made[-1])
-    assert set.union(*made) == set(whole) - {"manifest.json"}
-    assert sum(map(len, made)) == len(whole) - 1
+        names.append(set(content(path)) - {"manifest.json"})
+        assert names[-1]
+        assert all(content(path)[name] == complete_files[name] for name in names[-1])
+    assert set.union(*names) == set(complete_files) - {"manifest.json"}
+    assert sum(map(len, names)) == len(complete_files) - 1
 
 
 def test_processes_that_were_given_the_same_work_do_it_once(
-    context: ForkServerContext, whole: dict[str, bytes], tmp_path: Path
+    context: ForkServerContext, complete_files: dict[str, bytes], tmp_path: Path
 ) -> None:
     twins = [start(context, tmp_path / "s") for _ in range(3)]
     for process in twins:
         process.join()
     assert [process.exitcode for process in twins] == [0, 0, 0]
-    assert content(tmp_path / "s") == whole
+    assert content(tmp_path / "s") == complete_files
 
 
 def test_a_lock_is_held_by_one_and_removed(tmp_path: Path) -> None:
@@ -127,8 +129,8 @@ def test_what_killed_writers_left_is_swept_and_what_is_being_written_is_not(tmp_
     with writer_lock(tmp_path, "d", wait=False):
         (tmp_path / ".d.json.1.tmp").touch()
         remove_stale_locks(tmp_path)
-        left = sorted(path.name for path in tmp_path.iterdir())
-    assert left == [".d.json.1.tmp", ".d.lock", "c.json"]
+        names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == [".d.json.1.tmp", ".d.lock", "c.json"]
 
 
 class Interrupting(Progress):
@@ -156,7 +158,7 @@ class Interrupting(Progress):
 
 @pytest.mark.parametrize("steps", range(3))
 def test_interrupted_by_the_keyboard_it_goes_on(
-    steps: int, whole: dict[str, bytes], tmp_path: Path
+    steps: int, complete_files: dict[str, bytes], tmp_path: Path
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
         encode_dataset(
@@ -167,12 +169,12 @@ def test_interrupted_by_the_keyboard_it_goes_on(
             chunk_tokens=800,
             progress=Interrupting(steps),
         )
-    assert content(tmp_path / "s").items() <= whole.items()
+    assert content(tmp_path / "s").items() <= complete_files.items()
     plan = plan_encoding(dataset(), ENCODER, tmp_path / "s", sites=SITES, chunk_tokens=800)
     assert 0 < plan.in_store < plan.prompts == 36
     assert plan.left == plan.prompts - plan.in_store
     run_encoding(plan, ENCODER)
-    assert content(tmp_path / "s") == whole
+    assert content(tmp_path / "s") == complete_files
 
 
 def test_nothing_is_encoded_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,8 +190,8 @@ def test_nothing_is_encoded_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_the_plan_tells_the_disk_it_will_take(tmp_path: Path) -> None:
     plan = plan_encoding(dataset(), ENCODER, tmp_path / "s", sites=SITES)
     run_encoding(plan, ENCODER)
-    taken = sum(len(c) for name, c in content(tmp_path / "s").items() if name != "manifest.json")
-    assert 0.8 * taken < plan.bytes_left < 1.25 * taken
+    size = sum(len(c) for name, c in content(tmp_path / "s").items() if name != "manifest.json")
+    assert 0.8 * size < plan.bytes_left < 1.25 * size
 
 
 class _Usage:

@@ -140,17 +140,17 @@ def test_another_type_is_computed_in(folder: Path) -> None:
 def test_a_store_is_made_and_the_encoder_found_again(folder: Path, tmp_path: Path) -> None:
     dataset = make_routing_dataset(queries=8)
     write_dataset(dataset, tmp_path / "data")
-    asked = ["encode", tmp_path / "data", "--encoder", f"sentence:{folder}", "--device", "cpu"]
+    command = ["encode", tmp_path / "data", "--encoder", f"sentence:{folder}", "--device", "cpu"]
     out = tmp_path / "store"
-    said = json.loads(succeeded(*asked, "--out", out, "--json"))
-    assert said["sites"] == ["own.1"]
+    summary = json.loads(succeeded(*command, "--out", out, "--json"))
+    assert summary["sites"] == ["own.1"]
     store = ActivationStore.open(out)
     again = load_encoder_for(store.provenance, source=folder, device="cpu")
     fresh = again.encode(dataset.queries, [OWN])
     keys = dataset.prompt_keys
     np.testing.assert_allclose(fresh.read(OWN, keys), store.read(OWN, keys), atol=4e-3)
-    refused("no layers to choose", *asked, "--out", out, "--layers", "3")
-    refused("without a chat template", *asked, "--out", out, "--template", "chat")
+    refused("no layers to choose", *command, "--out", out, "--layers", "3")
+    refused("without a chat template", *command, "--out", out, "--template", "chat")
 
 
 def test_chats_are_read_as_their_text(folder: Path) -> None:

@@ -60,8 +60,8 @@ def save(folder: Path, config: Any, *, start: bool = True) -> Path:
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("models")
-    found = {name: save(root / name, config) for name, config in CONFIGS.items()}
-    return {**found, "without": save(root / "without", GPT2, start=False)}
+    folders = {name: save(root / name, config) for name, config in CONFIGS.items()}
+    return {**folders, "without": save(root / "without", GPT2, start=False)}
 
 
 def load(folder: Path, **options: Any) -> Encoder:
@@ -73,7 +73,7 @@ def rows_of(encoder: Encoder, queries: list[Query] = QUERIES) -> np.ndarray:
     return states.read(OWN, states.keys)
 
 
-def plainly(folder: Path, query: Query) -> list[float]:
+def read_plainly(folder: Path, query: Query) -> list[float]:
     """The signals of one prompt, from all logits, in float64."""
     model = tf.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64)
     tokenizer = tf.AutoTokenizer.from_pretrained(folder)
@@ -88,7 +88,7 @@ def plainly(folder: Path, query: Query) -> list[float]:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_signals_are_those_of_the_whole_network(folders: dict[str, Path], name: str) -> None:
-    expected = np.array([plainly(folders[name], query) for query in QUERIES])
+    expected = np.array([read_plainly(folders[name], query) for query in QUERIES])
     np.testing.assert_allclose(rows_of(load(folders[name])), expected, rtol=1e-4)
     assert expected[:, 2].std() > 1e-3  # control: prompts differ
 
@@ -98,13 +98,13 @@ def test_batches_padding_and_chunks_change_nothing(
     folders: dict[str, Path], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder = load(folders[name])
-    whole = rows_of(encoder)
+    expected = rows_of(encoder)
     alone = np.concatenate([rows_of(encoder, [query]) for query in QUERIES])
-    np.testing.assert_allclose(alone, whole, rtol=1e-5)
-    np.testing.assert_allclose(rows_of(encoder, QUERIES[::-1])[::-1], whole, rtol=1e-5)
-    np.testing.assert_allclose(rows_of(load(folders[name], batch_tokens=50)), whole, rtol=1e-5)
+    np.testing.assert_allclose(alone, expected, rtol=1e-5)
+    np.testing.assert_allclose(rows_of(encoder, QUERIES[::-1])[::-1], expected, rtol=1e-5)
+    np.testing.assert_allclose(rows_of(load(folders[name], batch_tokens=50)), expected, rtol=1e-5)
     monkeypatch.setattr(signals, "_CHUNK_NUMBERS", 3 * VOCABULARY)
-    np.testing.assert_allclose(rows_of(encoder), whole, rtol=1e-5)
+    np.testing.assert_allclose(rows_of(encoder), expected, rtol=1e-5)
 
 
 def test_no_more_logits_than_the_bound_are_held(
@@ -175,11 +175,11 @@ def test_a_store_is_made_and_the_encoder_found_again(
     dataset = make_routing_dataset(queries=6)
     write_dataset(dataset, tmp_path / "data")
     name, out = f"signals:{folders['gpt2']}", tmp_path / "store"
-    asked = ["encode", tmp_path / "data", "--encoder", name, "--out", out, "--device", "cpu"]
-    said = json.loads(succeeded(*asked, "--store-dtype", "float32", "--json"))
-    assert said["provenance"]["encoder"] == "signals:gpt2"
-    assert said["sites"] == ["own.1"]
-    assert said["billed_tokens"] is None
+    command = ["encode", tmp_path / "data", "--encoder", name, "--out", out, "--device", "cpu"]
+    summary = json.loads(succeeded(*command, "--store-dtype", "float32", "--json"))
+    assert summary["provenance"]["encoder"] == "signals:gpt2"
+    assert summary["sites"] == ["own.1"]
+    assert summary["billed_tokens"] is None
     store = ActivationStore.open(out)
     with pytest.raises(ConfigError, match="no file or folder of that name"):
         load_encoder_for(store.provenance)
@@ -191,7 +191,7 @@ def test_a_store_is_made_and_the_encoder_found_again(
     assert load_encoder_for(store.provenance, device="cpu").provenance == store.provenance
     with pytest.raises(ProvenanceError, match="revision"):
         load_encoder_for(store.provenance, source=folders["llama"])
-    refused("no layers to choose", *asked, "--layers", "2")
+    refused("no layers to choose", *command, "--layers", "2")
 
 
 def test_what_is_no_causal_language_model_is_refused(tmp_path: Path) -> None:

@@ -49,8 +49,8 @@ def test_every_layer_and_pooling_is_the_encoders_own(family: str, tmp_path: Path
     run_vllm(model, tmp_path / "hidden", [p.ids.tolist() for p in prompts], layers)
     theirs = load_encoder(model, vllm_folder=tmp_path / "hidden", layers=layers)
     sites = [Site(layer, pooling) for layer in layers for pooling in POOLINGS]
-    found, expected = theirs.states(theirs.tokenize(QUERIES), sites), ours.states(prompts, sites)
+    states, expected = theirs.states(theirs.tokenize(QUERIES), sites), ours.states(prompts, sites)
     for site in sites:
-        np.testing.assert_array_equal(found[site], expected[site], err_msg=site.name)
+        np.testing.assert_array_equal(states[site], expected[site], err_msg=site.name)
     assert theirs.provenance == ours.provenance
     assert theirs.provenance.computed_by == "vllm"

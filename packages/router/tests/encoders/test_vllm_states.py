@@ -50,12 +50,12 @@ def ordinary(model: Path) -> Encoder:
 def states(model: Path, ordinary: Encoder) -> dict[str, tuple[list[int], torch.Tensor]]:
     """By the prompt's key: its tokens, and what vLLM would write."""
     network = pretrained.AutoModel.from_pretrained(model, dtype=torch.float32).eval()
-    found = {}
+    states = {}
     for prompt in ordinary.tokenize(DATASET.queries):
         ids = prompt.ids.tolist()
         by_layer = streams(network, ids)
-        found[prompt.key] = ids, torch.stack([by_layer[layer] for layer in LAYERS], dim=1)
-    return found
+        states[prompt.key] = ids, torch.stack([by_layer[layer] for layer in LAYERS], dim=1)
+    return states
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def hidden(states: dict, tmp_path: Path) -> Path:
     return folder
 
 
-def opened(model: Path, hidden: Path, **options: object):  # noqa: ANN201
+def load(model: Path, hidden: Path, **options: object):  # noqa: ANN201
     return load_encoder(model, vllm_folder=hidden, layers=LAYERS, max_tokens=40, **options)  # type: ignore[arg-type]
 
 
@@ -75,7 +75,7 @@ def test_a_store_is_that_of_the_encoder_itself_but_for_its_origin(
     model: Path, hidden: Path, ordinary: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pretrained, "load_network", None)  # no weights are needed
-    mine = encode_dataset(DATASET, opened(model, hidden), tmp_path / "mine", sites=SITES)
+    mine = encode_dataset(DATASET, load(model, hidden), tmp_path / "mine", sites=SITES)
     theirs = encode_dataset(DATASET, ordinary, tmp_path / "theirs", sites=SITES)
     shards = {path.name: path.read_bytes() for path in (tmp_path / "theirs/shards").iterdir()}
     assert {path.name: path.read_bytes() for path in (tmp_path / "mine/shards").iterdir()} == shards
@@ -87,17 +87,17 @@ def test_a_store_is_that_of_the_encoder_itself_but_for_its_origin(
 def test_the_encoder_itself_serves_what_was_fitted_on_them_and_another_one_does_not(
     model: Path, hidden: Path
 ) -> None:
-    kept = SavedProvenance(**opened(model, hidden).provenance.to_dict()).provenance()
-    assert kept.computed_by == "vllm"
-    assert load_encoder_for(kept, source=model, device="cpu").provenance == kept
+    provenance = SavedProvenance(**load(model, hidden).provenance.to_dict()).provenance()
+    assert provenance.computed_by == "vllm"
+    assert load_encoder_for(provenance, source=model, device="cpu").provenance == provenance
     with pytest.raises(ProvenanceError, match="dtype is 'bfloat16', not 'float32'"):
-        kept.require(replace(kept, dtype="bfloat16"), what="it")
+        provenance.require(replace(provenance, dtype="bfloat16"), what="it")
 
 
 def test_a_store_holds_states_of_one_program(
     model: Path, hidden: Path, ordinary: Encoder, tmp_path: Path
 ) -> None:
-    encode_dataset(DATASET.queries[:4], opened(model, hidden), tmp_path / "s", sites=SITES)
+    encode_dataset(DATASET.queries[:4], load(model, hidden), tmp_path / "s", sites=SITES)
     with pytest.raises(ProvenanceError, match="computed by vllm, not by this package"):
         encode_dataset(DATASET, ordinary, tmp_path / "s", sites=SITES)
 
@@ -134,13 +134,13 @@ def test_states_that_vllm_did_not_compute_are_refused(
     tmp_path: Path,
 ) -> None:
     path = next(p for p in hidden.glob("*.safetensors") if len(load_file(p)["token_ids"]) == 40)
-    encoder = opened(model, hidden)
-    kept = load_file(path)
-    save_file({**kept, "hidden_states": change(kept["hidden_states"]).contiguous()}, path)
-    with pytest.raises(CorruptError, match=reason) as caught:
+    encoder = load(model, hidden)
+    tensors = load_file(path)
+    save_file({**tensors, "hidden_states": change(tensors["hidden_states"]).contiguous()}, path)
+    with pytest.raises(CorruptError, match=reason) as error:
         encode_dataset(DATASET, encoder, tmp_path / "s", sites=SITES)
-    assert str(path) in str(caught.value)
-    assert not any(query.prompt in str(caught.value) for query in DATASET.queries)
+    assert str(path) in str(error.value)
+    assert not any(query.prompt in str(error.value) for query in DATASET.queries)
 
 
 def test_a_file_that_is_not_complete_or_of_something_else_is_named(
@@ -150,18 +150,18 @@ def test_a_file_that_is_not_complete_or_of_something_else_is_named(
     content = path.read_bytes()
     path.write_bytes(content[:-100])
     with pytest.raises(CorruptError, match=r"5\.safetensors isn't a complete file.* vLLM has end"):
-        opened(model, hidden)
+        load(model, hidden)
     save_file({"weight": torch.ones(3)}, path)
     with pytest.raises(CorruptError, match=r"5\.safetensors isn't a complete file"):
-        opened(model, hidden)
+        load(model, hidden)
 
 
 def test_a_file_that_changes_after_it_was_listed_is_refused(
     model: Path, hidden: Path, tmp_path: Path
 ) -> None:
-    encoder = opened(model, hidden)
-    kept = load_file(hidden / "5.safetensors")
-    save_file({**kept, "token_ids": kept["token_ids"] + 1}, hidden / "5.safetensors")
+    encoder = load(model, hidden)
+    tensors = load_file(hidden / "5.safetensors")
+    save_file({**tensors, "token_ids": tensors["token_ids"] + 1}, hidden / "5.safetensors")
     with pytest.raises(CorruptError, match="changed since"):
         encode_dataset(DATASET, encoder, tmp_path / "s", sites=SITES)
 
@@ -169,7 +169,7 @@ def test_a_file_that_changes_after_it_was_listed_is_refused(
 def test_files_of_other_prompts_alone_are_an_error(
     model: Path, hidden: Path, tmp_path: Path
 ) -> None:
-    encoder = opened(model, hidden, template="plain")
+    encoder = load(model, hidden, template="plain")
     plan, lacking = encoder.split(plan_encoding(DATASET, encoder, tmp_path / "s", sites=SITES))
     assert (plan.left, lacking.left) == (0, 24)
     with pytest.raises(StoreError, match=r"none of its 24 files has the tokens .* --template"):
@@ -185,7 +185,7 @@ def test_encoders_that_vllm_does_not_extract_are_refused(name: str, tmp_path: Pa
 def test_options_of_computing_are_refused(model: Path, hidden: Path) -> None:
     for options in ({"device": "cpu"}, {"batch_tokens": 100}):
         with pytest.raises(ConfigError, match="leave device and batch_tokens out"):
-            opened(model, hidden, **options)
+            load(model, hidden, **options)
 
 
 def command(data: Path, model: Path, hidden: Path, *more: object) -> Result:
@@ -218,12 +218,12 @@ def test_vllm_runs_in_parts_and_the_store_is_that_of_one(
 ) -> None:
     data, prompts, out = tmp_path / "data", tmp_path / "prompts.jsonl", tmp_path / "store"
     write_dataset(DATASET, data)
-    whole = encode_dataset(DATASET, opened(model, hidden), tmp_path / "whole", sites=SITES)
+    store_at_once = encode_dataset(DATASET, load(model, hidden), tmp_path / "whole", sites=SITES)
     for path in list(hidden.glob("*.safetensors")):
         path.unlink()
-    listed = command(data, model, hidden, "--out", out, "--write-prompts", prompts)
-    assert listed.exit_code == 0, listed.stderr
-    assert "24 prompts have no file, the longest of 40 tokens" in listed.stderr
+    listing = command(data, model, hidden, "--out", out, "--write-prompts", prompts)
+    assert listing.exit_code == 0, listing.stderr
+    assert "24 prompts have no file, the longest of 40 tokens" in listing.stderr
     assert not out.exists()
     nothing = command(data, model, hidden, "--out", out)
     assert "24 prompts have no file" in str(nothing.exception)
@@ -242,12 +242,12 @@ def test_vllm_runs_in_parts_and_the_store_is_that_of_one(
     assert command(data, model, hidden, "--out", out, "--write-prompts", prompts).exit_code == 0
     assert len(prompts.read_text().splitlines()) == 14
     generate(model, hidden, prompts)
-    done = command(data, model, hidden, "--out", out)
-    assert done.exit_code == 0, done.stderr
+    result = command(data, model, hidden, "--out", out)
+    assert result.exit_code == 0, result.stderr
     store = ActivationStore.open(out)
     for site in SITES:
         np.testing.assert_array_equal(
-            store.read(site, DATASET.prompt_keys), whole.read(site, DATASET.prompt_keys)
+            store.read(site, DATASET.prompt_keys), store_at_once.read(site, DATASET.prompt_keys)
         )
 
 
@@ -264,14 +264,14 @@ def test_vllm_runs_in_parts_and_the_store_is_that_of_one(
     ],
 )
 def test_options_that_do_not_go_together_are_refused(words: list[str], reason: str) -> None:
-    done = CliRunner().invoke(app, ["encode", "data", "--out", "s", *words])
-    assert reason in str(done.exception)
+    result = CliRunner().invoke(app, ["encode", "data", "--out", "s", *words])
+    assert reason in str(result.exception)
 
 
 def test_a_file_that_is_not_of_prompts_stays(model: Path, hidden: Path, tmp_path: Path) -> None:
     write_dataset(DATASET, tmp_path / "data")
     (tmp_path / "notes.txt").write_text("mine")
     words = ("--out", tmp_path / "s", "--write-prompts", tmp_path / "notes.txt")
-    done = command(tmp_path / "data", model, hidden, *words)
-    assert "notes.txt isn't a file of prompts" in str(done.exception)
+    result = command(tmp_path / "data", model, hidden, *words)
+    assert "notes.txt isn't a file of prompts" in str(result.exception)
     assert (tmp_path / "notes.txt").read_text() == "mine"

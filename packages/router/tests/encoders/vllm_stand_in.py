@@ -26,14 +26,14 @@ def blocks_of(network: Any) -> torch.nn.ModuleList:
 
 def streams(network: Any, ids: Sequence[int]) -> Streams:
     """The stream after so many blocks, [token, hidden]: 0 is what the first block reads."""
-    found: Streams = {}
+    states: Streams = {}
 
     def before(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        found[0] = (args[0] if args else kwargs["hidden_states"])[0]
+        states[0] = (args[0] if args else kwargs["hidden_states"])[0]
 
     def after(number: int) -> Any:
         def hook(_module: Any, _args: Any, output: Any) -> None:
-            found[number + 1] = (output if torch.is_tensor(output) else output[0])[0]
+            states[number + 1] = (output if torch.is_tensor(output) else output[0])[0]
 
         return hook
 
@@ -44,7 +44,7 @@ def streams(network: Any, ids: Sequence[int]) -> Streams:
         network(input_ids=torch.tensor([ids]), use_cache=False)
     for hook in hooks:
         hook.remove()
-    return found
+    return states
 
 
 class SamplingParams:
@@ -85,14 +85,14 @@ class LLM:
         """Write a file for each prompt, and say where."""
         assert isinstance(params, SamplingParams)
         self.folder.mkdir(parents=True, exist_ok=True)
-        return [self.written(one["prompt_token_ids"]) for one in prompts]
+        return [self.write_states(prompt["prompt_token_ids"]) for prompt in prompts]
 
-    def written(self, ids: list[int]) -> SimpleNamespace:
+    def write_states(self, ids: list[int]) -> SimpleNamespace:
         """Run one prompt and write its file."""
         assert len(ids) <= self.longest
         path = self.folder / f"{len(list(self.folder.iterdir()))}.safetensors"
-        found = streams(self.network, ids)
-        write_file(path, ids, torch.stack([found[layer] for layer in self.layers], dim=1))
+        states = streams(self.network, ids)
+        write_file(path, ids, torch.stack([states[layer] for layer in self.layers], dim=1))
         return SimpleNamespace(kv_transfer_params={"hidden_states_path": str(path)})
 
 

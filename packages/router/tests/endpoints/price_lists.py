@@ -80,14 +80,14 @@ class PriceServer:
     """Pages by path, and what was asked."""
 
     pages: dict[str, Page] = field(default_factory=dict)
-    asked: list[str] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     url: str = ""
     stop: threading.Event = field(default_factory=threading.Event)
 
 
 @contextmanager
-def serving_prices() -> Iterator[PriceServer]:
+def serve_prices() -> Iterator[PriceServer]:
     """A server with OpenRouter's two kinds of pages."""
     server = PriceServer()
     none = {"data": {"id": "google/gemini", "endpoints": []}}
@@ -104,7 +104,7 @@ def serving_prices() -> Iterator[PriceServer]:
             del format, args
 
         def do_GET(self) -> None:
-            server.asked.append(self.path)
+            server.paths.append(self.path)
             server.headers.append(dict(self.headers.items()))
             page = server.pages.get(self.path, Page(b"not here", 404))
             server.stop.wait(page.wait)

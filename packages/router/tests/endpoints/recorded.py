@@ -14,7 +14,7 @@ THOUGHT = "two and two"
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedStream:
     """What one provider sends, and what is to be read from it.
 
     Attributes:
@@ -22,7 +22,7 @@ class Recorded:
         reasoning: The trace that comes back.
         cached: Cached tokens; None where unsaid.
         reasoning_tokens: None where unsaid.
-        kept: What must be in `Reply.response`.
+        response: What must be in `Reply.response`.
         dialect: Where it isn't the key's.
     """
 
@@ -30,7 +30,7 @@ class Recorded:
     reasoning: str = THOUGHT
     cached: int | None = None
     reasoning_tokens: int | None = None
-    kept: Mapping[str, Any] = field(default_factory=dict)
+    response: Mapping[str, Any] = field(default_factory=dict)
     dialect: Dialect | None = None
 
 
@@ -42,19 +42,19 @@ def chunk(
     return {**named, "model": "served-1", "choices": [beside], **top}
 
 
-def last(usage: Chunk, **top: Any) -> Chunk:
+def last_chunk(usage: Chunk, **top: Any) -> Chunk:
     return {**chunk({}), "choices": [], "usage": usage, **top}
 
 
 COUNTS = {"prompt_tokens": 12, "completion_tokens": 5, "total_tokens": 17}
 
-RECORDED: dict[str, Recorded] = {
-    "openai": Recorded(
+RECORDED: dict[str, RecordedStream] = {
+    "openai": RecordedStream(
         [
             chunk({"role": "assistant", "content": "", "refusal": None}, service_tier="default"),
             chunk({"content": "4"}, choice={"logprobs": None}, obfuscation="x1"),
             chunk({}, finish="stop", usage=None, system_fingerprint="fp_7"),
-            last(
+            last_chunk(
                 {
                     **COUNTS,
                     "prompt_tokens_details": {"cached_tokens": 8, "audio_tokens": 0},
@@ -65,35 +65,35 @@ RECORDED: dict[str, Recorded] = {
         reasoning="",
         cached=8,
         reasoning_tokens=4,
-        kept={"id": "r-1", "system_fingerprint": "fp_7", "service_tier": "default"},
+        response={"id": "r-1", "system_fingerprint": "fp_7", "service_tier": "default"},
     ),
-    "anthropic": Recorded(
+    "anthropic": RecordedStream(
         [
             chunk({"role": "assistant", "content": "4"}),
             chunk({}, finish="stop"),
-            last(COUNTS),
+            last_chunk(COUNTS),
         ],
         reasoning="",
     ),
-    "gemini": Recorded(
+    "gemini": RecordedStream(
         [
             chunk({"role": "assistant", "content": "4"}, usage=COUNTS),
             chunk({"role": "assistant"}, finish="stop", usage=COUNTS),
         ],
         reasoning="",
     ),
-    "vllm": Recorded(
+    "vllm": RecordedStream(
         [
             chunk({"role": "assistant", "content": ""}, prompt_token_ids=None),
             chunk({"reasoning": "two "}, choice={"token_ids": None}),
             chunk({"reasoning": "and two"}),
             chunk({"content": "4"}),
             chunk({"content": ""}, finish="stop", choice={"stop_reason": 151645}),
-            last({**COUNTS, "prompt_tokens_details": None}),
+            last_chunk({**COUNTS, "prompt_tokens_details": None}),
         ],
-        kept={"stop_reason": 151645},
+        response={"stop_reason": 151645},
     ),
-    "vllm-older": Recorded(
+    "vllm-older": RecordedStream(
         [
             chunk({"role": "assistant", "content": ""}),
             chunk({"reasoning_content": THOUGHT}),
@@ -102,18 +102,18 @@ RECORDED: dict[str, Recorded] = {
         ],
         dialect="vllm",
     ),
-    "sglang": Recorded(
+    "sglang": RecordedStream(
         [
             chunk({"role": "assistant", "content": "", "reasoning_content": None}, usage=None),
             chunk({"content": None, "reasoning_content": THOUGHT, "tool_calls": None}),
             chunk({"content": "4", "reasoning_content": None}),
             chunk({"content": None}, finish="stop", choice={"matched_stop": 7}),
-            last({**COUNTS, "reasoning_tokens": 4}),
+            last_chunk({**COUNTS, "reasoning_tokens": 4}),
         ],
         reasoning_tokens=4,
-        kept={"matched_stop": 7},
+        response={"matched_stop": 7},
     ),
-    "openrouter": Recorded(
+    "openrouter": RecordedStream(
         [
             chunk(
                 {
@@ -146,7 +146,7 @@ RECORDED: dict[str, Recorded] = {
         ],
         cached=0,
         reasoning_tokens=4,
-        kept={
+        response={
             "provider": "Somebody",
             "native_finish_reason": "end_turn",
             "reasoning_details": [
@@ -154,17 +154,17 @@ RECORDED: dict[str, Recorded] = {
             ],
         },
     ),
-    "openrouter-details": Recorded(
+    "openrouter-details": RecordedStream(
         [
             chunk(
                 {"content": "", "reasoning_details": [{"type": "reasoning.summary", "summary": t}]}
             )
             for t in ("two ", "and two")
         ]
-        + [chunk({"content": "4"}), chunk({}, finish="stop"), last(COUNTS)],
+        + [chunk({"content": "4"}), chunk({}, finish="stop"), last_chunk(COUNTS)],
         dialect="openrouter",
     ),
-    "deepseek": Recorded(
+    "deepseek": RecordedStream(
         [
             chunk({"role": "assistant", "content": None, "reasoning_content": ""}),
             chunk({"content": None, "reasoning_content": THOUGHT}),
@@ -182,17 +182,17 @@ RECORDED: dict[str, Recorded] = {
         cached=8,
         reasoning_tokens=4,
     ),
-    "qwen": Recorded(
+    "qwen": RecordedStream(
         [
             chunk({"role": "assistant", "content": None, "reasoning_content": ""}),
             chunk({"content": None, "reasoning_content": THOUGHT}),
             chunk({"content": "4", "reasoning_content": None}),
             chunk({"content": "", "reasoning_content": None}, finish="stop"),
-            last({**COUNTS, "completion_tokens_details": {"reasoning_tokens": 4}}),
+            last_chunk({**COUNTS, "completion_tokens_details": {"reasoning_tokens": 4}}),
         ],
         reasoning_tokens=4,
     ),
-    "nemotron": Recorded(
+    "nemotron": RecordedStream(
         [
             chunk({"role": "assistant", "content": "<thi"}),
             chunk({"content": "nk>\ntwo and"}),
@@ -200,49 +200,49 @@ RECORDED: dict[str, Recorded] = {
             chunk({"content": "ink>\n\n"}),
             chunk({"content": "4"}),
             chunk({"content": ""}, finish="stop"),
-            last(COUNTS),
+            last_chunk(COUNTS),
         ],
-        kept={"reasoning_was_inline": True},
+        response={"reasoning_was_inline": True},
     ),
-    "opened-by-the-template": Recorded(
+    "opened-by-the-template": RecordedStream(
         [
             chunk({"content": "two and two</think>"}),
             chunk({"content": "4"}, finish="stop"),
-            last(COUNTS),
+            last_chunk(COUNTS),
         ],
         dialect="nemotron",
     ),
-    "mistral-behind-vllm": Recorded(
+    "mistral-behind-vllm": RecordedStream(
         [
             chunk(
                 {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": THOUGHT}]}]}
             ),
             chunk({"content": [{"type": "text", "text": "4"}]}, finish="stop"),
-            last(COUNTS),
+            last_chunk(COUNTS),
         ],
         dialect="vllm",
     ),
-    "usage-in-the-choice": Recorded(
+    "usage-in-the-choice": RecordedStream(
         [
             chunk({"reasoning_content": THOUGHT}),
             chunk({"content": "4"}, finish="stop", choice={"usage": COUNTS}),
         ],
         dialect="openai",
     ),
-    "anthropic-names": Recorded(
+    "anthropic-names": RecordedStream(
         [
             chunk({"content": "4"}, finish="stop"),
-            last({"input_tokens": 4, "cache_read_input_tokens": 8, "output_tokens": 5}),
+            last_chunk({"input_tokens": 4, "cache_read_input_tokens": 8, "output_tokens": 5}),
         ],
         reasoning="",
         cached=8,
         dialect="anthropic",
     ),
-    "reasoning-outside-the-output": Recorded(
+    "reasoning-outside-the-output": RecordedStream(
         [
             chunk({"reasoning_content": THOUGHT}),
             chunk({"content": "4"}, finish="stop"),
-            last(
+            last_chunk(
                 {
                     "prompt_tokens": 12,
                     "completion_tokens": 1,
@@ -257,7 +257,7 @@ RECORDED: dict[str, Recorded] = {
 }
 
 
-def in_one_piece(recorded: Recorded) -> Chunk:
+def in_one_piece(recorded: RecordedStream) -> Chunk:
     """The same as a server sends it that doesn't stream."""
     message: Chunk = {"role": "assistant", "content": "4"}
     if recorded.reasoning:

@@ -40,9 +40,9 @@ def test_keys_must_be_set() -> None:
     pool = pool_of("http://127.0.0.1:1/v1", api_key_env="SOME_KEY")
     with pytest.raises(ConfigError, match="no key for here: set the environment variable SOME_KEY"):
         Upstream(pool, environment={})
-    with pytest.raises(ConfigError, match="can't be a key") as found:
+    with pytest.raises(ConfigError, match="can't be a key") as error:
         Upstream(pool, environment={"SOME_KEY": "two words"})
-    assert "two words" not in str(found.value)
+    assert "two words" not in str(error.value)
     Upstream(pool, environment={"SOME_KEY": "sk-1\n"})
 
 
@@ -74,10 +74,10 @@ def test_parameters_are_what_is_sent() -> None:
 def test_a_lone_surrogate_is_not_sent() -> None:
     async def run() -> UpstreamError:
         async with Endpoint(GOOD) as endpoint, Upstream(pool_of(endpoint.base_url)) as upstream:
-            with pytest.raises(UpstreamError) as found:
+            with pytest.raises(UpstreamError) as error:
                 await upstream.ask("tiny", "\ud83d")
-            assert not endpoint.seen
-            return found.value
+            assert not endpoint.requests
+            return error.value
 
     error = asyncio.run(run())
     assert (error.failure, error.billed) == ("refused", "no")
@@ -91,7 +91,7 @@ def test_no_more_calls_at_once_than_allowed_and_connections_are_kept() -> None:
             pool = pool_of(endpoint.base_url, concurrency=4)
             async with Upstream(pool) as upstream:
                 await asyncio.gather(*(upstream.ask("tiny", f"{i}") for i in range(24)))
-            assert len(endpoint.seen) == 24
+            assert len(endpoint.requests) == 24
             assert endpoint.most_at_once == 4
             assert endpoint.connections == 4
 
@@ -132,11 +132,11 @@ def test_a_connection_closed_while_a_request_is_under_way(seconds: float, billed
         async def server(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"\r\n\r\n")
             await reader.read(10_000)
-            told = b"".join(piece for piece in GOOD.pieces if isinstance(piece, bytes))
+            content = b"".join(piece for piece in GOOD.pieces if isinstance(piece, bytes))
             head = (
                 b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
             )
-            writer.write(head % len(told) + told)
+            writer.write(head % len(content) + content)
             if not closed.is_set():
                 await reader.readuntil(b"\r\n\r\n")  # the next request meets a closing connection
                 closed.set()
@@ -148,11 +148,11 @@ def test_a_connection_closed_while_a_request_is_under_way(seconds: float, billed
             pool = pool_of(f"http://127.0.0.1:{port}/v1")
             async with Upstream(pool) as upstream:
                 assert (await upstream.ask("tiny", "x")).text == "4"
-                with pytest.raises(UpstreamError) as found:
+                with pytest.raises(UpstreamError) as error:
                     await upstream.ask("tiny", "x")
                 assert (await upstream.ask("tiny", "x")).text == "4"  # on a new connection
-        assert (found.value.failure, found.value.billed) == ("broken_off", billed)
-        assert found.value.retriable
+        assert (error.value.failure, error.value.billed) == ("broken_off", billed)
+        assert error.value.retriable
 
     asyncio.run(run())
 
@@ -169,9 +169,9 @@ def test_an_unfit_environment_is_told(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError, match=f"{name}") as found:
+    with pytest.raises(ConfigError, match=f"{name}") as error:
         ask_once(pool_of("http://127.0.0.1:1/v1"), "tiny", "x")
-    assert "secret" not in str(found.value)
+    assert "secret" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -181,9 +181,9 @@ def test_an_unfit_environment_is_told(
 def test_an_address_that_is_none_is_told_at_once(address: str) -> None:
     with pytest.raises(ConfigError, match="base_url"):
         pool_of(address)
-    with pytest.raises(ConfigError, match="api_key_env") as found:
+    with pytest.raises(ConfigError, match="api_key_env") as error:
         pool_of("http://me:secret@127.0.0.1:1/v1")
-    assert "secret" not in str(found.value)
+    assert "secret" not in str(error.value)
 
 
 def test_calls_can_be_cancelled() -> None:
@@ -192,7 +192,7 @@ def test_calls_can_be_cancelled() -> None:
             pool = pool_of(endpoint.base_url, concurrency=1)
             async with Upstream(pool) as upstream:
                 call = asyncio.create_task(upstream.ask("tiny", "x"))
-                while not endpoint.seen:
+                while not endpoint.requests:
                     await asyncio.sleep(0.01)
                 call.cancel()
                 with pytest.raises(asyncio.CancelledError):
@@ -212,9 +212,9 @@ def test_two_providers_have_keys_of_their_own() -> None:
             keys = {"KEY_A": "sk-a", "KEY_B": "sk-b"}
             async with Upstream(Pool(targets), environment=keys) as upstream:
                 await asyncio.gather(upstream.ask("a", "x"), upstream.ask("b", "x"))
-            assert first.seen[0].headers["authorization"] == "Bearer sk-a"
-            assert second.seen[0].headers["authorization"] == "Bearer sk-b"
-            assert second.seen[0].body["model"] == "vendor/b"
+            assert first.requests[0].headers["authorization"] == "Bearer sk-a"
+            assert second.requests[0].headers["authorization"] == "Bearer sk-b"
+            assert second.requests[0].body["model"] == "vendor/b"
 
     asyncio.run(run())
 
@@ -227,7 +227,7 @@ def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> 
             monkeypatch.delenv("NO_PROXY", raising=False)
             async with Upstream(pool_of("http://far.example/v1")) as upstream:
                 assert (await upstream.ask("tiny", "x")).text == "4"
-            return proxy.seen[0].path
+            return proxy.requests[0].path
 
     assert asyncio.run(run()) == "http://far.example/v1/chat/completions"
 
@@ -245,8 +245,8 @@ def test_request_ids_are_kept() -> None:
 
 
 def test_compressed_answers_are_read_all_the_same() -> None:
-    sent = b"".join(p for p in events(delta("4", finish="stop")) if isinstance(p, bytes))
-    script = Script([gzip.compress(sent)], headers={"content-encoding": "gzip"})
+    content = b"".join(p for p in events(delta("4", finish="stop")) if isinstance(p, bytes))
+    script = Script([gzip.compress(content)], headers={"content-encoding": "gzip"})
 
     async def run() -> Reply:
         async with Endpoint(script) as endpoint, Upstream(pool_of(endpoint.base_url)) as upstream:
@@ -258,10 +258,10 @@ def test_compressed_answers_are_read_all_the_same() -> None:
 def test_importing_loads_no_client() -> None:
     heavy = ("openai", "httpx2", "torch")
     program = f"import prefill_router.endpoints, sys; print({{*{heavy}}} & {{*sys.modules}})"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == "set()"
+    assert process.stdout.strip() == "set()"
 
 
 MODEL = ScriptedModel("tiny", {"What is 2 + 2?": "It is four."})
@@ -327,10 +327,10 @@ def test_every_fault_of_the_tiny_server(rule: Rule, kind: str | None) -> None:
             reply = ask_once(pool, "tiny", "What is 2 + 2?")
             assert reply.text == ("" if rule.kind == "empty" else "It is four.")
             return
-        with pytest.raises(UpstreamError) as found:
+        with pytest.raises(UpstreamError) as error:
             ask_once(pool, "tiny", "What is 2 + 2?")
-    assert found.value.failure == kind
-    assert found.value.retry_after == (0.05 if kind == "rate_limited" else None)
+    assert error.value.failure == kind
+    assert error.value.retry_after == (0.05 if kind == "rate_limited" else None)
 
 
 @pytest.mark.parametrize("lie", ["zero", "huge", "negative", "text", "null", "omit"])
@@ -346,12 +346,12 @@ def test_lies_about_usage_are_seen(lie: Any) -> None:
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
 def test_connections_with_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    made = (
+    words = (
         "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost"
     )
     names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
     places = ["-keyout", str(key), "-out", str(certificate)]
-    subprocess.run(["openssl", *made.split(), *names, *places], check=True, capture_output=True)
+    subprocess.run(["openssl", *words.split(), *names, *places], check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
 
@@ -359,14 +359,14 @@ def test_connections_with_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         async with Endpoint(GOOD, context=context) as endpoint:
             pool = pool_of(endpoint.base_url)
             async with Upstream(pool) as upstream:
-                with pytest.raises(UpstreamError) as found:
+                with pytest.raises(UpstreamError) as error:
                     await upstream.ask("tiny", "x")
-                assert (found.value.failure, found.value.billed) == ("connect", "no")
+                assert (error.value.failure, error.value.billed) == ("connect", "no")
             monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
             async with Upstream(pool) as upstream:
                 for _ in range(3):
                     assert (await upstream.ask("tiny", "x")).text == "4"
-            assert len(endpoint.seen) == 3
+            assert len(endpoint.requests) == 3
             assert endpoint.connections == 1
 
     asyncio.run(run())
@@ -374,6 +374,6 @@ def test_connections_with_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_key_in_the_place_of_its_variable_is_not_shown() -> None:
     pool = pool_of("http://127.0.0.1:1/v1", api_key_env="abc123secret")
-    with pytest.raises(ConfigError, match="no key for here") as found:
+    with pytest.raises(ConfigError, match="no key for here") as error:
         Upstream(pool, environment={})
-    assert "secret" not in str(found.value)
+    assert "secret" not in str(error.value)

@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from packages.router.tests.endpoints.recorded import RECORDED, Recorded, in_one_piece
+from packages.router.tests.endpoints.recorded import RECORDED, RecordedStream, in_one_piece
 from packages.router.tests.fakes.loopback_endpoint import Script, answer, events, failure, plain
 from prefill_router.endpoints import Reply, Usage
 from prefill_router.endpoints.events import EventReader
@@ -19,12 +19,12 @@ NAMES = tuple(RECORDED)
 
 
 def dialect_of(name: str) -> Dialect:
-    found = RECORDED[name].dialect or name
-    assert found in get_args(Dialect)
-    return found  # type: ignore[return-value]
+    dialect = RECORDED[name].dialect or name
+    assert dialect in get_args(Dialect)
+    return dialect  # type: ignore[return-value]
 
 
-def check(reply: Reply, recorded: Recorded) -> None:
+def check(reply: Reply, recorded: RecordedStream) -> None:
     assert reply.text == "4"
     assert reply.reasoning == recorded.reasoning
     assert reply.finish_reason == "stop"
@@ -35,7 +35,7 @@ def check(reply: Reply, recorded: Recorded) -> None:
         recorded.cached,
         recorded.reasoning_tokens,
     )
-    for name, value in recorded.kept.items():
+    for name, value in recorded.response.items():
         assert reply.response[name] == value
 
 
@@ -62,7 +62,7 @@ def test_a_stream_is_read(name: str) -> None:
 def test_a_reply_in_one_piece_is_read(name: str) -> None:
     recorded = RECORDED[name]
     reply = answer(plain(in_one_piece(recorded)), dialect=dialect_of(name))
-    check(reply, Recorded([], recorded.reasoning, recorded.cached, recorded.reasoning_tokens))
+    check(reply, RecordedStream([], recorded.reasoning, recorded.cached, recorded.reasoning_tokens))
     assert reply.first_token_seconds is None
     assert reply.first_answer_seconds is None
     assert reply.seconds > 0
@@ -75,7 +75,7 @@ def test_a_stream_without_its_end_is_no_answer(name: str) -> None:
     assert error.failure == "broken_off"
 
 
-def read(pieces: list[bytes], dialect: Dialect) -> Reply:
+def read_reply(pieces: list[bytes], dialect: Dialect) -> Reply:
     reading, reader = ReplyReader(dialect), EventReader()
     for moment, piece in enumerate(pieces):
         for event in reader.feed(piece):
@@ -95,12 +95,12 @@ def read(pieces: list[bytes], dialect: Dialect) -> Reply:
 def test_it_does_not_matter_where_the_bytes_are_cut(
     name: str, cuts: list[int], end: bytes, noise: bytes
 ) -> None:
-    sent = b"".join(p for p in events(*RECORDED[name].chunks) if isinstance(p, bytes))
-    sent = sent.replace(b"\n\n", b"\n" + (noise + b"\n" if noise else b"") + b"\n")
-    sent = sent.replace(b"\n", end)
-    places = [0, *sorted(min(c, len(sent)) for c in cuts), len(sent)]
-    pieces = [sent[a:b] for a, b in itertools.pairwise(places)]
-    check(read(pieces, dialect_of(name)), RECORDED[name])
+    stream = b"".join(p for p in events(*RECORDED[name].chunks) if isinstance(p, bytes))
+    stream = stream.replace(b"\n\n", b"\n" + (noise + b"\n" if noise else b"") + b"\n")
+    stream = stream.replace(b"\n", end)
+    places = [0, *sorted(min(c, len(stream)) for c in cuts), len(stream)]
+    pieces = [stream[a:b] for a, b in itertools.pairwise(places)]
+    check(read_reply(pieces, dialect_of(name)), RECORDED[name])
 
 
 def test_the_contract_can_be_broken() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from packages.router.tests.fakes.loopback_endpoint import GOOD, Endpoint, asked_of, pool_of
+from packages.router.tests.fakes.loopback_endpoint import GOOD, Endpoint, ask_endpoint, pool_of
 from prefill_router.data import Message
 from prefill_router.endpoints import ask_once, request_parameters
 from prefill_router.endpoints.request_body import reasoning_fields, request_messages
@@ -24,7 +24,7 @@ from prefill_router_minipool.server import ScriptedModel, serve
 ALWAYS = {"model", "stream", "stream_options"}
 
 
-def sent(dialect: Dialect, model: str = "m", **options: Any) -> dict[str, Any]:
+def sent_fields(dialect: Dialect, model: str = "m", **options: Any) -> dict[str, Any]:
     """The fields that options lead to, without those of every request."""
     target = Target(name=model, request=RequestOptions(**{"max_tokens": 4000, **options}))
     fields = request_parameters(target, dialect)
@@ -75,7 +75,7 @@ TOP_K = ("vllm", "sglang", "openrouter", "qwen", "nemotron")
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_requests_without_options(dialect: Dialect) -> None:
-    assert sent(dialect) == PLAIN[dialect]
+    assert sent_fields(dialect) == PLAIN[dialect]
 
 
 @pytest.mark.parametrize(
@@ -89,9 +89,9 @@ def test_reasoning(
     fields = table[dialect]
     if fields is None:
         with pytest.raises(ConfigError, match=f"'{dialect}' has no field; leave it out"):
-            sent(dialect, **option)
+            sent_fields(dialect, **option)
     else:
-        assert sent(dialect, **option) == PLAIN[dialect] | fields
+        assert sent_fields(dialect, **option) == PLAIN[dialect] | fields
 
 
 BUDGET: dict[Dialect, dict[str, Any] | None] = {
@@ -112,9 +112,9 @@ def test_budgets(dialect: Dialect) -> None:
     fields = BUDGET[dialect]
     if fields is None:
         with pytest.raises(ConfigError, match=r"thinking.budget"):
-            sent(dialect, thinking_budget=512)
+            sent_fields(dialect, thinking_budget=512)
     else:
-        assert sent(dialect, thinking_budget=512) == PLAIN[dialect] | fields
+        assert sent_fields(dialect, thinking_budget=512) == PLAIN[dialect] | fields
 
 
 def effort(dialect: Dialect, named: str, endpoint: ApiEndpoint = "chat") -> dict[str, Any]:
@@ -128,16 +128,16 @@ def effort(dialect: Dialect, named: str, endpoint: ApiEndpoint = "chat") -> dict
 def test_an_effort_of_a_target_is_said_in_its_dialect(dialect: Dialect) -> None:
     off, low = effort(dialect, "none"), effort(dialect, "low")
     switch, levels = THINKING[dialect], EFFORT[dialect]
-    assert off == (sent_alone(dialect, enable_thinking=False) if switch else {REASONS: "none"})
+    assert off == (added_fields(dialect, enable_thinking=False) if switch else {REASONS: "none"})
     assert off != low
     if levels is not None:
-        assert low == sent_alone(
+        assert low == added_fields(
             dialect, reasoning_effort="low", **({"enable_thinking": True} if switch else {})
         )
     else:
         assert low == switch
     if BUDGET[dialect] is not None:
-        assert effort(dialect, "512") == sent_alone(
+        assert effort(dialect, "512") == added_fields(
             dialect, thinking_budget=512, **({"enable_thinking": True} if switch else {})
         )
 
@@ -145,10 +145,12 @@ def test_an_effort_of_a_target_is_said_in_its_dialect(dialect: Dialect) -> None:
 REASONS = "reasoning_effort"
 
 
-def sent_alone(dialect: Dialect, **options: Any) -> dict[str, Any]:
+def added_fields(dialect: Dialect, **options: Any) -> dict[str, Any]:
     """What options add to a plain request."""
     plain = PLAIN[dialect]
-    return {name: value for name, value in sent(dialect, **options).items() if name not in plain}
+    return {
+        name: value for name, value in sent_fields(dialect, **options).items() if name not in plain
+    }
 
 
 def test_an_effort_is_said_in_responses_and_messages() -> None:
@@ -166,25 +168,25 @@ def test_an_effort_that_a_dialect_lacks_is_refused() -> None:
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_sampling(dialect: Dialect) -> None:
     seed = {} if dialect in NO_SEED else {"seed": 3}
-    kept = {"temperature": 0.5, "top_p": 0.9, **seed}
-    assert sent(dialect, **SAMPLING) == PLAIN[dialect] | kept
+    sampling = {"temperature": 0.5, "top_p": 0.9, **seed}
+    assert sent_fields(dialect, **SAMPLING) == PLAIN[dialect] | sampling
     if dialect in TOP_K:
-        assert sent(dialect, top_k=7) == PLAIN[dialect] | {"top_k": 7}
+        assert sent_fields(dialect, top_k=7) == PLAIN[dialect] | {"top_k": 7}
     else:
         with pytest.raises(ConfigError, match="sets top_k"):
-            sent(dialect, top_k=7)
+            sent_fields(dialect, top_k=7)
 
 
 def test_switched_off() -> None:
-    assert sent("deepseek", enable_thinking=False)["thinking"] == {"type": "disabled"}
-    assert sent("anthropic", enable_thinking=False)["thinking"] == {"type": "disabled"}
-    assert sent("openrouter", enable_thinking=False)["reasoning"] == {"enabled": False}
-    assert sent("qwen", enable_thinking=False)["enable_thinking"] is False
+    assert sent_fields("deepseek", enable_thinking=False)["thinking"] == {"type": "disabled"}
+    assert sent_fields("anthropic", enable_thinking=False)["thinking"] == {"type": "disabled"}
+    assert sent_fields("openrouter", enable_thinking=False)["reasoning"] == {"enabled": False}
+    assert sent_fields("qwen", enable_thinking=False)["enable_thinking"] is False
 
 
 def test_an_effort_and_a_switch_together() -> None:
-    found = sent("openrouter", enable_thinking=True, reasoning_effort="low")
-    assert found["reasoning"] == {"enabled": True, "effort": "low"}
+    fields = sent_fields("openrouter", enable_thinking=True, reasoning_effort="low")
+    assert fields["reasoning"] == {"enabled": True, "effort": "low"}
 
 
 @pytest.mark.parametrize(
@@ -202,20 +204,22 @@ def test_an_effort_and_a_switch_together() -> None:
     ],
 )
 def test_claude_by_its_version(model: str, is_adaptive: bool) -> None:
-    found = sent("anthropic", model, reasoning_effort="medium")["thinking"]
+    thinking = sent_fields("anthropic", model, reasoning_effort="medium")["thinking"]
     adaptive, budget = {"type": "adaptive"}, {"type": "enabled", "budget_tokens": 2000}
-    assert found == (adaptive if is_adaptive else budget)
+    assert thinking == (adaptive if is_adaptive else budget)
 
 
 def test_budgets_of_claude_are_checked() -> None:
     older = "claude-sonnet-4-5"
-    least = sent("anthropic", older, reasoning_effort="low", max_tokens=1100)
+    least = sent_fields("anthropic", older, reasoning_effort="low", max_tokens=1100)
     assert least["thinking"]["budget_tokens"] == 1024
-    assert sent("anthropic", older, enable_thinking=True)["thinking"]["budget_tokens"] == 3200
+    assert (
+        sent_fields("anthropic", older, enable_thinking=True)["thinking"]["budget_tokens"] == 3200
+    )
     with pytest.raises(ConfigError, match="reasoning needs more than 1024"):
-        sent("anthropic", older, enable_thinking=True, max_tokens=1024)
+        sent_fields("anthropic", older, enable_thinking=True, max_tokens=1024)
     with pytest.raises(ConfigError, match="it must be one of minimal, low"):
-        sent("anthropic", older, reasoning_effort="enormous")
+        sent_fields("anthropic", older, reasoning_effort="enormous")
 
 
 @pytest.mark.parametrize(
@@ -237,15 +241,15 @@ def test_budgets_of_claude_are_checked() -> None:
 def test_recommended_sampling(
     dialect: Dialect, model: str, thinking: bool, sampling: tuple[float | None, ...]
 ) -> None:
-    found = sent(dialect, model, enable_thinking=thinking)
+    fields = sent_fields(dialect, model, enable_thinking=thinking)
     names = ("temperature", "top_p", "top_k", "presence_penalty")
-    assert tuple(found.get(name) for name in names) == sampling
+    assert tuple(fields.get(name) for name in names) == sampling
 
 
 def test_sampling_of_ones_own_keeps_the_recommended_out() -> None:
-    found = sent("qwen", "qwen3-32b", enable_thinking=True, temperature=0.1)
-    assert (found["temperature"], found.get("top_p"), found.get("top_k")) == (0.1, None, None)
-    assert "temperature" not in sent("qwen", "qwen3-32b")
+    fields = sent_fields("qwen", "qwen3-32b", enable_thinking=True, temperature=0.1)
+    assert (fields["temperature"], fields.get("top_p"), fields.get("top_k")) == (0.1, None, None)
+    assert "temperature" not in sent_fields("qwen", "qwen3-32b")
 
 
 @pytest.mark.parametrize(
@@ -260,8 +264,8 @@ def test_sampling_of_ones_own_keeps_the_recommended_out() -> None:
 def test_system_prompts_that_switch_nemotron(model: str, on: str | None, off: str | None) -> None:
     for thinking, switch in ((True, on), (False, off)):
         target = Target(name=model, request=RequestOptions(enable_thinking=thinking))
-        found = request_messages(target, "nemotron", "hello")
-        assert [m["content"] for m in found] == ([switch, "hello"] if switch else ["hello"])
+        messages = request_messages(target, "nemotron", "hello")
+        assert [m["content"] for m in messages] == ([switch, "hello"] if switch else ["hello"])
         assert ("chat_template_kwargs" in request_parameters(target, "nemotron")) != bool(switch)
         chat = (Message("system", "Be brief."), Message("user", "hello"))
         first = request_messages(target, "nemotron", chat)[0]
@@ -271,11 +275,13 @@ def test_system_prompts_that_switch_nemotron(model: str, on: str | None, off: st
 
 def test_fields_of_ones_own_win() -> None:
     own = {"temperature": 0.2, "top_p": 0.3, "stop": ["END"]}
-    assert sent("vllm", temperature=1.0, extra_body=own) == PLAIN["vllm"] | own
-    limit = sent("openai", extra_body={"max_tokens": 9})
+    assert sent_fields("vllm", temperature=1.0, extra_body=own) == PLAIN["vllm"] | own
+    limit = sent_fields("openai", extra_body={"max_tokens": 9})
     assert limit == {"max_tokens": 9}
     template = {"chat_template_kwargs": {"documents": [], "thinking": False}}
-    assert sent("vllm", enable_thinking=True, extra_body=template)["chat_template_kwargs"] == {
+    assert sent_fields("vllm", enable_thinking=True, extra_body=template)[
+        "chat_template_kwargs"
+    ] == {
         "enable_thinking": True,
         "thinking": False,
         "documents": [],
@@ -287,15 +293,15 @@ def test_the_whole_request_goes_over_the_wire() -> None:
 
     async def run() -> None:
         async with Endpoint(GOOD) as endpoint:
-            await asked_of(
+            await ask_endpoint(
                 endpoint, chat, environment={"A_KEY": "sk-1"}, api_key_env="A_KEY", dialect="openai"
             )
-            (seen,) = endpoint.seen
-        assert seen.path == "/v1/chat/completions"
-        assert seen.headers["authorization"] == "Bearer sk-1"
-        assert seen.headers["content-type"] == "application/json"
-        assert seen.headers["accept-encoding"] == "identity"
-        assert seen.body == {
+            (request,) = endpoint.requests
+        assert request.path == "/v1/chat/completions"
+        assert request.headers["authorization"] == "Bearer sk-1"
+        assert request.headers["content-type"] == "application/json"
+        assert request.headers["accept-encoding"] == "identity"
+        assert request.body == {
             "model": "tiny",
             "messages": [{"role": m.role, "content": m.content} for m in chat],
             "max_completion_tokens": 64,
@@ -315,8 +321,8 @@ def test_ones_organisation_is_told_to_openai_alone(
 
     async def run() -> None:
         async with Endpoint(GOOD) as endpoint:
-            await asked_of(endpoint, dialect=dialect)
-            headers = endpoint.seen[0].headers
+            await ask_endpoint(endpoint, dialect=dialect)
+            headers = endpoint.requests[0].headers
         assert ("openai-organization" in headers) == is_sent
         assert headers["authorization"] == "Bearer none"
 
@@ -329,12 +335,12 @@ def test_a_dialect_is_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert set(DIALECTS) == set(TRAITS)
     monkeypatch.setitem(TRAITS, "deepseek", row)
-    said = "two and two</think>It is four."
-    with serve([ScriptedModel("tiny", {"What is 2 + 2?": said})]) as server:
+    text = "two and two</think>It is four."
+    with serve([ScriptedModel("tiny", {"What is 2 + 2?": text})]) as server:
         options = RequestOptions(max_tokens=64, reasoning_effort="high", seed=3)
         pool = pool_of(server.base_url, dialect="deepseek", request=options)
         reply = ask_once(pool, "tiny", "What is 2 + 2?")
-        asked = server.log[0].options
+        body = server.log[0].options
     assert (reply.text, reply.reasoning) == ("It is four.", "two and two")
-    assert (asked["depth"], asked["safe_prompt"], asked["seed"]) == ("high", False, 3)
+    assert (body["depth"], body["safe_prompt"], body["seed"]) == ("high", False, 3)
     assert pool.serves("tiny") == ("chat",)

@@ -21,7 +21,7 @@ from packages.router.tests.fakes.loopback_endpoint import (
     Piece,
     Script,
     answer,
-    asked_of,
+    ask_endpoint,
     delta,
     events,
     failure,
@@ -42,7 +42,7 @@ def refusal(status: int, error: object, headers: Mapping[str, str] | None = None
     return plain({"error": error}, status=status, headers=headers)
 
 
-def told(message: str = "", kind: str = "", code: str | int = "") -> dict[str, Any]:
+def detail(message: str = "", kind: str = "", code: str | int = "") -> dict[str, Any]:
     return {"message": message, "type": kind, "code": code, "param": None}
 
 
@@ -52,79 +52,87 @@ MOST = "which is the maximum allowed number of output tokens for claude-9"
 XAI = "This model's maximum prompt length is 131072 but the request contains 200000 tokens."
 INVALID, QUOTA = "invalid_request_error", "insufficient_quota"
 STATUSES: list[tuple[int, object, FailureKind]] = [
-    (401, told("Incorrect API key provided", INVALID, "invalid_api_key"), "unauthorised"),
-    (403, told("no"), "unauthorised"),
-    (402, told("Insufficient Balance", "unknown_error", INVALID), "unauthorised"),
-    (429, told("slow down", "requests", "rate_limit_exceeded"), "rate_limited"),
-    (429, told("You exceeded your quota", QUOTA, QUOTA), "unauthorised"),
+    (401, detail("Incorrect API key provided", INVALID, "invalid_api_key"), "unauthorised"),
+    (403, detail("no"), "unauthorised"),
+    (402, detail("Insufficient Balance", "unknown_error", INVALID), "unauthorised"),
+    (429, detail("slow down", "requests", "rate_limit_exceeded"), "rate_limited"),
+    (429, detail("You exceeded your quota", QUOTA, QUOTA), "unauthorised"),
     (429, "too many tokens per minute, your prompt is too long for it", "rate_limited"),
-    (400, told("Your credit balance is too low for the API", INVALID), "unauthorised"),
-    (404, told("The model does not exist", "NotFoundError", 404), "unknown_model"),
-    (400, told("gpt-9 is not a valid model ID", "", 400), "refused"),
-    (400, told("The model `gpt-9` does not exist", "", "model_not_found"), "unknown_model"),
-    (400, told("x", INVALID, "context_length_exceeded"), "context_too_long"),
-    (400, told("This model's maximum context length is 4096", "", 400), "context_too_long"),
-    (400, told("prompt is too long: 210000 tokens > 200000 maximum", INVALID), "context_too_long"),
-    (413, told("request_too_large"), "context_too_long"),
+    (400, detail("Your credit balance is too low for the API", INVALID), "unauthorised"),
+    (404, detail("The model does not exist", "NotFoundError", 404), "unknown_model"),
+    (400, detail("gpt-9 is not a valid model ID", "", 400), "refused"),
+    (400, detail("The model `gpt-9` does not exist", "", "model_not_found"), "unknown_model"),
+    (400, detail("x", INVALID, "context_length_exceeded"), "context_too_long"),
+    (400, detail("This model's maximum context length is 4096", "", 400), "context_too_long"),
     (
         400,
-        told("max_tokens is too large: 128000. We support at most 16384"),
+        detail("prompt is too long: 210000 tokens > 200000 maximum", INVALID),
+        "context_too_long",
+    ),
+    (413, detail("request_too_large"), "context_too_long"),
+    (
+        400,
+        detail("max_tokens is too large: 128000. We support at most 16384"),
         "unsupported",
     ),
     (
         400,
-        told(
+        detail(
             "'max_tokens' or 'max_completion_tokens' is too large: 128000. This model's maximum "
             "context length is 32768 tokens"
         ),
         "unsupported",
     ),
-    (400, told(GEMINI, "INVALID_ARGUMENT", 400), "context_too_long"),
-    (400, told(ANTHROPIC, INVALID), "context_too_long"),
-    (400, told("Your request exceeded model token limit: 131072", INVALID), "context_too_long"),
-    (400, told(XAI), "context_too_long"),
-    (400, told("Prompt", "", "1261"), "context_too_long"),
+    (400, detail(GEMINI, "INVALID_ARGUMENT", 400), "context_too_long"),
+    (400, detail(ANTHROPIC, INVALID), "context_too_long"),
+    (400, detail("Your request exceeded model token limit: 131072", INVALID), "context_too_long"),
+    (400, detail(XAI), "context_too_long"),
+    (400, detail("Prompt", "", "1261"), "context_too_long"),
     (422, "Input validation error: `inputs` must have less than 3072 tokens", "context_too_long"),
     (422, "`inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000", "context_too_long"),
-    (404, told("No endpoints found that support tool use", "", 404), "unsupported"),
-    (400, told("gpt-9 does not support image input"), "unsupported"),
-    (404, told("The requested model is not supported"), "unknown_model"),
-    (403, told("This model is not supported on your plan"), "unauthorised"),
-    (401, told("This API key type is not supported"), "unauthorised"),
-    (400, told(f"max_tokens: 200000 > 64000, {MOST}", INVALID), "unsupported"),
-    (400, told("Invalid max_tokens value, the valid range of max_tokens is [1, 8]"), "unsupported"),
-    (400, told("max_tokens must be at least 1, got -1"), "refused"),
-    (400, told("max_tokens must be greater than thinking.budget_tokens", INVALID), "refused"),
-    (400, told("'max_tokens' is not supported with this model.", INVALID), "unsupported"),
-    (400, told("Unrecognized request argument supplied: top_k", INVALID), "unsupported"),
-    (400, told("messages.1.content.0: Invalid `signature` in `thinking` block"), "unsupported"),
-    (400, told("The encrypted content gAAA... could not be verified."), "unsupported"),
+    (404, detail("No endpoints found that support tool use", "", 404), "unsupported"),
+    (400, detail("gpt-9 does not support image input"), "unsupported"),
+    (404, detail("The requested model is not supported"), "unknown_model"),
+    (403, detail("This model is not supported on your plan"), "unauthorised"),
+    (401, detail("This API key type is not supported"), "unauthorised"),
+    (400, detail(f"max_tokens: 200000 > 64000, {MOST}", INVALID), "unsupported"),
+    (
+        400,
+        detail("Invalid max_tokens value, the valid range of max_tokens is [1, 8]"),
+        "unsupported",
+    ),
+    (400, detail("max_tokens must be at least 1, got -1"), "refused"),
+    (400, detail("max_tokens must be greater than thinking.budget_tokens", INVALID), "refused"),
+    (400, detail("'max_tokens' is not supported with this model.", INVALID), "unsupported"),
+    (400, detail("Unrecognized request argument supplied: top_k", INVALID), "unsupported"),
+    (400, detail("messages.1.content.0: Invalid `signature` in `thinking` block"), "unsupported"),
+    (400, detail("The encrypted content gAAA... could not be verified."), "unsupported"),
     (422, {"detail": [{"msg": "Extra inputs are not permitted"}]}, "unsupported"),
-    (400, told("x", "data_inspection_failed", "data_inspection_failed"), "content_filter"),
-    (400, told("x", "", "content_filter"), "content_filter"),
-    (403, told("Your input was flagged", "", 403), "content_filter"),
+    (400, detail("x", "data_inspection_failed", "data_inspection_failed"), "content_filter"),
+    (400, detail("x", "", "content_filter"), "content_filter"),
+    (403, detail("Your input was flagged", "", 403), "content_filter"),
     (422, {"detail": "temperature must be at most 2"}, "refused"),
-    (400, told("Unsupported parameter: top_k", INVALID, "unknown_parameter"), "unsupported"),
-    (408, told(), "server_error"),
-    (500, told("x", "server_error"), "server_error"),
+    (400, detail("Unsupported parameter: top_k", INVALID, "unknown_parameter"), "unsupported"),
+    (408, detail(), "server_error"),
+    (500, detail("x", "server_error"), "server_error"),
     (502, "<html>bad gateway</html>", "server_error"),
-    (503, told("x"), "overloaded"),
-    (529, told("Overloaded", "overloaded_error"), "overloaded"),
+    (503, detail("x"), "overloaded"),
+    (529, detail("Overloaded", "overloaded_error"), "overloaded"),
     (307, "", "refused"),
 ]
 
 
 @pytest.mark.parametrize(("status", "error", "kind"), STATUSES)
 def test_an_error_status_is_told_apart(status: int, error: object, kind: FailureKind) -> None:
-    found = failure(refusal(status, error))
-    assert (found.failure, found.status, found.billed) == (kind, status, "no")
-    assert found.retriable == (kind in RETRIABLE)
-    assert found.partial is None
-    assert f"HTTP {status}" in str(found)
+    raised = failure(refusal(status, error))
+    assert (raised.failure, raised.status, raised.billed) == (kind, status, "no")
+    assert raised.retriable == (kind in RETRIABLE)
+    assert raised.partial is None
+    assert f"HTTP {status}" in str(raised)
 
 
 def test_an_error_within_a_list_is_read() -> None:
-    error = {"error": told(GEMINI, "INVALID_ARGUMENT", 400)}
+    error = {"error": detail(GEMINI, "INVALID_ARGUMENT", 400)}
     assert failure(plain([error], status=400)).failure == "context_too_long"
 
 
@@ -144,8 +152,8 @@ def test_an_error_within_a_list_is_read() -> None:
     ],
 )
 def test_any_body_of_an_error_will_do(body: bytes) -> None:
-    found = failure(Script([body] if body else [], 400, {}, "application/json"))
-    assert (found.failure, found.status) == ("refused", 400)
+    error = failure(Script([body] if body else [], 400, {}, "application/json"))
+    assert (error.failure, error.status) == ("refused", 400)
 
 
 @pytest.mark.parametrize(
@@ -158,14 +166,14 @@ def test_any_body_of_an_error_will_do(body: bytes) -> None:
     ],
 )
 def test_when_to_ask_again_is_told(headers: dict[str, str], seconds: float | None) -> None:
-    assert failure(refusal(429, told(), headers)).retry_after == seconds
+    assert failure(refusal(429, detail(), headers)).retry_after == seconds
 
 
 def test_a_date_to_ask_again_is_understood() -> None:
     later = formatdate(time.time() + 100, usegmt=True)
-    found = failure(refusal(503, told(), {"Retry-After": later}))
-    assert found.retry_after is not None
-    assert 90 < found.retry_after <= 100
+    error = failure(refusal(503, detail(), {"Retry-After": later}))
+    assert error.retry_after is not None
+    assert 90 < error.retry_after <= 100
 
 
 def test_a_date_to_ask_again_goes_by_the_endpoints_own_clock() -> None:
@@ -178,12 +186,12 @@ def test_a_date_to_ask_again_goes_by_the_endpoints_own_clock() -> None:
 
 
 def test_headers_of_the_provider_behind_count() -> None:
-    error = {**told("x", "", 429), "metadata": {"headers": {"Retry-After": "4"}}}
+    error = {**detail("x", "", 429), "metadata": {"headers": {"Retry-After": "4"}}}
     assert failure(refusal(429, error)).retry_after == 4.0
 
 
 def test_no_one_waits_for_an_account_without_credit() -> None:
-    script = refusal(429, told("", "", "insufficient_quota"), {"Retry-After": "3"})
+    script = refusal(429, detail("", "", "insufficient_quota"), {"Retry-After": "3"})
     assert failure(script).retry_after is None
 
 
@@ -217,9 +225,9 @@ SOON: dict[str, float] = {"first_token_seconds": 0.3, "answer_seconds": 30.0}
         (events(), "empty"),
         (events({"choices": [], "usage": USAGE}), "empty"),
         (events(delta("", role="assistant")), "empty"),
-        (events(HALF, {"error": told("x", "server_error")}), "server_error"),
-        (events({"error": told("x", "rate_limit_error", 429)}), "rate_limited"),
-        (events({"error": told("x", "", 502)}), "server_error"),
+        (events(HALF, {"error": detail("x", "server_error")}), "server_error"),
+        (events({"error": detail("x", "rate_limit_error", 429)}), "rate_limited"),
+        (events({"error": detail("x", "", 502)}), "server_error"),
         (events({"type": "error", "error": {"type": "overloaded_error"}}), "overloaded"),
         (events({"object": "error", "message": "context length", "code": 400}), "context_too_long"),
         (events({"error": "something broke"}), "server_error"),
@@ -230,11 +238,11 @@ SOON: dict[str, float] = {"first_token_seconds": 0.3, "answer_seconds": 30.0}
     ],
 )
 def test_a_stream_that_goes_wrong_is_told_apart(pieces: list[Piece], kind: FailureKind) -> None:
-    found = failure(Script(pieces), **SOON)
-    assert (found.failure, found.status, found.billed) == (kind, None, "perhaps")
-    assert found.retriable == (kind in RETRIABLE)
+    error = failure(Script(pieces), **SOON)
+    assert (error.failure, error.status, error.billed) == (kind, None, "perhaps")
+    assert error.retriable == (kind in RETRIABLE)
     came = any(isinstance(piece, bytes) and b"The answer" in piece for piece in pieces)
-    assert (found.partial.text if found.partial else None) == ("The answer" if came else None)
+    assert (error.partial.text if error.partial else None) == ("The answer" if came else None)
 
 
 def test_a_page_is_no_answer() -> None:
@@ -244,15 +252,15 @@ def test_a_page_is_no_answer() -> None:
 
 
 def test_an_error_in_one_piece_with_status_200() -> None:
-    assert failure(plain({"error": told("x", "", 429)})).failure == "rate_limited"
+    assert failure(plain({"error": detail("x", "", 429)})).failure == "rate_limited"
 
 
 def test_an_answer_that_takes_too_long_as_a_whole() -> None:
     drip: list[Piece] = [p for _ in range(100) for p in (*events(HALF, done=False), 0.05)]
-    found = failure(Script(drip), first_token_seconds=5.0, answer_seconds=0.4)
-    assert found.failure == "answer_timeout"
-    assert found.partial is not None
-    assert 0.2 < found.partial.seconds < 0.6
+    error = failure(Script(drip), first_token_seconds=5.0, answer_seconds=0.4)
+    assert error.failure == "answer_timeout"
+    assert error.partial is not None
+    assert 0.2 < error.partial.seconds < 0.6
     assert failure(Script([HANG]), answer_seconds=0.1).failure == "answer_timeout"
 
 
@@ -291,25 +299,25 @@ def closed_port() -> int:
 
 def test_nobody_there() -> None:
     pool = pool_of(f"http://127.0.0.1:{closed_port()}/v1")
-    with pytest.raises(UpstreamError, match="can't be reached") as found:
+    with pytest.raises(UpstreamError, match="can't be reached") as error:
         ask_once(pool, "tiny", "x")
-    assert (found.value.failure, found.value.billed) == ("connect", "no")
-    assert found.value.retriable
+    assert (error.value.failure, error.value.billed) == ("connect", "no")
+    assert error.value.retriable
 
 
-def unreached(url: str) -> str:
-    with pytest.raises(UpstreamError) as found:
+def connect_error(url: str) -> str:
+    with pytest.raises(UpstreamError) as error:
         ask_once(pool_of(url), "tiny", "x", attempts=1)
-    assert found.value.failure == "connect"
-    return str(found.value)
+    assert error.value.failure == "connect"
+    return str(error.value)
 
 
 def test_why_an_endpoint_cannot_be_reached_is_said_with_its_address() -> None:
     port = closed_port()
-    message = unreached(f"http://127.0.0.1:{port}/v1?key={KEY}")
+    message = connect_error(f"http://127.0.0.1:{port}/v1?key={KEY}")
     assert f"at http://127.0.0.1:{port}/v1 can't be reached, since nothing listens there" in message
     assert KEY not in message
-    assert "its host is unknown" in unreached("http://no-such-host.invalid/v1")
+    assert "its host is unknown" in connect_error("http://no-such-host.invalid/v1")
 
 
 def test_an_endpoint_that_does_not_speak_tls_is_named_so() -> None:
@@ -322,7 +330,7 @@ def test_an_endpoint_that_does_not_speak_tls_is_named_so() -> None:
         async with await asyncio.start_server(greet, "127.0.0.1", 0) as server:
             endpoint = Endpoint(GOOD)
             endpoint.base_url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-            return await asked_of(endpoint)
+            return await ask_endpoint(endpoint)
 
     assert "doesn't speak TLS" in str(asyncio.run(run()))
 
@@ -333,9 +341,9 @@ def test_what_came_in_place_of_an_answer_is_said() -> None:
     page = Script([b"<html>none</html>"], 404, content_type="text/html")
     assert "(HTTP 404, a web page)" in str(failure(page))
     moved = Script([b""], 302, {"Location": f"https://elsewhere.example/{SECRET}"})
-    found = str(failure(moved))
-    assert "redirects, and the key isn't sent on" in found
-    assert found.endswith("(HTTP 302, to elsewhere.example)")
+    message = str(failure(moved))
+    assert "redirects, and the key isn't sent on" in message
+    assert message.endswith("(HTTP 302, to elsewhere.example)")
 
 
 def test_nobody_answers_the_call() -> None:
@@ -344,15 +352,15 @@ def test_nobody_answers_the_call() -> None:
         full.listen(0)
         address = full.getsockname()
         waiting = [socket.socket() for _ in range(4)]
-        for one in waiting:
-            one.setblocking(False)
-            one.connect_ex(address)
+        for client in waiting:
+            client.setblocking(False)
+            client.connect_ex(address)
         pool = pool_of(f"http://127.0.0.1:{address[1]}/v1", connect_seconds=0.2)
-        with pytest.raises(UpstreamError, match="took no connection") as found:
+        with pytest.raises(UpstreamError, match="took no connection") as error:
             ask_once(pool, "tiny", "x")
-        for one in waiting:
-            one.close()
-    assert (found.value.failure, found.value.billed) == ("connect_timeout", "no")
+        for client in waiting:
+            client.close()
+    assert (error.value.failure, error.value.billed) == ("connect_timeout", "no")
 
 
 def test_closed_before_the_headers() -> None:
@@ -366,35 +374,35 @@ def test_closed_before_the_headers() -> None:
             port = server.sockets[0].getsockname()[1]
             endpoint = Endpoint(GOOD)
             endpoint.base_url = f"http://127.0.0.1:{port}/v1"
-            found = await asked_of(endpoint)
-            assert isinstance(found, UpstreamError)
-            return found
+            error = await ask_endpoint(endpoint)
+            assert isinstance(error, UpstreamError)
+            return error
 
-    found = asyncio.run(run())
-    assert (found.failure, found.billed) == ("broken_off", "perhaps")
+    error = asyncio.run(run())
+    assert (error.failure, error.billed) == ("broken_off", "perhaps")
 
 
-def echoes() -> list[Script]:
-    said = f"I got {SECRET} with {KEY}"
-    both = {"message": said, "type": SECRET, "code": KEY, "param": said}
+def list_echoes() -> list[Script]:
+    text = f"I got {SECRET} with {KEY}"
+    body = {"message": text, "type": SECRET, "code": KEY, "param": text}
     return [
-        refusal(400, both),
-        refusal(401, both),
-        refusal(500, said),
-        plain({"error": both}),
-        Script(events({"error": both})),
-        Script(events(delta(said, finish="content_filter"))),
-        Script([f"data: {said}\n\n".encode()]),
-        Script([f"data: {json.dumps(said)}\n\n".encode()]),
-        Script([said.encode()], 302, {"Location": f"http://127.0.0.1/{KEY}"}),
+        refusal(400, body),
+        refusal(401, body),
+        refusal(500, text),
+        plain({"error": body}),
+        Script(events({"error": body})),
+        Script(events(delta(text, finish="content_filter"))),
+        Script([f"data: {text}\n\n".encode()]),
+        Script([f"data: {json.dumps(text)}\n\n".encode()]),
+        Script([text.encode()], 302, {"Location": f"http://127.0.0.1/{KEY}"}),
         Script([HANG]),
     ]
 
 
-@pytest.mark.parametrize("script", echoes())
+@pytest.mark.parametrize("script", list_echoes())
 def test_neither_prompt_nor_key_is_told(script: Script, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
-        found = failure(
+        error = failure(
             script,
             SECRET,
             environment={"A_KEY": KEY},
@@ -402,30 +410,30 @@ def test_neither_prompt_nor_key_is_told(script: Script, caplog: pytest.LogCaptur
             first_token_seconds=0.1,
         )
     # httpcore tells the headers of replies at its lowest level; it knows nothing of keys
-    logged = [r.getMessage() for r in caplog.records if r.name != "httpcore2.http11"]
-    shown = "".join([str(found), *traceback.format_exception(found), *logged])
-    assert SECRET not in shown
-    assert KEY not in shown
-    assert found.__cause__ is None
+    messages = [r.getMessage() for r in caplog.records if r.name != "httpcore2.http11"]
+    texts = "".join([str(error), *traceback.format_exception(error), *messages])
+    assert SECRET not in texts
+    assert KEY not in texts
+    assert error.__cause__ is None
 
 
 def test_names_of_errors_are_told() -> None:
-    found = failure(refusal(400, told("x", INVALID, "unknown_parameter")))
-    assert "type invalid_request_error, code unknown_parameter" in str(found)
+    error = failure(refusal(400, detail("x", INVALID, "unknown_parameter")))
+    assert "type invalid_request_error, code unknown_parameter" in str(error)
 
 
 @pytest.mark.parametrize("code", [f"key.{KEY}.revoked", KEY, f"{KEY}-x"])
 def test_names_that_hold_the_key_are_not_told(code: str) -> None:
-    script = refusal(401, told("no", "authentication_error", code))
-    found = failure(script, api_key_env="A_KEY", environment={"A_KEY": KEY})
-    assert KEY not in str(found)
-    assert "authentication_error" in str(found)
+    script = refusal(401, detail("no", "authentication_error", code))
+    error = failure(script, api_key_env="A_KEY", environment={"A_KEY": KEY})
+    assert KEY not in str(error)
+    assert "authentication_error" in str(error)
 
 
 @pytest.mark.parametrize("status", [504, 524])
 def test_a_gateway_that_gave_up_waiting_may_be_billed_for(status: int) -> None:
-    found = failure(refusal(status, "timeout"))
-    assert (found.failure, found.billed, found.retriable) == ("server_error", "perhaps", True)
+    error = failure(refusal(status, "timeout"))
+    assert (error.failure, error.billed, error.retriable) == ("server_error", "perhaps", True)
 
 
 def test_redirects_are_not_followed() -> None:
@@ -434,18 +442,18 @@ def test_redirects_are_not_followed() -> None:
             Endpoint(GOOD) as other,
             Endpoint(Script([], 307, {"Location": other.base_url + "/chat/completions"})) as first,
         ):
-            found = await asked_of(first, environment={"A_KEY": KEY}, api_key_env="A_KEY")
-            assert isinstance(found, UpstreamError)
-            assert found.failure == "refused"
-            assert not other.seen
+            error = await ask_endpoint(first, environment={"A_KEY": KEY}, api_key_env="A_KEY")
+            assert isinstance(error, UpstreamError)
+            assert error.failure == "refused"
+            assert not other.requests
 
     asyncio.run(run())
 
 
 def test_every_failure_is_seen_here() -> None:
-    seen = {kind for *_, kind in STATUSES} | {"connect", "connect_timeout"}
+    kinds = {kind for *_, kind in STATUSES} | {"connect", "connect_timeout"}
     streams = test_a_stream_that_goes_wrong_is_told_apart.pytestmark[0].args[1]
-    assert seen | {kind for _, kind in streams} == set(FAILURE_KINDS)
+    assert kinds | {kind for _, kind in streams} == set(FAILURE_KINDS)
 
 
 def test_an_error_without_a_status_is_the_servers() -> None:

@@ -75,8 +75,8 @@ def test_when_to_ask_again(headers: dict[str, str], seconds: float | None) -> No
     )
 )
 def test_no_header_is_too_odd(headers: dict[str, str]) -> None:
-    found = retry_after(headers, now=NOW)
-    assert found is None or 0 <= found <= 86400
+    seconds = retry_after(headers, now=NOW)
+    assert seconds is None or 0 <= seconds <= 86400
 
 
 @pytest.mark.parametrize(
@@ -97,10 +97,10 @@ def test_no_header_is_too_odd(headers: dict[str, str]) -> None:
 def test_reasoning_inside_the_text(
     text: str, dialect: Dialect, split: tuple[str, str] | None
 ) -> None:
-    found = split_thinking(text, dialect)
-    assert (None if found is None else found[:2]) == split
-    if found is not None:
-        assert text[found.start :] == found.answer
+    parts = split_thinking(text, dialect)
+    assert (None if parts is None else parts[:2]) == split
+    if parts is not None:
+        assert text[parts.start :] == parts.answer
 
 
 @pytest.mark.parametrize(
@@ -125,14 +125,14 @@ def test_reasoning_inside_the_text(
     ],
 )
 def test_counts(reported: dict[str, Any], counts: tuple[int | None, ...]) -> None:
-    found = read_usage(reported)
+    usage = read_usage(reported)
     infinite = [n for n, v in reported.items() if isinstance(v, float) and not math.isfinite(v)]
-    assert found.reported == {**reported, **dict.fromkeys(infinite)}
+    assert usage.reported == {**reported, **dict.fromkeys(infinite)}
     assert counts == (
-        found.input_tokens,
-        found.cached_tokens,
-        found.output_tokens,
-        found.reasoning_tokens,
+        usage.input_tokens,
+        usage.cached_tokens,
+        usage.output_tokens,
+        usage.reasoning_tokens,
     )
 
 
@@ -159,7 +159,7 @@ def test_pieces_are_joined() -> None:
     }
 
 
-def read(*deltas: dict[str, Any], **choice: Any) -> ReplyReader:
+def read_deltas(*deltas: dict[str, Any], **choice: Any) -> ReplyReader:
     reading = ReplyReader("openai")
     for moment, delta in enumerate(deltas):
         reading.take({"choices": [{"index": 0, "delta": delta, **choice}]}, float(moment))
@@ -168,7 +168,7 @@ def read(*deltas: dict[str, Any], **choice: Any) -> ReplyReader:
 
 def test_tool_calls_and_refusals_are_kept() -> None:
     piece = {"index": 0, "function": {"name": "f", "arguments": "{}"}}
-    reading = read({"tool_calls": [piece]}, {"refusal": "no"}, finish_reason="tool_calls")
+    reading = read_deltas({"tool_calls": [piece]}, {"refusal": "no"}, finish_reason="tool_calls")
     reply = reading.reply(began=0.0, ended=1.0)
     assert reply.text == ""
     assert reply.response == {"tool_calls": [piece], "refusal": "no"}
@@ -186,22 +186,22 @@ def test_tool_calls_of_a_plain_reply_need_no_index() -> None:
 
 def test_the_first_token_of_the_answer_comes_after_the_reasoning() -> None:
     texts = ["<think>", "x", "</think>", "\n\n", "4", "2"]
-    reply = read(*({"content": text} for text in texts)).reply(began=0.0, ended=9.0)
+    reply = read_deltas(*({"content": text} for text in texts)).reply(began=0.0, ended=9.0)
     assert (reply.text, reply.reasoning) == ("42", "x")
     assert (reply.first_token_seconds, reply.first_answer_seconds) == (0.0, 4.0)
 
 
 def test_other_choices_are_kept_apart() -> None:
     reading = ReplyReader("vllm")
-    two = [{"index": i, "delta": {"content": f"answer {i}"}} for i in (1, 0)]
-    reading.take({"choices": two}, 0.0)
+    choices = [{"index": i, "delta": {"content": f"answer {i}"}} for i in (1, 0)]
+    reading.take({"choices": choices}, 0.0)
     reply = reading.reply(began=0.0, ended=1.0)
     assert reply.text == "answer 0"
-    assert reply.response == {"other_choices": [two[0]]}
+    assert reply.response == {"other_choices": [choices[0]]}
 
 
 def test_characters_in_two_halves_are_joined_and_halves_replaced() -> None:
-    reading = read({"content": "a\ud83d"}, {"content": "\ude00b\ud83dc"}, odd="\ud83d")
+    reading = read_deltas({"content": "a\ud83d"}, {"content": "\ude00b\ud83dc"}, odd="\ud83d")
     reply = reading.reply(began=0.0, ended=1.0)
     assert reply.text == "a\U0001f600b\ufffdc"
     assert reply.response == {"odd": "\ufffd"}
@@ -232,22 +232,22 @@ def test_an_event_of_many_lines_has_an_end(line: bytes, monkeypatch: pytest.Monk
         assert reader.feed(b'data: {"a":\ndata: 1}\n\n') == [{"a": 1}]
 
 
-class Counted(bytes):
+class CountedBytes(bytes):
     """Bytes that tell how many are copied when others are put before them."""
 
     copied = 0
 
     def __radd__(self, before: bytes) -> bytes:
-        Counted.copied += len(before)
+        CountedBytes.copied += len(before)
         return before + bytes(self)
 
 
 def test_a_long_line_in_small_pieces_is_put_together_once() -> None:
-    reader, Counted.copied = EventReader(), 0
+    reader, CountedBytes.copied = EventReader(), 0
     for piece in (b'data: {"a": "', *[b"x"] * 1000, b'"}\n'):
-        found = reader.feed(Counted(piece))
-    assert found == [{"a": "x" * 1000}]
-    assert Counted.copied <= 1100
+        values = reader.feed(CountedBytes(piece))
+    assert values == [{"a": "x" * 1000}]
+    assert CountedBytes.copied <= 1100
 
 
 @pytest.mark.parametrize("levels", [101, 400, 5000])
@@ -261,8 +261,8 @@ def test_what_is_nested_deeply_is_malformed(levels: int) -> None:
 
 def test_events_over_several_lines() -> None:
     reader = EventReader()
-    sent = b'data: {"a":\ndata: 1}\n\ndata:{"b":2}\ndata: {"c":{}}\n: x\n\ndata: [DONE]\n\n'
-    assert list(reader.feed(sent)) == [{"a": 1}, {"b": 2}, {"c": {}}]
+    content = b'data: {"a":\ndata: 1}\n\ndata:{"b":2}\ndata: {"c":{}}\n: x\n\ndata: [DONE]\n\n'
+    assert list(reader.feed(content)) == [{"a": 1}, {"b": 2}, {"c": {}}]
     assert reader.is_done
 
 

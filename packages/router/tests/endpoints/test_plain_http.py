@@ -48,9 +48,9 @@ def test_where_a_key_goes(url: str) -> None:
     ],
 )
 def test_where_it_does_not_unless_the_host_is_named(url: str, host: str) -> None:
-    with pytest.raises(ConfigError, match=f"plain http to {host}, .*PLAIN_HTTP={host}") as told:
+    with pytest.raises(ConfigError, match=f"plain http to {host}, .*PLAIN_HTTP={host}") as error:
         provider_keys(lab(url), environment())
-    assert KEY not in str(told.value)
+    assert KEY not in str(error.value)
     other = environment(PREFILL_ROUTER_PLAIN_HTTP="another.example")
     with pytest.raises(ConfigError, match="plain http"):
         provider_keys(lab(url), other)
@@ -66,9 +66,9 @@ def test_without_a_key_anything_goes() -> None:
 def test_a_key_in_the_address_itself_goes_no_further() -> None:
     for part, place in ((f"?api_key={KEY}", "lab.example"), ("", f"lab.example:{KEY}")):
         target = {"name": "a", "base_url": f"http://{place}/v1{part}"}
-        with pytest.raises(ConfigError, match=r"plain http|isn't quoted") as told:
+        with pytest.raises(ConfigError, match=r"plain http|isn't quoted") as error:
             provider_keys(Pool((Target(**target),)), environment())
-        assert KEY not in str(told.value)
+        assert KEY not in str(error.value)
 
 
 def test_whoever_asks_is_held_to_it() -> None:
@@ -91,8 +91,8 @@ def test_no_proxy_comes_between_a_key_and_this_machine(monkeypatch: pytest.Monke
         monkeypatch.delenv(name, raising=False)
 
     async def way(url: str) -> str:
-        known = environment(PREFILL_ROUTER_PLAIN_HTTP="lab.example")
-        async with Upstream(lab(url), environment=known) as upstream:
+        variables = environment(PREFILL_ROUTER_PLAIN_HTTP="lab.example")
+        async with Upstream(lab(url), environment=variables) as upstream:
             (caller,) = upstream._callers.values()
             client = caller._client
             return type(client._transport_for_url(httpx2.URL(url))._pool).__name__

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from packages.router.tests.commands import refused, run, succeeded
-from packages.router.tests.endpoints.price_lists import MODELS, Page, PriceServer, serving_prices
+from packages.router.tests.endpoints.price_lists import MODELS, Page, PriceServer, serve_prices
 from prefill_router.endpoints.price_list import RefreshedPool, fetch, refresh_prices
 from prefill_router.errors import ConfigError, FormatError, UpstreamError
 from prefill_router.targets import (
@@ -33,7 +33,7 @@ POOL = Pool((OSS, Target(name="google/gemini"), Target(name="mine", input_price=
 
 @pytest.fixture
 def server() -> Iterator[PriceServer]:
-    with serving_prices() as server:
+    with serve_prices() as server:
         yield server
 
 
@@ -46,29 +46,31 @@ def prices(pool: Pool, name: str) -> tuple[float | None, ...]:
 
 
 def test_prices_by_model_and_by_name(server: PriceServer) -> None:
-    found = refresh(server)
-    assert prices(found.pool, "oss") == (0.03, 0.14, None, None, None, None)
-    assert prices(found.pool, "google/gemini") == (1.25, 10.0, 0.31, 3.5, 1.5625, None)
-    assert found.pool["mine"] == POOL["mine"]
-    assert found.reasons == {"mine": "the list has no model 'mine'"}
-    assert found.pool.prices_date == TODAY
-    assert [(c.target, c.before[:2], c.after[:2]) for c in found.changes] == [
+    refreshed = refresh(server)
+    assert prices(refreshed.pool, "oss") == (0.03, 0.14, None, None, None, None)
+    assert prices(refreshed.pool, "google/gemini") == (1.25, 10.0, 0.31, 3.5, 1.5625, None)
+    assert refreshed.pool["mine"] == POOL["mine"]
+    assert refreshed.reasons == {"mine": "the list has no model 'mine'"}
+    assert refreshed.pool.prices_date == TODAY
+    assert [(c.target, c.before[:2], c.after[:2]) for c in refreshed.changes] == [
         ("oss", (1.0, 2.0), (0.03, 0.14)),
         ("google/gemini", (None, None), (1.25, 10.0)),
     ]
-    assert found.notes == ("google/gemini: long prompts have another price, which isn't counted",)
-    assert server.asked == ["/v1/models"]
+    assert refreshed.notes == (
+        "google/gemini: long prompts have another price, which isn't counted",
+    )
+    assert server.paths == ["/v1/models"]
     assert "authorization" not in {name.lower() for name in server.headers[0]}
 
 
 def test_everything_else_of_a_pool_stays(server: PriceServer) -> None:
-    asked = RequestOptions(reasoning_effort="high")
+    options = RequestOptions(reasoning_effort="high")
     provider = Provider(name="here", base_url="http://127.0.0.1:1/v1")
-    target = replace(OSS, provider="here", request=asked, cached_input_price=0.5)
+    target = replace(OSS, provider="here", request=options, cached_input_price=0.5)
     pool = Pool((target,), "2020-01-01", (provider,))
-    found = refresh(server, pool).pool
-    assert found.providers == (provider,)
-    assert found["oss"] == replace(
+    refreshed = refresh(server, pool).pool
+    assert refreshed.providers == (provider,)
+    assert refreshed["oss"] == replace(
         target, input_price=0.03, output_price=0.14, cached_input_price=None
     )
 
@@ -77,10 +79,10 @@ def test_everything_else_of_a_pool_stays(server: PriceServer) -> None:
 def test_price_per_million_is_exact(price: Any) -> None:
     entry = {"id": "m", "pricing": {"prompt": f"{price:f}", "completion": str(price)}}
     data = json.dumps({"data": [entry]}).encode()
-    found = refresh_prices(
+    refreshed = refresh_prices(
         Pool((Target(name="m"),)), date=TODAY, source="list.json", read=lambda _: data
     )
-    assert prices(found.pool, "m")[:2] == (float(price * 10**6), float(price * 10**6))
+    assert prices(refreshed.pool, "m")[:2] == (float(price * 10**6), float(price * 10**6))
 
 
 @pytest.mark.parametrize(
@@ -100,9 +102,9 @@ def test_price_that_is_none_is_told_and_the_old_one_kept(
     server: PriceServer, model: str, reason: str
 ) -> None:
     odd = Target(name="odd one", model=model, input_price=5, output_price=6)
-    found = refresh(server, Pool((OSS, odd)))
-    assert found.pool["odd one"] == odd
-    assert list(found.reasons) == ["odd one"]
+    refreshed = refresh(server, Pool((OSS, odd)))
+    assert refreshed.pool["odd one"] == odd
+    assert list(refreshed.reasons) == ["odd one"]
     with pytest.raises(ConfigError, match=f"target 'odd one': .*{reason}"):
         refresh(server, Pool((OSS, odd)), models={"odd one": model})
     with pytest.raises(ConfigError, match=f"none of the targets; 'odd one': .*{reason}"):
@@ -111,31 +113,31 @@ def test_price_that_is_none_is_told_and_the_old_one_kept(
 
 def test_free_models_and_prices_of_requests(server: PriceServer) -> None:
     names = ("free/model:free", "perplexity/sonar")
-    found = refresh(server, Pool(tuple(Target(name=name) for name in names)))
-    assert prices(found.pool, names[0])[:4] == (0.0, 0.0, None, None)
-    assert prices(found.pool, names[1])[:2] == (1.0, 1.0)
-    assert found.notes == ("perplexity/sonar: also $0.005 per request, which isn't counted",)
+    refreshed = refresh(server, Pool(tuple(Target(name=name) for name in names)))
+    assert prices(refreshed.pool, names[0])[:4] == (0.0, 0.0, None, None)
+    assert prices(refreshed.pool, names[1])[:2] == (1.0, 1.0)
+    assert refreshed.notes == ("perplexity/sonar: also $0.005 per request, which isn't counted",)
 
 
 def test_names_of_the_list_given_by_hand(server: PriceServer) -> None:
-    found = refresh(server, models={"mine": "openai/gpt-oss-20b", "oss": "google/gemini"})
-    assert prices(found.pool, "mine")[:4] == (0.03, 0.14, None, None)
-    assert prices(found.pool, "oss")[:2] == (1.25, 10.0)
-    assert not found.reasons
+    refreshed = refresh(server, models={"mine": "openai/gpt-oss-20b", "oss": "google/gemini"})
+    assert prices(refreshed.pool, "mine")[:4] == (0.03, 0.14, None, None)
+    assert prices(refreshed.pool, "oss")[:2] == (1.25, 10.0)
+    assert not refreshed.reasons
     for options in ({"models": {"nobody": "x"}}, {"providers": {"nobody": "x"}}):
         with pytest.raises(ConfigError, match=r"unknown targets \['nobody'\]"):
             refresh(server, **options)
 
 
 def test_prices_of_a_provider(server: PriceServer) -> None:
-    found = refresh(server, provider="fast")
-    assert prices(found.pool, "oss")[:4] == (0.1, 0.5, None, None)
-    assert prices(found.pool, "google/gemini")[:2] == (1.25, 10.0)
-    assert "google/gemini: fast doesn't serve it; the model's own price" in found.notes
-    assert [change.provider for change in found.changes] == ["fast", None]
+    refreshed = refresh(server, provider="fast")
+    assert prices(refreshed.pool, "oss")[:4] == (0.1, 0.5, None, None)
+    assert prices(refreshed.pool, "google/gemini")[:2] == (1.25, 10.0)
+    assert "google/gemini: fast doesn't serve it; the model's own price" in refreshed.notes
+    assert [change.provider for change in refreshed.changes] == ["fast", None]
     tagged = refresh(server, providers={"oss": "two/fp4"})
     assert prices(tagged.pool, "oss")[:4] == (0.02, 0.1, None, None)
-    assert "/v1/models/google/gemini/endpoints" not in server.asked[-2:]
+    assert "/v1/models/google/gemini/endpoints" not in server.paths[-2:]
 
 
 def test_provider_that_serves_at_several_prices_or_not_at_all(server: PriceServer) -> None:
@@ -173,21 +175,21 @@ def test_server_that_gives_no_list(
     server: PriceServer, page: Page, failure: str, reason: str
 ) -> None:
     server.pages["/v1/models"] = page
-    with pytest.raises(UpstreamError) as caught:
+    with pytest.raises(UpstreamError) as error:
         refresh(server)
-    assert caught.value.failure == failure
-    assert reason in str(caught.value)
-    assert server.url in str(caught.value)
-    assert len(server.asked) == 1
+    assert error.value.failure == failure
+    assert reason in str(error.value)
+    assert server.url in str(error.value)
+    assert len(server.paths) == 1
 
 
 def test_server_that_is_slow_or_not_there(server: PriceServer) -> None:
     server.pages["/v1/models"] = Page(wait=30)
     with pytest.raises(UpstreamError, match="doesn't answer in time"):
         fetch(server.url, seconds=0.2)
-    with pytest.raises(UpstreamError, match="can't be reached") as caught:
+    with pytest.raises(UpstreamError, match="can't be reached") as error:
         fetch("http://127.0.0.1:9/models")
-    assert caught.value.failure == "connect"
+    assert error.value.failure == "connect"
     for odd in ("http://", "http://[::1", "http://127.0.0.1:99999999/"):
         with pytest.raises((ConfigError, UpstreamError)):
             fetch(odd)
@@ -219,10 +221,10 @@ def test_endless_answer(server: PriceServer, monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_answer_that_is_no_list(server: PriceServer, body: bytes, reason: str) -> None:
     server.pages["/v1/models"] = Page(body)
-    with pytest.raises(FormatError) as caught:
+    with pytest.raises(FormatError) as error:
         refresh(server)
-    assert str(caught.value) == f"{server.url}: {caught.value!s}".split(": ", 1)[1]
-    assert reason in str(caught.value)
+    assert str(error.value).startswith(server.url)
+    assert reason in str(error.value)
 
 
 def test_list_in_a_file(tmp_path: Path, server: PriceServer) -> None:
@@ -241,15 +243,15 @@ def test_command_writes_the_pool_and_shows_what_changed(
     path, other = tmp_path / "pool.yaml", tmp_path / "other.yaml"
     write_pool(POOL, path)
     before = path.read_bytes()
-    told = succeeded("prices", "--pool", path, "--from", server.url, "--out", other)
-    assert "1 -> 0.03" in told
-    assert "2 -> 0.14" in told
-    assert "- -> 3.5" in told
+    printed = succeeded("prices", "--pool", path, "--from", server.url, "--out", other)
+    assert "1 -> 0.03" in printed
+    assert "2 -> 0.14" in printed
+    assert "- -> 3.5" in printed
     assert path.read_bytes() == before
-    found = read_pool(other)
-    assert found.prices_date == datetime.now(UTC).date().isoformat()
-    assert prices(found, "oss")[:4] == (0.03, 0.14, None, None)
-    mapped = (
+    written_pool = read_pool(other)
+    assert written_pool.prices_date == datetime.now(UTC).date().isoformat()
+    assert prices(written_pool, "oss")[:4] == (0.03, 0.14, None, None)
+    options = (
         "--map",
         "mine=openai/gpt-oss-20b",
         "--provider",
@@ -257,25 +259,25 @@ def test_command_writes_the_pool_and_shows_what_changed(
         "--provider",
         "mine=two/fp4",
     )
-    told = succeeded("prices", "--pool", path, "--from", server.url, *mapped, "--json")
-    summary = json.loads(told)
+    printed = succeeded("prices", "--pool", path, "--from", server.url, *options, "--json")
+    summary = json.loads(printed)
     assert summary["kept"] == {}
     assert summary["out"] == str(path)
     assert [c["provider"] for c in summary["found"]] == ["fast", None, "two/fp4"]
     assert summary["found"][0]["before"]["input_price"] == 1.0
     assert summary["found"][0]["changed"] is True
     assert prices(read_pool(path), "mine")[:4] == (0.02, 0.1, None, None)
-    again = succeeded("prices", "--pool", path, "--from", server.url, *mapped, "--json")
+    again = succeeded("prices", "--pool", path, "--from", server.url, *options, "--json")
     assert not any(change["changed"] for change in json.loads(again)["found"])
 
 
 def test_command_says_that_comments_are_lost(server: PriceServer, tmp_path: Path) -> None:
     path = tmp_path / "pool.yaml"
     path.write_text("# mine\ntargets:\n  - name: openai/gpt-oss-20b\n")
-    asked = ("prices", "--pool", path, "--from", server.url)
-    assert "comments" not in run(*asked, "--out", tmp_path / "other.yaml").err
-    assert f"the comments in {path} aren't kept" in run(*asked).err.replace("\n", " ")
-    assert "comments" not in run(*asked).err
+    command = ("prices", "--pool", path, "--from", server.url)
+    assert "comments" not in run(*command, "--out", tmp_path / "other.yaml").err
+    assert f"the comments in {path} aren't kept" in run(*command).err.replace("\n", " ")
+    assert "comments" not in run(*command).err
 
 
 @pytest.mark.parametrize(

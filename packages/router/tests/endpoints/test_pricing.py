@@ -84,8 +84,8 @@ def test_costs_are_exact(
     exact = sum(
         n * Fraction(repr(p)) for n, p in ((fresh, a), (cached, c), (plain, b), (thought, d))
     )
-    found = cost_of(usage, priced)
-    assert found == pytest.approx(float(exact / 10**6), rel=1e-15, abs=1e-300)
+    cost = cost_of(usage, priced)
+    assert cost == pytest.approx(float(exact / 10**6), rel=1e-15, abs=1e-300)
 
 
 @pytest.mark.parametrize(
@@ -166,9 +166,9 @@ def test_bounds_know_templates_and_ones_own_fields() -> None:
     assert bound(target(), (Message("user", "x"), Message("user", ""))).input_tokens > plain
     assert bound(target(), "\ufdfa").input_tokens - plain >= 32  # one sign of 33 bytes in NFKC
     own = {"max_completion_tokens": 9, "tools": ["x" * 1000]}
-    found = bound(target(request=RequestOptions(extra_body=own)), "x")
-    assert found.output_tokens == 9
-    assert found.input_tokens > plain + 1000
+    limit = bound(target(request=RequestOptions(extra_body=own)), "x")
+    assert limit.output_tokens == 9
+    assert limit.input_tokens > plain + 1000
     several = target(request=RequestOptions(max_tokens=10, extra_body={"n": 3}))
     assert bound(several, "x").output_tokens == 30
 
@@ -188,9 +188,9 @@ def test_fields_that_no_bound_holds_for_are_refused(extra: dict[str, Any]) -> No
 
 
 def test_estimates_are_a_quarter_of_the_bytes() -> None:
-    found = estimate_usage("12345", Reply(text="1234", reasoning="éé"))
-    assert (found.input_tokens, found.output_tokens, found.reasoning_tokens) == (2, 2, 1)
-    assert found.reported == {}
+    usage = estimate_usage("12345", Reply(text="1234", reasoning="éé"))
+    assert (usage.input_tokens, usage.output_tokens, usage.reasoning_tokens) == (2, 2, 1)
+    assert usage.reported == {}
     assert estimate_usage("", Reply(text="")) == Usage(
         input_tokens=0, output_tokens=0, reasoning_tokens=0
     )

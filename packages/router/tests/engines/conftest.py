@@ -75,8 +75,8 @@ class RayDriver(Program):
     def __init__(self) -> None:
         super().__init__("packages.router.tests.engines.ray_driver")
 
-    def call(self, name: str, *given: object) -> Any:
-        arguments = [one if one is None else str(one) for one in given]
+    def call(self, name: str, *values: object) -> Any:
+        arguments = [value if value is None else str(value) for value in values]
         self.say(json.dumps([name, *arguments]))
         return json.loads(self.answer(REPLY))
 

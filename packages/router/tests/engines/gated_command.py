@@ -18,9 +18,9 @@ class _Sources:
     """Makes sources that load the command's own encoder, and have it wait."""
 
     @staticmethod
-    def of(*given: Any, **more: Any) -> GatedSource:
+    def of(*arguments: Any, **more: Any) -> GatedSource:
         store = Path(sys.argv[sys.argv.index("--out") + 1])
-        return GatedSource(_OWN.of(*given, **more), store)
+        return GatedSource(_OWN.of(*arguments, **more), store)
 
 
 _OWN = encoders.EncoderSource

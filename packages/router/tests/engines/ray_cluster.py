@@ -25,12 +25,12 @@ def descendants(pid: int) -> list[int]:
 
 def workers() -> list[int]:
     """The processes of actors with a state."""
-    found = []
+    pids = []
     for pid in descendants(os.getpid()):
         path = Path(f"/proc/{pid}/cmdline")
         if path.exists() and b"_Worker" in path.read_bytes():
-            found.append(pid)
-    return found
+            pids.append(pid)
+    return pids
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from packages.router.tests.commands import run
 from packages.router.tests.engines import encoding_job
 from packages.router.tests.engines.conftest import REPLY
-from packages.router.tests.engines.ray_work import dies, dies_once, measured, on, refuses
+from packages.router.tests.engines.ray_work import die, die_once, measure, on, refuse_task
 from prefill_router import engines
 from prefill_router.activations import Site
 from prefill_router.engines import RayEngine
@@ -37,7 +37,7 @@ def devices(address: str, folder: str) -> dict[str, Any]:
     """The devices that did the work, and what was refused."""
     engine, refused = RayEngine(address=address, workers=(1, 1)), []
     make = partial(on, Path(folder), 2)
-    found = list(engine.stream(make, range(40), gpu_workers=(1, 1)))
+    results = list(engine.stream(make, range(40), gpu_workers=(1, 1)))
     engines.RETRIES, usual = 1, engines.RETRIES
     for items in ([-1], [-2]):
         try:
@@ -45,35 +45,39 @@ def devices(address: str, folder: str) -> dict[str, Any]:
         except (StoreError, EngineError) as error:
             refused.append(f"{type(error).__name__}: {error}")
     engines.RETRIES = usual
-    items = sorted(item for item, _ in found)
-    return {"items": items, "devices": sorted({one for _, one in found}), "refused": refused}
+    items = sorted(item for item, _ in results)
+    return {
+        "items": items,
+        "devices": sorted({device for _, device in results}),
+        "refused": refused,
+    }
 
 
-def held(address: str) -> int:
+def count_held(address: str) -> int:
     """The most items that were taken from an endless supply and not done yet."""
-    engine, taken, most = RayEngine(address=address, workers=(2, 2)), 0, 0
+    engine, supplied, most = RayEngine(address=address, workers=(2, 2)), 0, 0
 
     def supply() -> Any:
-        nonlocal taken
-        while taken < 200:
-            taken += 1
+        nonlocal supplied
+        while supplied < 200:
+            supplied += 1
             yield np.zeros(1 << 20)
 
-    for done, size in enumerate(engine.stream(measured, supply())):
+    for count, size in enumerate(engine.stream(measure, supply())):
         assert size == 1 << 20
-        most = max(most, taken - done)
+        most = max(most, supplied - count)
     return most
 
 
 def tasks(address: str, folder: str) -> dict[str, Any]:
     """What came of tasks whose workers died, and of those that refused."""
     engine = RayEngine(address=address, workers=(2, 2))
-    squares = engine.map(dies_once, Path(folder), range(6), finish=lambda _, one: one)
+    squares = engine.map(die_once, Path(folder), range(6), finish=lambda _, result: result)
     engines.RETRIES, usual = 1, engines.RETRIES
     refused = []
-    for task in (refuses, dies):
+    for task in (refuse_task, die):
         try:
-            engine.map(task, np.zeros(3), [7], finish=lambda _, one: one)
+            engine.map(task, np.zeros(3), [7], finish=lambda _, result: result)
         except (PromptError, EngineError) as error:
             refused.append(f"{type(error).__name__}: {error}")
     engines.RETRIES = usual
@@ -106,10 +110,10 @@ def paper(address: str | None) -> str:
 
 
 def main() -> None:
-    calls = {one.__name__: one for one in (command, encode, devices, held, tasks, paper)}
+    calls = {call.__name__: call for call in (command, encode, devices, count_held, tasks, paper)}
     for line in sys.stdin:
-        name, *given = json.loads(line)
-        answer = calls[name](*given)  # type: ignore[operator]
+        name, *arguments = json.loads(line)
+        answer = calls[name](*arguments)  # type: ignore[operator]
         sys.stdout.write(f"{REPLY}{json.dumps(answer)}\n")
         sys.stdout.flush()
 

@@ -27,12 +27,12 @@ def on(folder: Path, kinds: int, device: str) -> Callable[[int], tuple[int, str]
     return work
 
 
-def measured(device: str) -> Callable[[np.ndarray], int]:
+def measure(device: str) -> Callable[[np.ndarray], int]:
     del device
     return len
 
 
-def dies_once(folder: Path, item: int, progress: Progress) -> int:
+def die_once(folder: Path, item: int, progress: Progress) -> int:
     """The square of a number; the first worker that is asked for 3 is killed."""
     del progress
     mark = folder / "died"
@@ -42,12 +42,12 @@ def dies_once(folder: Path, item: int, progress: Progress) -> int:
     return item * item
 
 
-def dies(table: np.ndarray, item: int, progress: Progress) -> int:
+def die(table: np.ndarray, item: int, progress: Progress) -> int:
     del table, item, progress
     os.kill(os.getpid(), signal.SIGKILL)
     return 0
 
 
-def refuses(table: np.ndarray, item: int, progress: Progress) -> int:
+def refuse_task(table: np.ndarray, item: int, progress: Progress) -> int:
     del table, progress
     raise PromptError("the prompt is too long", query_id=f"q{item}")

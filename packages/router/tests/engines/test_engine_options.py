@@ -18,8 +18,8 @@ def job(engine: "RayEngine | None" = None) -> None:
 
 def test_what_an_engine_prints_is_apart_from_results(capsys: pytest.CaptureFixture[str]) -> None:
     job(engine="ray", address=None, workers=None, worker_cpus=None)  # type: ignore[arg-type, call-arg]
-    told = capsys.readouterr()
-    assert json.loads(told.out) == {"engine": "RayEngine"}
-    assert "a worker died" in told.err
+    output = capsys.readouterr()
+    assert json.loads(output.out) == {"engine": "RayEngine"}
+    assert "a worker died" in output.err
     print_json(1)  # and afterwards as before
     assert capsys.readouterr().out == "1\n"

@@ -22,25 +22,25 @@ def add(shared: int, item: int, progress: Progress) -> int:
 
 
 def test_results_are_in_order_and_what_is_held_is_not_made_again() -> None:
-    kept: list[tuple[int, int]] = []
-    found = LocalEngine().map(
+    stored: list[tuple[int, int]] = []
+    results = LocalEngine().map(
         add,
         10,
         [3, 1, 2],
         load=lambda item: 70 if item == 1 else None,
-        keep=lambda item, result: kept.append((item, result)),
+        keep=lambda item, result: stored.append((item, result)),
         finish=lambda item, result: (item, result),
     )
-    assert found == [(3, 13), (1, 70), (2, 12)]
-    assert kept == [(3, 13), (2, 12)]
+    assert results == [(3, 13), (1, 70), (2, 12)]
+    assert stored == [(3, 13), (2, 12)]
     assert LocalEngine().map(add, 10, [], finish=add) == []
     assert "ray" not in sys.modules
 
 
 @pytest.mark.slow
 def test_processes_give_the_same() -> None:
-    found = LocalEngine(2).map(add, 10, [3, 1, 2], finish=lambda _, result: result)
-    assert found == [13, 11, 12]
+    results = LocalEngine(2).map(add, 10, [3, 1, 2], finish=lambda _, result: result)
+    assert results == [13, 11, 12]
 
 
 def threads(shared: Any, item: int, progress: Progress) -> set[int]:
@@ -52,8 +52,8 @@ def threads(shared: Any, item: int, progress: Progress) -> set[int]:
 def test_a_process_has_one_thread_whatever_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
-    found = LocalEngine(2).map(threads, np.ones(3), [0], finish=lambda _, result: result)
-    assert found == [{1}]
+    thread_counts = LocalEngine(2).map(threads, np.ones(3), [0], finish=lambda _, result: result)
+    assert thread_counts == [{1}]
     assert "OMP_NUM_THREADS" not in os.environ
 
 
@@ -81,10 +81,10 @@ def test_workers_are_a_number_or_a_range() -> None:
     assert worker_range("--workers", None) is None
 
 
-@pytest.mark.parametrize("given", ["0", "8-1", "many", "-1", "1-"])
-def test_other_numbers_of_workers_are_refused(given: str) -> None:
+@pytest.mark.parametrize("workers", ["0", "8-1", "many", "-1", "1-"])
+def test_other_numbers_of_workers_are_refused(workers: str) -> None:
     words = ("compare", "all", "--data", "d", "--out", "o", "--engine", "ray")
-    malformed("a range such as 1-8", *words, f"--workers={given}")
+    malformed("a range such as 1-8", *words, f"--workers={workers}")
 
 
 @pytest.mark.slow

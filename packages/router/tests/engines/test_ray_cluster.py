@@ -50,7 +50,7 @@ def timeless(text: str, folder: Path) -> str:
     return without.replace(str(folder), "FOLDER")
 
 
-def written(folder: Path) -> dict[str, object]:
+def read_results(folder: Path) -> dict[str, object]:
     """What a command wrote, but for pages and tables with durations."""
     files = {n: b for n, b in content(folder).items() if not n.endswith(SHOWN)}
     return {n: timeless(b.decode(), folder) if n.endswith("json") else b for n, b in files.items()}
@@ -63,14 +63,14 @@ def test_a_command_gives_the_same_on_the_cluster(
     write_dataset(make_routing_dataset(queries=80), tmp_path / "answers")
     (tmp_path / "routers.yaml").write_text(RECIPES)
     (tmp_path / "space.yaml").write_text(SPACE)
-    given = [tmp_path / word if str(word).endswith("yaml") else word for word in COMMANDS[name]]
-    words = [*given, "--data", tmp_path / "answers", "--json"]
+    arguments = [tmp_path / word if str(word).endswith("yaml") else word for word in COMMANDS[name]]
+    words = [*arguments, "--data", tmp_path / "answers", "--json"]
     local = succeeded(*words, "--out", tmp_path / "local")
     engine = ["--engine", "ray", "--address", cluster.address, "--workers", "1"]
-    done = driver.call("command", *words, "--out", tmp_path / "ray", *engine)
-    assert done["code"] == 0, done["err"]
-    assert timeless(done["out"], tmp_path / "ray") == timeless(local, tmp_path / "local")
-    assert written(tmp_path / "ray") == written(tmp_path / "local")
+    result = driver.call("command", *words, "--out", tmp_path / "ray", *engine)
+    assert result["code"] == 0, result["err"]
+    assert timeless(result["out"], tmp_path / "ray") == timeless(local, tmp_path / "local")
+    assert read_results(tmp_path / "ray") == read_results(tmp_path / "local")
 
 
 def test_the_papers_tables_are_the_same(cluster: RayCluster, driver: RayDriver) -> None:
@@ -105,9 +105,9 @@ def test_the_pool_grows_workers_nodes_and_the_driver_die_and_the_store_is_one_pr
         until(lambda: cluster.tell("count") == 2, killed)
         for number, harm in enumerate(("kill", "remove", "add"), 1):
             cluster.tell(harm)
-            held = 4 * number
-            allow(store, held)
-            until(lambda: shards(store) >= held, killed)  # noqa: B023
+            shard_count = 4 * number
+            allow(store, shard_count)
+            until(lambda: shards(store) >= shard_count, killed)  # noqa: B023
         killed.send_signal(signal.SIGKILL)
     ActivationStore.open(store).verify()
     assert 12 <= shards(store) < shards(local)
@@ -120,24 +120,24 @@ def test_workers_of_both_kinds_share_the_work_and_errors_are_our_own(
     cluster: RayCluster, driver: RayDriver, tmp_path: Path
 ) -> None:
     cluster.tell("add")
-    found = driver.call("devices", cluster.address, tmp_path)
-    assert found["items"] == list(range(40))
-    assert found["devices"] == ["cpu", "cuda"]
-    assert found["refused"][0] == "StoreError: the state isn't finite"
-    assert found["refused"][1].startswith("EngineError: workers died")
+    result = driver.call("devices", cluster.address, tmp_path)
+    assert result["items"] == list(range(40))
+    assert result["devices"] == ["cpu", "cuda"]
+    assert result["refused"][0] == "StoreError: the state isn't finite"
+    assert result["refused"][1].startswith("EngineError: workers died")
 
 
 def test_work_is_taken_from_its_source_when_there_are_workers_for_it(
     cluster: RayCluster, driver: RayDriver
 ) -> None:
-    assert driver.call("held", cluster.address) <= 2 * 2 + 1
+    assert driver.call("count_held", cluster.address) <= 2 * 2 + 1
 
 
 def test_a_task_whose_worker_died_is_done_again_and_errors_are_our_own(
     cluster: RayCluster, driver: RayDriver, tmp_path: Path
 ) -> None:
-    found = driver.call("tasks", cluster.address, tmp_path)
-    assert found["squares"] == [0, 1, 4, 9, 16, 25]
+    result = driver.call("tasks", cluster.address, tmp_path)
+    assert result["squares"] == [0, 1, 4, 9, 16, 25]
     assert (tmp_path / "died").exists()
-    assert found["refused"][0] == "PromptError: query 'q7': the prompt is too long"
-    assert found["refused"][1].startswith("EngineError: workers died")
+    assert result["refused"][0] == "PromptError: query 'q7': the prompt is too long"
+    assert result["refused"][1].startswith("EngineError: workers died")

@@ -38,7 +38,7 @@ def until(happened: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def listening(processes: list[int]) -> set[str]:
+def list_addresses(processes: list[int]) -> set[str]:
     """The addresses that processes listen on, in hexadecimal."""
     inodes = set()
     for pid in processes:
@@ -86,14 +86,14 @@ def test_an_interrupted_command_says_so_ends_its_ray_and_goes_on(tmp_path: Path)
         try:
             until(lambda: shards(store) == 2 or command.poll() is not None)
             processes = descendants(command.pid)
-            places = listening([command.pid, *processes])
+            places = list_addresses([command.pid, *processes])
             os.killpg(command.pid, signal.SIGINT)
-            _, told = command.communicate(timeout=LONGEST)
+            _, messages = command.communicate(timeout=LONGEST)
         finally:
             command.kill()  # which would else be waited for
-    assert command.returncode == ExitCode.INTERRUPTED, told
-    assert told.splitlines()[-1].startswith("interrupted; what was finished is kept"), told
-    assert "Traceback" not in told
+    assert command.returncode == ExitCode.INTERRUPTED, messages
+    assert messages.splitlines()[-1].startswith("interrupted; what was finished is kept"), messages
+    assert "Traceback" not in messages
     assert places
     assert places <= LOOPBACK
     until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in processes))

@@ -14,18 +14,18 @@ AnswerMaker = Callable[[str, str], str | None]
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     answer: AnswerMaker
-    seen: list[dict[str, Any]]
+    requests: list[dict[str, Any]]
 
 
 @contextmanager
 def answering(answer: AnswerMaker) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Serve; yields the base URL and the bodies of the requests so far."""
     server = _Server(("127.0.0.1", 0), _Handler)
-    server.answer, server.seen = answer, []
+    server.answer, server.requests = answer, []
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/v1", server.seen
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1", server.requests
     finally:
         server.shutdown()
         server.server_close()
@@ -43,15 +43,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.seen.append(body)
+        self.server.requests.append(body)
         prompt = "\n".join(turn["content"] for turn in body["messages"])
         text = self.server.answer(body["model"], prompt)
-        status, sent = (500, b"{}") if text is None else (200, _events(text, prompt))
+        status, content = (500, b"{}") if text is None else (200, _events(text, prompt))
         self.send_response(status)
         self.send_header("Content-Type", "text/event-stream")
-        self.send_header("Content-Length", str(len(sent)))
+        self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        self.wfile.write(sent)
+        self.wfile.write(content)
 
 
 def _events(text: str, prompt: str) -> bytes:

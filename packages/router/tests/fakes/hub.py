@@ -35,8 +35,8 @@ class FakeHub:
 
     def downloaded(self) -> set[str]:
         """The names of the files that were fetched."""
-        found = (path for method, _, path in (r.partition(" ") for r in self.requests))
-        resolved = (path.partition("/resolve/")[2] for path in found)
+        paths = (path for method, _, path in (r.partition(" ") for r in self.requests))
+        resolved = (path.partition("/resolve/")[2] for path in paths)
         return {path.partition("/")[2] for path in resolved if path}
 
     def commit(self, name: str) -> str:
@@ -97,8 +97,8 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._of_repository(path, body)
 
-    def _create(self, asked: dict[str, Any]) -> None:
-        name = f"{asked.get('organization') or 'somebody'}/{asked['name']}"
+    def _create(self, request: dict[str, Any]) -> None:
+        name = f"{request.get('organization') or 'somebody'}/{request['name']}"
         self.hub.repositories.setdefault(name, {})
         self._send_json({"url": f"{self.hub.url}/{name}", "name": name})
 
@@ -130,8 +130,8 @@ class _Handler(BaseHTTPRequestHandler):
         return {"id": name, "sha": self.hub.commit(name), "siblings": siblings, "tags": []}
 
     def _paths_info(self, name: str, body: bytes) -> Any:
-        asked, files = parse_qs(body.decode())["paths"], self.hub.repositories[name]
-        return [_described(path, files[path]) for path in asked if path in files]
+        paths, files = parse_qs(body.decode())["paths"], self.hub.repositories[name]
+        return [_describe_file(path, files[path]) for path in paths if path in files]
 
     def _tree(self, name: str, folder: str) -> None:
         """The files and folders in a folder, or all files below."""
@@ -145,8 +145,8 @@ class _Handler(BaseHTTPRequestHandler):
         files = {path: below[path] for path, (_, mark, _) in inner.items() if deep or not mark}
         folders = {first for first, mark, _ in inner.values() if mark} if not deep else set()
         self._send_json(
-            [_described(path, content) for path, content in files.items()]
-            + [{"type": "directory", "path": start + one, "oid": "0" * 40} for one in folders]
+            [_describe_file(path, content) for path, content in files.items()]
+            + [{"type": "directory", "path": start + name, "oid": "0" * 40} for name in folders]
         )
 
     def _preupload(self, name: str, body: bytes) -> Any:
@@ -215,7 +215,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
 
-def _described(path: str, content: bytes) -> dict[str, Any]:
+def _describe_file(path: str, content: bytes) -> dict[str, Any]:
     return {"type": "file", "path": path, "size": len(content), "oid": _git_id(content)}
 
 

@@ -74,13 +74,13 @@ class HubWorker:
 def hub_worker(program: str, folder: Path) -> Iterator[HubWorker]:
     """A process that runs a module, which calls `do_jobs`."""
     log = folder / "stderr"
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGING"))}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGING"))}
     with (
         log.open("w") as stderr,
         subprocess.Popen(
             [sys.executable, "-m", program],
             cwd=_ROOT,
-            env=kept,
+            env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,

@@ -27,7 +27,7 @@ class Script:
 
 
 @dataclass
-class Seen:
+class ReceivedRequest:
     """One request."""
 
     path: str
@@ -36,8 +36,8 @@ class Seen:
 
 
 def events(*chunks: Mapping[str, Any], done: bool = True) -> list[Piece]:
-    sent: list[Piece] = [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks]
-    return [*sent, b"data: [DONE]\n\n"] if done else sent
+    pieces: list[Piece] = [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks]
+    return [*pieces, b"data: [DONE]\n\n"] if done else pieces
 
 
 def plain(value: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Script:
@@ -45,13 +45,13 @@ def plain(value: object, *, status: int = 200, headers: Mapping[str, str] | None
 
 
 def delta(content: str | None = None, *, finish: str | None = None, **more: Any) -> dict[str, Any]:
-    held = {**({} if content is None else {"content": content}), **more}
+    fields = {**({} if content is None else {"content": content}), **more}
     return {
         "id": "c-1",
         "object": "chat.completion.chunk",
         "created": 1,
         "model": "tiny-2",
-        "choices": [{"index": 0, "delta": held, "finish_reason": finish}],
+        "choices": [{"index": 0, "delta": fields, "finish_reason": finish}],
     }
 
 
@@ -65,7 +65,7 @@ class Endpoint:
     def __init__(self, *scripts: Script, context: ssl.SSLContext | None = None) -> None:
         self._scripts = list(scripts)
         self._context = context
-        self.seen: list[Seen] = []
+        self.requests: list[ReceivedRequest] = []
         self.connections = 0
         self.most_at_once = 0
         self._at_once = 0
@@ -106,7 +106,7 @@ class Endpoint:
         pairs = (line.split(": ", 1) for line in head[1:] if line)
         headers = {name.lower(): value for name, value in pairs}
         body = json.loads(await reader.readexactly(int(headers["content-length"])))
-        self.seen.append(Seen(head[0].split(" ")[1], headers, body))
+        self.requests.append(ReceivedRequest(head[0].split(" ")[1], headers, body))
         self._at_once += 1
         self.most_at_once = max(self.most_at_once, self._at_once)
         try:
@@ -147,7 +147,7 @@ def pool_of(
     return Pool((target,), providers=(provider,))
 
 
-async def asked_of(
+async def ask_endpoint(
     endpoint: Endpoint,
     prompt: Prompt = "What is 2 + 2?",
     *,
@@ -166,18 +166,18 @@ async def asked_of(
 def ask(script: Script, prompt: Prompt = "What is 2 + 2?", **options: Any) -> Reply | UpstreamError:
     async def run() -> Reply | UpstreamError:
         async with Endpoint(script) as endpoint:
-            return await asked_of(endpoint, prompt, **options)
+            return await ask_endpoint(endpoint, prompt, **options)
 
     return asyncio.run(run())
 
 
 def answer(script: Script, prompt: Prompt = "What is 2 + 2?", **options: Any) -> Reply:
-    found = ask(script, prompt, **options)
-    assert isinstance(found, Reply), found
-    return found
+    reply = ask(script, prompt, **options)
+    assert isinstance(reply, Reply), reply
+    return reply
 
 
 def failure(script: Script, prompt: Prompt = "What is 2 + 2?", **options: Any) -> UpstreamError:
-    found = ask(script, prompt, **options)
-    assert isinstance(found, UpstreamError), found
-    return found
+    error = ask(script, prompt, **options)
+    assert isinstance(error, UpstreamError), error
+    return error
