@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from packages.router.tests.fitting.recipe_fits import PREFILL, SMALL, fitted
+from packages.router.tests.fitting.recipe_fits import PREFILL, SMALL, fit_recipe
 from prefill_router import mapped_matrix
 
 
@@ -63,9 +63,9 @@ def test_a_router_is_the_same_to_the_byte(
     predictor: dict[str, Any], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     features = [PREFILL, {"kind": "complexity"}]
-    fitted(features=features, predictor=predictor).save(tmp_path / "held")
+    fit_recipe(features=features, predictor=predictor).save(tmp_path / "held")
     cache: Path = request.getfixturevalue("cache")
-    fitted(features=features, predictor=predictor).save(tmp_path / "mapped")
+    fit_recipe(features=features, predictor=predictor).save(tmp_path / "mapped")
     assert cache.is_dir()  # so files were mapped there
     names = sorted(path.name for path in (tmp_path / "held").iterdir())
     assert names == sorted(path.name for path in (tmp_path / "mapped").iterdir())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from packages.router.tests.evaluation.trials import complete, random_system, resampled
+from packages.router.tests.evaluation.trials import complete, random_system, resample
 from prefill_router.cost import CostScale
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.evaluation.scores import Better, Unit
@@ -54,9 +54,9 @@ def check(metric: Metric, seed: int) -> None:
     value = metric.compute(*system)
     assert value == value, "undefined on an ordinary system"
     _in_range(metric, value)
-    _same(metric, value, _shuffled(system, seed), "order of queries")
-    _same(metric, value, _permuted(system, seed), "order of targets")
-    twice = resampled(*system, [*range(70), *range(70)])
+    _same(metric, value, _shuffle_rows(system, seed), "order of queries")
+    _same(metric, value, _permute_targets(system, seed), "order of targets")
+    twice = resample(*system, [*range(70), *range(70)])
     if metric.level:
         assert metric.compute(*twice) < value, "doesn't fall with the number of queries"
     else:
@@ -64,11 +64,11 @@ def check(metric: Metric, seed: int) -> None:
     factor = 3.7
     expected = value * factor if metric.unit == "usd" else value
     if metric.absolute:
-        dearer = metric.compute(*_priced(system, factor))
+        dearer = metric.compute(*_scale_prices(system, factor))
         assert dearer < value, "doesn't follow the prices that it measures"
     else:
-        _same(metric, expected, _priced(system, factor), "prices multiplied")
-    _same(metric, value, _with_unmeasured(system), "queries without labels")
+        _same(metric, expected, _scale_prices(system, factor), "prices multiplied")
+    _same(metric, value, _add_unmeasured(system), "queries without labels")
     if metric.compares:
         _same(metric, value, complete(*system), "queries on which a side wasn't measured")
     if not metric.level:
@@ -89,34 +89,34 @@ def _same(metric: Metric, expected: float, system: System, what: str) -> None:
 
 def _direction(metric: Metric, value: float, system: System) -> None:
     predictions, data = random_system(queries=70, targets=metric.targets, seed=9)
-    perfect = metric.compute(_predicting(predictions, data.correct), data)
+    perfect = metric.compute(_with_correctness(predictions, data.correct), data)
     opposite = 1 - data.correct if metric.sees_sign else np.full(data.correct.shape, 0.5)
-    wrong = metric.compute(_predicting(predictions, opposite), data)
+    wrong = metric.compute(_with_correctness(predictions, opposite), data)
     if metric.better == "neither":
-        blind = _predicting(system[0], np.full(system[1].correct.shape, 0.5))
+        blind = _with_correctness(system[0], np.full(system[1].correct.shape, 0.5))
         assert metric.compute(blind, system[1]) == pytest.approx(value), "depends on predictions"
     elif metric.unit != "usd":
         better = perfect > wrong if metric.better == "higher" else perfect < wrong
         assert better, f"perfect predictions give {perfect}, inverted ones {wrong}"
 
 
-def _predicting(predictions: Predictions, correctness: np.ndarray) -> Predictions:
+def _with_correctness(predictions: Predictions, correctness: np.ndarray) -> Predictions:
     return Predictions(**{**vars(predictions), "correctness": correctness})
 
 
-def _shuffled(system: System, seed: int) -> System:
+def _shuffle_rows(system: System, seed: int) -> System:
     predictions, data = system
     ids = np.random.default_rng(seed).permutation(predictions.query_ids).tolist()
     return predictions.select(ids), data.select(ids)
 
 
-def _permuted(system: System, seed: int) -> System:
+def _permute_targets(system: System, seed: int) -> System:
     predictions, data = system
     names = np.random.default_rng(seed).permutation(predictions.targets).tolist()
     return predictions.select(targets=names), data.select(targets=names)
 
 
-def _priced(system: System, factor: float) -> System:
+def _scale_prices(system: System, factor: float) -> System:
     predictions, data = system
     scale = CostScale(predictions.scale.low * factor, predictions.scale.high * factor)
     cost = predictions.estimated_cost * factor
@@ -125,7 +125,7 @@ def _priced(system: System, factor: float) -> System:
     return dearer, RoutingDataset.of(data.queries, data.pool, data.correct, recorded_cost=recorded)
 
 
-def _with_unmeasured(system: System) -> System:
+def _add_unmeasured(system: System) -> System:
     predictions, data = system
     extra = np.full((5, len(data.pool)), np.nan)
     queries = [*data.queries, *(Query(f"new{i}", "?") for i in range(5))]

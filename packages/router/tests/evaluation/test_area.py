@@ -42,8 +42,8 @@ def test_area_of_figures_known_from_geometry() -> None:
     assert padded_area(*triangle)[0] == 0.5
     padded = np.array([[0.5, 1.0]]), np.array([[0.6, 0.4]])
     assert padded_area(*padded)[0] == pytest.approx(0.5 * 0.6 + 0.5 * 0.5)
-    left = np.array([[-0.5, 0.5]]), np.array([[1.0, 1.0]])
-    assert padded_area(*left)[0] == 1
+    curve = np.array([[-0.5, 0.5]]), np.array([[1.0, 1.0]])
+    assert padded_area(*curve)[0] == 1
 
 
 def test_area_leaves_out_what_is_unknown() -> None:
@@ -96,7 +96,7 @@ def test_frontier_is_the_undominated_targets(points: list[tuple[int, int]]) -> N
         for c, a in points
         if not any(d <= c and b >= a and (d, b) != (c, a) for d, b in points)
     }
-    assert {point for point, kept in zip(points, on, strict=True) if kept} == best
+    assert {point for point, is_on in zip(points, on, strict=True) if is_on} == best
     assert on.sum() == len(best)
 
 

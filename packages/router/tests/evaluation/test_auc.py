@@ -28,9 +28,9 @@ def test_equals_scikit_learn_with_ties_and_missing_labels() -> None:
         labels = random.integers(0, 2, 300).astype(float)
         scores = np.round(labels * 0.2 + random.random(300), decimals)
         labels[random.random(300) < 0.2] = np.nan
-        known = ~np.isnan(labels)
+        is_known = ~np.isnan(labels)
         assert auc(scores, labels) == pytest.approx(
-            roc_auc_score(labels[known], scores[known]), abs=1e-14
+            roc_auc_score(labels[is_known], scores[is_known]), abs=1e-14
         )
 
 

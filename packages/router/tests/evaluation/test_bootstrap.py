@@ -8,7 +8,7 @@ from packages.router.tests.evaluation.trials import (
     OF_TWO,
     plain_headline,
     random_system,
-    resampled,
+    resample,
 )
 from prefill_router.cost import CostScale
 from prefill_router.errors import ConfigError, DataError
@@ -28,18 +28,18 @@ test_reliability.py."""
 def test_weights_give_what_drawing_the_rows_gives(missing: float, ties: bool) -> None:
     predictions, data = random_system(queries=14, targets=3, missing=missing, ties=ties, seed=3)
     scorer = Scorer(Trial.join(predictions, data))
-    drawn = list(draw(14, count=6, seed=1))
-    weights = np.stack([np.bincount(rows, minlength=14) for rows in drawn]).astype(np.float64)
+    row_draws = list(draw(14, count=6, seed=1))
+    weights = np.stack([np.bincount(rows, minlength=14) for rows in row_draws]).astype(np.float64)
     scores = scorer.score(weights)
-    for i, rows in enumerate(drawn):
-        again = Scorer(Trial.join(*resampled(predictions, data, rows.tolist())))
+    for i, rows in enumerate(row_draws):
+        again = Scorer(Trial.join(*resample(predictions, data, rows.tolist())))
         there = again.score(ones(14))
         for key, table in scores.tables().items():
             if key[1] in NOISE_TAKEN_OFF:
                 continue
             expected = there.tables()[key][0]
             np.testing.assert_allclose(table[i], expected, atol=1e-12, err_msg=str(key))
-        plain = plain_headline(*resampled(predictions, data, rows.tolist()))
+        plain = plain_headline(*resample(predictions, data, rows.tolist()))
         for name, value in plain.items():
             assert scores.headline[name][i] == pytest.approx(value, abs=1e-9, nan_ok=True), name
 
@@ -54,20 +54,20 @@ def test_one_weight_each_gives_the_point_estimates() -> None:
 
 def test_tables_are_made_once_for_all_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     predictions, data = random_system(queries=60, missing=0.1)
-    made: list[str] = []
+    calls: list[str] = []
     for name in ("route_by_argmax", "regimes", "binary"):
         original = getattr(metrics, name)
 
-        def counted(value: object, *, name: str = name, original: Any = original) -> object:
-            made.append(name)
+        def count_call(value: object, *, name: str = name, original: Any = original) -> object:
+            calls.append(name)
             return original(value)
 
-        monkeypatch.setattr(metrics, name, counted)
+        monkeypatch.setattr(metrics, name, count_call)
     scorer = Scorer(Trial.join(predictions, data))
     for weights in chunks(60, count=24, seed=0, width=10**5):
         scores = scorer.score(weights)
         _ = scores.routing, scores.by_regime, scores.selection
-    assert sorted(made) == ["binary", "regimes", "route_by_argmax"]
+    assert sorted(calls) == ["binary", "regimes", "route_by_argmax"]
 
 
 def test_draws_are_the_same_whatever_the_chunks() -> None:
@@ -110,7 +110,7 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
     truth = evaluate(predictions, data, resamples=0).headline["argmax_accuracy"].value
     covered = 0
     for seed, rows in enumerate(draw(60, count=40, seed=0)):
-        got = evaluate(*resampled(predictions, data, rows.tolist()), resamples=80, seed=seed)
+        got = evaluate(*resample(predictions, data, rows.tolist()), resamples=80, seed=seed)
         estimate = got.headline["argmax_accuracy"]
         covered += estimate.lower <= truth <= estimate.upper
     assert covered >= 33
@@ -156,9 +156,9 @@ def test_paired_difference_is_tighter_than_two_intervals() -> None:
         estimated_cost=predictions.estimated_cost,
         scale=predictions.scale,
     )
-    paired = compare(predictions, other, data, resamples=200).difference["auc_mean"]
+    difference = compare(predictions, other, data, resamples=200).difference["auc_mean"]
     alone = evaluate(predictions, data, resamples=200).headline["auc_mean"]
-    assert paired.upper - paired.lower < (alone.upper - alone.lower) / 2
+    assert difference.upper - difference.lower < (alone.upper - alone.lower) / 2
 
 
 def test_a_better_system_is_significantly_better_and_a_worse_one_worse() -> None:

@@ -34,24 +34,26 @@ FORECASTS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def endless(kind: str) -> float:
+def measure_endless(kind: str) -> float:
     """The binned error where each bin's share of right answers is known."""
     chance = np.random.default_rng(99).beta(2, 2, 200_000)
-    said = FORECASTS[kind](chance)
-    inside = np.minimum((15 * said).astype(int), 14)
-    return float(np.abs(np.bincount(inside, said - chance)).sum() / len(said))
+    forecast = FORECASTS[kind](chance)
+    inside = np.minimum((15 * forecast).astype(int), 14)
+    return float(np.abs(np.bincount(inside, forecast - chance)).sum() / len(forecast))
 
 
 @functools.cache
-def trial(queries: int) -> Trial:
+def make_trial(queries: int) -> Trial:
     return Trial.join(*random_system(queries=queries, targets=TARGETS))
 
 
-def drawn(kind: str, *, queries: int, seed: int) -> Trial:
+def draw_trial(kind: str, *, queries: int, seed: int) -> Trial:
     random = np.random.default_rng(seed)
     chance = random.beta(2, 2, (queries, TARGETS))
     correct = (random.random(chance.shape) < chance).astype(np.float64)
-    return dataclasses.replace(trial(queries), correctness=FORECASTS[kind](chance), correct=correct)
+    return dataclasses.replace(
+        make_trial(queries), correctness=FORECASTS[kind](chance), correct=correct
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,27 +61,31 @@ def drawn(kind: str, *, queries: int, seed: int) -> Trial:
     [("calibrated", 120), ("too high", 120), ("too sure", 600), ("off in one place", 600)],
 )
 def test_nine_intervals_of_ten_hold_the_truth(kind: str, queries: int) -> None:
-    truth, held = endless(kind), dict.fromkeys(("t0", MEAN), 0)
+    truth, hits = measure_endless(kind), dict.fromkeys(("t0", MEAN), 0)
     for seed in range(DRAWS):
-        found = reliability_of(drawn(kind, queries=queries, seed=seed), resamples=60, seed=seed)
-        for name in held:
-            one = found.estimates[name]["ece"]
-            held[name] += one.lower <= truth <= one.upper
-            assert one.lower <= one.value <= one.upper
-    assert min(held.values()) >= 0.9 * DRAWS, held
+        reliability = reliability_of(
+            draw_trial(kind, queries=queries, seed=seed), resamples=60, seed=seed
+        )
+        for name in hits:
+            estimate = reliability.estimates[name]["ece"]
+            hits[name] += estimate.lower <= truth <= estimate.upper
+            assert estimate.lower <= estimate.value <= estimate.upper
+    assert min(hits.values()) >= 0.9 * DRAWS, hits
 
 
 def test_intervals_of_what_is_off_leave_zero_out() -> None:
     """Negative control: an interval that always went down to 0 would cover as well."""
-    found = [reliability_of(drawn("too sure", queries=900, seed=s), resamples=60) for s in range(5)]
-    assert all(one.estimates[MEAN]["ece"].lower > 0.02 for one in found)
+    reliabilities = [
+        reliability_of(draw_trial("too sure", queries=900, seed=s), resamples=60) for s in range(5)
+    ]
+    assert all(reliability.estimates[MEAN]["ece"].lower > 0.02 for reliability in reliabilities)
 
 
 def test_the_level_by_chance_is_the_mean_of_what_holds() -> None:
     errors, levels = [], []
     for seed in range(40):
-        made = drawn("calibrated", queries=80, seed=seed)  # few queries to a bin
-        sums = Bins.of(made).sums(ones(80))
+        trial = draw_trial("calibrated", queries=80, seed=seed)  # few queries to a bin
+        sums = Bins.of(trial).sums(ones(80))
         errors.append(calibration_error(sums)[0, :-1].mean())
         levels.append(chance_error(sums)[0, :-1].mean())
     spread = np.std(errors) / np.sqrt(len(errors))
@@ -88,26 +94,26 @@ def test_the_level_by_chance_is_the_mean_of_what_holds() -> None:
 
 
 def test_the_level_by_chance_of_one_bin_is_the_binomial_mean_deviation() -> None:
-    made = drawn("calibrated", queries=7, seed=0)
-    made = dataclasses.replace(made, correctness=np.full((7, TARGETS), 0.3))
+    trial = draw_trial("calibrated", queries=7, seed=0)
+    trial = dataclasses.replace(trial, correctness=np.full((7, TARGETS), 0.3))
     counts = np.arange(8)
-    wanted = (binom.pmf(counts, 7, 0.3) * np.abs(counts / 7 - 0.3)).sum()
-    got = chance_error(Bins.of(made, count=1).sums(ones(7)))[0, :-1]
-    np.testing.assert_allclose(got, wanted)
+    expected = (binom.pmf(counts, 7, 0.3) * np.abs(counts / 7 - 0.3)).sum()
+    got = chance_error(Bins.of(trial, count=1).sums(ones(7)))[0, :-1]
+    np.testing.assert_allclose(got, expected)
 
 
 def test_soft_labels_have_less_chance_in_them() -> None:
-    made = drawn("calibrated", queries=500, seed=1)
-    soft = dataclasses.replace(made, correct=0.2 * made.correct + 0.4)
-    hard, softer = (chance_error(Bins.of(t).sums(ones(500)))[0, 0] for t in (made, soft))
+    trial = draw_trial("calibrated", queries=500, seed=1)
+    soft = dataclasses.replace(trial, correct=0.2 * trial.correct + 0.4)
+    hard, softer = (chance_error(Bins.of(t).sums(ones(500)))[0, 0] for t in (trial, soft))
     assert softer == pytest.approx(0.2 * hard, rel=0.1)
 
 
 def test_an_evaluation_has_both_numbers() -> None:
-    made = drawn("calibrated", queries=300, seed=2)
+    trial = draw_trial("calibrated", queries=300, seed=2)
     predictions, data = random_system(queries=300, targets=TARGETS, seed=2)
-    data = dataclasses.replace(data, correct=made.correct)
-    said = dataclasses.replace(predictions, correctness=made.correctness)
-    found = evaluate(said, data, resamples=60).headline
-    assert found["ece_mean"].lower == 0
-    assert found["ece_mean"].value == pytest.approx(found["ece_by_chance"].value, abs=0.03)
+    data = dataclasses.replace(data, correct=trial.correct)
+    calibrated_predictions = dataclasses.replace(predictions, correctness=trial.correctness)
+    headline = evaluate(calibrated_predictions, data, resamples=60).headline
+    assert headline["ece_mean"].lower == 0
+    assert headline["ece_mean"].value == pytest.approx(headline["ece_by_chance"].value, abs=0.03)

@@ -46,9 +46,9 @@ def test_every_metric_can_be_told_from_the_others_and_is_explained(table: Metric
 
 
 def test_every_reading_is_told() -> None:
-    told = definitions(step=None, axis="inverse", max_cost=0.5)
+    definition_of = definitions(step=None, axis="inverse", max_cost=0.5)
     for table in (HEADLINE, TARGET, REGIME):
         for entry in table.values():
-            assert set(entry.readings) <= set(told)
-    assert "0.5 US dollars per query" in told["aiq"]
-    assert not any("{" in text for text in told.values())
+            assert set(entry.readings) <= set(definition_of)
+    assert "0.5 US dollars per query" in definition_of["aiq"]
+    assert not any("{" in text for text in definition_of.values())

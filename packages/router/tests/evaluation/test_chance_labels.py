@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from packages.router.tests.evaluation.logs import observed, traffic
+from packages.router.tests.evaluation.logs import draw_observed, traffic
 from packages.router.tests.evaluation.trials import random_system
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, OverlapError
@@ -35,34 +35,36 @@ def test_the_mean_of_an_estimate_over_the_draw_and_the_error_is_the_label() -> N
     missing = np.full(shape, np.nan)
     estimates = [ChanceLabels(y, e, p, m).label for y in (label, 1 - label, missing)]
     chances = p * (1 - e), p * e, 1 - p
-    mean = sum(chance * found for chance, found in zip(chances, estimates, strict=True))
+    mean = sum(chance * estimate for chance, estimate in zip(chances, estimates, strict=True))
     assert mean == pytest.approx(label)
     low, high = ChanceLabels(label, e, p, m).bounds
-    for found in estimates:
-        assert (low <= found + 1e-9).all()
-        assert (found <= high + 1e-9).all()
+    for estimate in estimates:
+        assert (low <= estimate + 1e-9).all()
+        assert (estimate <= high + 1e-9).all()
 
 
 def test_labels_that_were_certain_to_be_observed_are_judged_as_they_are() -> None:
-    predictions, whole = random_system(queries=200)
-    certain = replace(whole, propensity=np.ones(whole.correct.shape))
-    plain, found = (Trial.join(predictions, data) for data in (whole, certain))
-    assert found.correct == pytest.approx(plain.correct)
-    assert found.observed_cost == pytest.approx(plain.observed_cost)
-    aucs = [auc_by_target(rankings(trial), ones(200)) for trial in (plain, found)]
+    predictions, dataset = random_system(queries=200)
+    certain = replace(dataset, propensity=np.ones(dataset.correct.shape))
+    complete, log_trial = (Trial.join(predictions, data) for data in (dataset, certain))
+    assert log_trial.correct == pytest.approx(complete.correct)
+    assert log_trial.observed_cost == pytest.approx(complete.observed_cost)
+    aucs = [auc_by_target(rankings(trial), ones(200)) for trial in (complete, log_trial)]
     assert aucs[1] == pytest.approx(aucs[0])
-    brier = [trial.squared_error(trial.correctness) for trial in (plain, found)]
+    brier = [trial.squared_error(trial.correctness) for trial in (complete, log_trial)]
     assert brier[1] == pytest.approx(brier[0])
 
 
 @pytest.mark.slow
 def test_a_log_is_evaluated_about_as_all_labels_are() -> None:
-    predictions, log, whole = traffic(queries=1400, asked=0.5, error=0.1)
+    predictions, log, dataset = traffic(queries=1400, label_share=0.5, error=0.1)
     ids = log.query_ids
-    judged = predictions.select(ids[500:])
-    found, truth = (
-        evaluate(judged, data, resamples=20, references=learned(data.select(ids[:500])))
-        for data in (log, whole)
+    test_predictions = predictions.select(ids[500:])
+    evaluation, truth = (
+        evaluate(
+            test_predictions, data, resamples=20, references=fit_references(data.select(ids[:500]))
+        )
+        for data in (log, dataset)
     )
     for name in (
         "argmax_accuracy",
@@ -71,59 +73,61 @@ def test_a_log_is_evaluated_about_as_all_labels_are() -> None:
         "auc_mean",
         "brier_mean",
     ):
-        one = found.headline[name]
-        half = max(one.upper - one.lower, 1e-3)
-        assert one.value == pytest.approx(truth.headline[name].value, abs=half), name
-    assert found.verdict is not None
-    assert found.verdict.compared == 900
-    assert "chance selected" in found.caution
-    unknown = {name for name, one in found.headline.items() if one.reason == NOT_KNOWN}
-    assert unknown == NEEDS_ALL_LABELS & set(found.headline)
-    told = found.to_dict()
-    assert set(told["off_policy"]["lam"]) == {"0", "1"}
-    assert told["coverage"]["overlap"]["lacking"] == 0
+        estimate = evaluation.headline[name]
+        half = max(estimate.upper - estimate.lower, 1e-3)
+        assert estimate.value == pytest.approx(truth.headline[name].value, abs=half), name
+    assert evaluation.verdict is not None
+    assert evaluation.verdict.compared == 900
+    assert "chance selected" in evaluation.caution
+    unknown = {
+        name for name, estimate in evaluation.headline.items() if estimate.reason == NOT_KNOWN
+    }
+    assert unknown == NEEDS_ALL_LABELS & set(evaluation.headline)
+    content = evaluation.to_dict()
+    assert set(content["off_policy"]["lam"]) == {"0", "1"}
+    assert content["coverage"]["overlap"]["lacking"] == 0
     assert "off_policy" not in truth.to_dict()
 
 
 def test_erring_labels_alone_are_corrected_and_nothing_is_weighted() -> None:
-    predictions, whole = random_system(queries=300)
-    error = np.full(whole.correct.shape, 0.1)
-    trial = Trial.join(predictions, replace(whole, label_error=error))
-    assert trial.correct == pytest.approx((whole.correct - 0.1) / 0.8)
-    assert np.array_equal(trial.observed_cost, whole.observed_cost)
+    predictions, dataset = random_system(queries=300)
+    error = np.full(dataset.correct.shape, 0.1)
+    trial = Trial.join(predictions, replace(dataset, label_error=error))
+    assert trial.correct == pytest.approx((dataset.correct - 0.1) / 0.8)
+    assert np.array_equal(trial.observed_cost, dataset.observed_cost)
     assert trial.overlap is None
     assert np.isnan(trial.best_label).all()
 
 
 def test_the_fixed_mix_of_a_log_is_chosen_by_inverse_propensity() -> None:
     """Asked about the queries that it gets right alone, a target isn't better for it."""
-    _, whole = random_system(queries=3000, seed=2)
-    chance = np.full(whole.correct.shape, 0.5)
-    easy = whole.correct.mean(axis=1) > 0.5
+    _, dataset = random_system(queries=3000, seed=2)
+    chance = np.full(dataset.correct.shape, 0.5)
+    easy = dataset.correct.mean(axis=1) > 0.5
     chance[:, 0] = np.where(easy, 1.0, 0.1)  # the worst target, mostly asked easy questions
-    log = observed(whole, chance, np.random.default_rng(0))
+    log = draw_observed(dataset, chance, np.random.default_rng(0))
     free = replace(log, recorded_cost=np.full(chance.shape, np.nan))
-    best = int(whole.correct.mean(axis=0).argmax())
+    best = int(dataset.correct.mean(axis=0).argmax())
     assert np.nanmean(log.correct[:, 0]) > np.nanmean(log.correct[:, 1])
     assert FixedChoice.mix(free).corners == (best,)
 
 
-def learned(train: RoutingDataset) -> References:
+def fit_references(train: RoutingDataset) -> References:
     return References.fit(train, np.zeros(train.correct.shape))
 
 
-def unasked(target: int, share: float) -> tuple[Trial, RoutingDataset]:
+def make_log(target: int, share: float) -> tuple[Trial, RoutingDataset]:
     """A log in which a target was never asked on a share of the queries."""
-    predictions, whole = random_system(queries=1000)
+    predictions, dataset = random_system(queries=1000)
     random = np.random.default_rng(0)
-    chance = np.full(whole.correct.shape, 0.5)
+    chance = np.full(dataset.correct.shape, 0.5)
     chance[random.random(1000) < share, target] = 0
-    log = observed(whole, chance, random)
+    log = draw_observed(dataset, chance, random)
     return Trial.join(predictions, log), log
 
 
 def test_where_overlap_is_lacking_nothing_is_estimated_and_it_says_where() -> None:
-    trial, log = unasked(3, 0.5)
+    trial, log = make_log(3, 0.5)
     lost = int((log.propensity[:, 3] == 0).sum())  # type: ignore[index]
     values = PolicyValues.of(trial)
     with pytest.raises(OverlapError, match=r"t3 on \d+ of \d+.*some probability"):
@@ -134,14 +138,14 @@ def test_where_overlap_is_lacking_nothing_is_estimated_and_it_says_where() -> No
     assert not trial.compared.any()
     assert trial.overlap is not None
     assert f"{lost} of 1,000 queries lack overlap" in trial.overlap.note
-    verdict = judge([JudgedPart(trial, learned(log), lam=1.0)], resamples=20)
+    verdict = judge([JudgedPart(trial, fit_references(log), lam=1.0)], resamples=20)
     assert verdict.word == "can't tell"
     assert "lack overlap" in verdict.because
     assert np.isnan(verdict.setting.mix.gain.value)
 
 
 def test_a_few_queries_without_overlap_are_left_out_and_told() -> None:
-    trial, log = unasked(3, 0.03)
+    trial, log = make_log(3, 0.03)
     lost = int((log.propensity[:, 3] == 0).sum())  # type: ignore[index]
     assert 0 < lost == 1000 - trial.compared.sum()
     assert trial.overlap is not None
@@ -172,7 +176,7 @@ def test_labels_lost_by_other_reasons_than_chance_are_told() -> None:
 
 
 def test_too_few_labels_are_refused() -> None:
-    predictions, log, _ = traffic(queries=30, asked=0.2)
+    predictions, log, _ = traffic(queries=30, label_share=0.2)
     with pytest.raises(OverlapError, match="equally weighted"):
         PolicyValues.of(Trial.join(predictions, log)).at(1.0)
 

@@ -40,9 +40,9 @@ def test_difficulty_alone_has_a_high_auc_and_chooses_nothing() -> None:
     correct = (random.random((3000, 4)) < chance).astype(np.float64)
     correctness = np.repeat(chance, 4, axis=1)
     cost = np.ones((3000, 4))
-    found = evaluate(*system(correctness, cost, correct, cost), resamples=0).headline
-    assert found["auc_mean"].value > 0.8
-    assert found["choice_auc"].value == 0.5
+    headline = evaluate(*system(correctness, cost, correct, cost), resamples=0).headline
+    assert headline["auc_mean"].value > 0.8
+    assert headline["choice_auc"].value == 0.5
 
 
 def test_knowing_which_of_two_is_right_is_a_choice_auc_of_one() -> None:
@@ -54,5 +54,5 @@ def test_knowing_which_of_two_is_right_is_a_choice_auc_of_one() -> None:
 
 def test_targets_that_agree_on_everything_have_none_and_say_so() -> None:
     correct = np.array([[1.0, 1.0], [0.0, 0.0]])
-    found = evaluate(*system(correct, np.ones((2, 2)), correct, np.ones((2, 2))), resamples=3)
-    assert "exactly one of two" in found.headline["choice_auc"].reason
+    evaluation = evaluate(*system(correct, np.ones((2, 2)), correct, np.ones((2, 2))), resamples=3)
+    assert "exactly one of two" in evaluation.headline["choice_auc"].reason

@@ -30,12 +30,14 @@ def headline(name: str, predictions: Predictions, data: RoutingDataset) -> float
         data.correct,
         data.observed_cost,
     )
-    parts = (one.tobytes() if isinstance(one, np.ndarray) else repr(one).encode() for one in what)
+    parts = (
+        value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode() for value in what
+    )
     key = hashlib.sha256(b"|".join(parts)).hexdigest()
     if key not in _KNOWN:
         chosen = OperatingPoints(0.95, 0.8, 0.9, max(predictions.targets))
-        found = evaluate(predictions, data, resamples=0, chosen=chosen).headline
-        _KNOWN[key] = {name: estimate.value for name, estimate in found.items()}
+        headline = evaluate(predictions, data, resamples=0, chosen=chosen).headline
+        _KNOWN[key] = {name: estimate.value for name, estimate in headline.items()}
     return _KNOWN[key][name]
 
 
@@ -56,33 +58,33 @@ def test_headline_metrics_hold_to_the_contract(name: str, seed: int) -> None:
     check(Metric(**{**vars(metric), **special}), seed)
 
 
-def chosen(predictions: Predictions, data: RoutingDataset) -> np.ndarray:
+def label_choices(predictions: Predictions, data: RoutingDataset) -> np.ndarray:
     choice = predictions.correctness.argmax(axis=1)
     labels = data.select(predictions.query_ids, targets=predictions.targets).correct
     return labels[np.arange(len(labels)), choice]
 
 
 def right_one(predictions: Predictions, data: RoutingDataset) -> float:
-    return float(np.nanmean(chosen(predictions, data)))
+    return float(np.nanmean(label_choices(predictions, data)))
 
 
-def missing_as_wrong(predictions: Predictions, data: RoutingDataset) -> float:
-    return float(np.nan_to_num(chosen(predictions, data)).mean())
+def score_missing_wrong(predictions: Predictions, data: RoutingDataset) -> float:
+    return float(np.nan_to_num(label_choices(predictions, data)).mean())
 
 
 def by_order(predictions: Predictions, data: RoutingDataset) -> float:
-    return float(np.nanmean(chosen(predictions, data)[:20]))
+    return float(np.nanmean(label_choices(predictions, data)[:20]))
 
 
 def a_sum(predictions: Predictions, data: RoutingDataset) -> float:
-    return float(np.nansum(chosen(predictions, data)) / 1000)
+    return float(np.nansum(label_choices(predictions, data)) / 1000)
 
 
 def first_target(predictions: Predictions, data: RoutingDataset) -> float:
     return float(np.nanmean(data.select(targets=predictions.targets[:1]).correct))
 
 
-def upside_down(predictions: Predictions, data: RoutingDataset) -> float:
+def score_reversed(predictions: Predictions, data: RoutingDataset) -> float:
     return 1 - right_one(predictions, data)
 
 
@@ -101,11 +103,11 @@ def test_the_contract_accepts_a_metric_of_another_making() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (missing_as_wrong, "queries without labels"),
+        (score_missing_wrong, "queries without labels"),
         (by_order, "order of queries"),
         (a_sum, "doubling"),
         (first_target, "order of targets"),
-        (upside_down, "perfect predictions"),
+        (score_reversed, "perfect predictions"),
         (in_dollars, "prices multiplied"),
         (in_percent, "out of range"),
         (lambda *_: float("nan"), "undefined"),

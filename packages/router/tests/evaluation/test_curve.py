@@ -24,13 +24,13 @@ def grid_points(trial: Trial, grid: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 @pytest.mark.parametrize("missing", [0.0, 0.3])
 @pytest.mark.parametrize("seed", range(3))
 def test_exact_path_equals_a_fine_grid_at_every_grid_point(seed: int, missing: float) -> None:
-    made = {"queries": 50, "seed": seed, "missing": missing}
-    trial = Trial.join(*random_system(**made))
+    options = {"queries": 50, "seed": seed, "missing": missing}
+    trial = Trial.join(*random_system(**options))
     sweep = LambdaSweep.of(trial)
     points = sweep.points(ones(len(trial)))
     grid = lam_grid(1e-3)
     at = sweep.place(grid)
-    accuracy, cost = grid_points(Trial.join(*complete(*random_system(**made))), grid)
+    accuracy, cost = grid_points(Trial.join(*complete(*random_system(**options))), grid)
     np.testing.assert_allclose(points.accuracy[0, at], accuracy, rtol=1e-12)
     np.testing.assert_allclose(points.cost[0, at], cost, rtol=1e-12)
 
@@ -59,10 +59,10 @@ def test_a_query_on_which_a_side_was_not_measured_counts_for_none() -> None:
     predictions, data = random_system(queries=80, missing=0.1)
     trial = Trial.join(predictions, data)
     masked = LambdaSweep.of(trial).points(ones(len(trial))).accuracy[0, -1]
-    whole = ~np.isnan(data.correct).any(axis=1)
+    is_complete = ~np.isnan(data.correct).any(axis=1)
     chosen = trial.of_choice(trial.correct, trial.most_probable)
-    assert 0 < whole.sum() < len(np.flatnonzero(~np.isnan(chosen)))
-    assert masked == pytest.approx(chosen[whole].mean())
+    assert 0 < is_complete.sum() < len(np.flatnonzero(~np.isnan(chosen)))
+    assert masked == pytest.approx(chosen[is_complete].mean())
 
 
 def test_an_unknown_cost_is_not_free() -> None:

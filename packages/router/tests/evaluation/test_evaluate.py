@@ -12,7 +12,7 @@ from packages.router.tests.evaluation.trials import (
     OF_TWO,
     plain_headline,
     random_system,
-    resampled,
+    resample,
     system,
 )
 from prefill_router.cost import CostScale
@@ -68,9 +68,9 @@ def test_what_a_decision_costs_is_paid_by_the_router_alone() -> None:
     assert paying.mix == free.mix
     assert got["cost_savings"].value < before["cost_savings"].value
     systems = {"free": (predictions, Lambda()), "paying": (predictions, Lambda())}
-    both = paired(systems, data, fees={"paying": fee}, resamples=0)
-    assert both.headline["paying"]["argmax_cost"].value == got["argmax_cost"].value
-    assert both.difference["paying"]["argmax_cost"].value == pytest.approx(fees.mean())
+    comparison = paired(systems, data, fees={"paying": fee}, resamples=0)
+    assert comparison.headline["paying"]["argmax_cost"].value == got["argmax_cost"].value
+    assert comparison.difference["paying"]["argmax_cost"].value == pytest.approx(fees.mean())
     del fee[predictions.query_ids[7]]
     with pytest.raises(DataError, match=f"1 of 40 queries, such as {predictions.query_ids[7]!r}"):
         evaluate(predictions, data, fee=fee)
@@ -236,8 +236,8 @@ def test_unmeasured_queries_are_counted_apart() -> None:
 def test_accuracies_on_different_queries_are_said_not_to_compare() -> None:
     predictions, data = random_system(queries=60)
     assert evaluate(predictions, data, resamples=0).caution == ""
-    asked = np.arange(60)[:, None] % 4 == np.arange(4)
-    correct = np.where(asked, data.correct, np.nan)
+    is_asked = np.arange(60)[:, None] % 4 == np.arange(4)
+    correct = np.where(is_asked, data.correct, np.nan)
     correct[:10] = np.nan
     apart = RoutingDataset.of(data.queries, data.pool, correct, recorded_cost=data.recorded_cost)
     evaluation = evaluate(predictions, apart, resamples=0)
@@ -258,18 +258,20 @@ def test_a_missing_label_never_helps_a_router_that_counts_on_it() -> None:
     correct = (random.random((400, 2)) < chance).astype(np.float64)
     correctness = np.where(hard[:, None], [0.5, 0.6], [0.8, 0.7])
     cost = np.ones((400, 1)) * [1.0, 2.0]
-    whole = evaluate(*system(correctness, cost, correct, cost), resamples=0)
+    complete = evaluate(*system(correctness, cost, correct, cost), resamples=0)
     assert (
-        whole.headline["argmax_accuracy"].value - whole.headline["best_single_accuracy"].value
+        complete.headline["argmax_accuracy"].value - complete.headline["best_single_accuracy"].value
         < 0.01
     )
-    seen = correct.copy()
-    seen[hard & (random.random(400) < 0.8), 1] = np.nan
-    predictions, data = system(correctness, cost, seen, cost)
+    labels = correct.copy()
+    labels[hard & (random.random(400) < 0.8), 1] = np.nan
+    predictions, data = system(correctness, cost, labels, cost)
     part = evaluate(predictions, data, resamples=0)
-    both = [i for i, row in zip(data.query_ids, seen, strict=True) if not np.isnan(row).any()]
-    only = evaluate(predictions.select(both), data.select(both), resamples=0)
-    assert part.coverage.compared == len(both) < 400
+    query_ids = [
+        i for i, row in zip(data.query_ids, labels, strict=True) if not np.isnan(row).any()
+    ]
+    only = evaluate(predictions.select(query_ids), data.select(query_ids), resamples=0)
+    assert part.coverage.compared == len(query_ids) < 400
     assert part.coverage.harder > 0.1
     assert "less often" in part.caution
     for name in (name for name, entry in HEADLINE.items() if entry.compares):
@@ -305,13 +307,13 @@ def test_real_answers(mmlu_pro: Path) -> None:
     data = data.select(data.query_ids[::9])
     random = np.random.default_rng(0)
     chance = np.nanmean(data.correct, axis=0) + random.normal(0, 0.1, data.correct.shape)
-    known = np.nanmedian(data.observed_cost, axis=0) * np.ones((len(data), 1))
+    cost = np.nanmedian(data.observed_cost, axis=0) * np.ones((len(data), 1))
     predictions = Predictions(
         query_ids=data.query_ids,
         targets=data.pool.names,
         correctness=chance.clip(0, 1),
-        estimated_cost=known,
-        scale=CostScale(float(known.min()), float(known.max())),
+        estimated_cost=cost,
+        scale=CostScale(float(cost.min()), float(cost.max())),
     )
     chosen = OperatingPoints(1.0, 0.5, 0.5, data.pool.names[0])
     references = References.fit(data, predictions.normalised_cost)
@@ -332,13 +334,15 @@ def test_importing_it_loads_neither_torch_nor_matplotlib() -> None:
         "import sys, prefill_router.evaluation as e; "
         "print([m for m in ('torch', 'transformers', 'matplotlib') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert process.stdout.strip() == "[]"
 
 
 def test_resampled_rows_helper_keeps_costs() -> None:
     predictions, data = random_system(queries=5)
-    _, again = resampled(predictions, data, [0, 0, 4])
+    _, again = resample(predictions, data, [0, 0, 4])
     np.testing.assert_array_equal(again.observed_cost, data.observed_cost[[0, 0, 4]])
 
 

@@ -52,14 +52,14 @@ def test_envelope_is_the_best_mix_of_any_two_points(seed: int) -> None:
     cost[0, :5], accuracy[1, 3:6] = NAN, NAN
     corners = envelope(cost, accuracy)
     for row in range(3):
-        known = [
+        points = [
             (c, a) for c, a in zip(cost[row], accuracy[row], strict=True) if not np.isnan(c + a)
         ]
-        for at in random.uniform(min(c for c, _ in known), 1.2, 20):
+        for at in random.uniform(min(c for c, _ in points), 1.2, 20):
             best = max(
                 a + (b - a) * (at - c) / (d - c) if d > at else b
-                for c, a in known
-                for d, b in known
+                for c, a in points
+                for d, b in points
                 if c <= at and d >= c and (d > c or b == a)
             )
             height = np.interp(at, corners[0][row], corners[1][row])
@@ -164,7 +164,7 @@ def test_relative_gains() -> None:
     assert value["gain_best"] == pytest.approx(1 / 3)
     assert value["perf_gain"] == pytest.approx(1 / 3)
     assert value["gap_oracle"] == pytest.approx(0)
-    # Two of the four must go to the dear target: (1 + 4 + 4 + 1) / 4 instead of 4.
+    # Two of the four must go to the expensive target: (1 + 4 + 4 + 1) / 4 instead of 4.
     assert value["cost_save"] == pytest.approx(1 - 2.5 / 4)
 
 

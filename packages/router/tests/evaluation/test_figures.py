@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def judged() -> Evaluation:
+def evaluation() -> Evaluation:
     return evaluate(*random_system(queries=150, targets=5, seed=3), resamples=30)
 
 
@@ -27,7 +27,7 @@ def test_marks_are_said_to_be_without_correction() -> None:
     assert "without a correction for how many there are" in BOLD
 
 
-def shown(cell: Cell | str) -> str:
+def render_cell(cell: Cell | str) -> str:
     return page("Title", [Table(["", "number"], [["row", cell]])])
 
 
@@ -37,39 +37,41 @@ def paths(count: int, seed: int) -> np.ndarray:
 
 
 def test_a_band_holds_whole_curves() -> None:
-    drawn = paths(1000, 0)
-    band = Band.of(np.arange(60.0), drawn)
-    within = ((drawn >= band.lower) & (drawn <= band.upper)).all(axis=1).mean()
+    curves = paths(1000, 0)
+    band = Band.of(np.arange(60.0), curves)
+    share = ((curves >= band.lower) & (curves <= band.upper)).all(axis=1).mean()
     fresh = paths(1000, 1)
-    held = ((fresh >= band.lower) & (fresh <= band.upper)).all(axis=1).mean()
-    assert 0.95 <= within < 0.97
-    assert held == pytest.approx(0.95, abs=0.03)
+    fresh_share = ((fresh >= band.lower) & (fresh <= band.upper)).all(axis=1).mean()
+    assert 0.95 <= share < 0.97
+    assert fresh_share == pytest.approx(0.95, abs=0.03)
 
 
 def test_a_band_is_drawn_where_most_curves_reach() -> None:
-    drawn = paths(200, 0)
-    drawn[:50, -1] = np.nan
-    drawn[:10, 0] = np.nan
-    band = Band.of(np.arange(60.0), drawn)
+    curves = paths(200, 0)
+    curves[:50, -1] = np.nan
+    curves[:10, 0] = np.nan
+    band = Band.of(np.arange(60.0), curves)
     assert np.isnan([band.lower[-1], band.upper[-1]]).all()
     assert np.isfinite(band.lower[:-1]).all()
-    nothing = Band.of(np.arange(60.0), drawn[:0])
+    nothing = Band.of(np.arange(60.0), curves[:0])
     assert np.isnan(nothing.lower).all()
 
 
 def test_the_band_of_an_evaluation_is_wider_than_the_intervals_of_its_places() -> None:
-    found = evaluate(*random_system(queries=150, targets=5, seed=3), resamples=200)
-    oracle = found.headline["argmax_accuracy"]
-    ends = found.raw_band.upper[-20:] - found.raw_band.lower[-20:]
+    evaluation = evaluate(*random_system(queries=150, targets=5, seed=3), resamples=200)
+    oracle = evaluation.headline["argmax_accuracy"]
+    ends = evaluation.raw_band.upper[-20:] - evaluation.raw_band.lower[-20:]
     assert np.nanmax(ends) > oracle.upper - oracle.lower
 
 
 @pytest.mark.parametrize("view", ["raw", "normalised"])
-def test_targets_are_labelled_and_joined_by_no_straight_line(judged: Evaluation, view: str) -> None:
-    what = drawing(judged, "raw" if view == "raw" else "normalised")
+def test_targets_are_labelled_and_joined_by_no_straight_line(
+    evaluation: Evaluation, view: str
+) -> None:
+    what = drawing(evaluation, "raw" if view == "raw" else "normalised")
     axes = draw(what).axes[0]
-    written = {text.get_text() for text in axes.texts}
-    assert set(judged.targets) <= written
+    words = {text.get_text() for text in axes.texts}
+    assert set(evaluation.targets) <= words
     lines = {line.get_label(): line for line in axes.get_lines()}
     assert "their frontier" not in lines
     assert lines["on the Pareto frontier"].get_linestyle() == "None"
@@ -83,70 +85,78 @@ def test_targets_are_labelled_and_joined_by_no_straight_line(judged: Evaluation,
 
 def test_price_alone_is_drawn_beside_the_mix() -> None:
     predictions, data = random_system(queries=200, targets=3, seed=3)
-    learned = References.fit(data, predictions.normalised_cost)
-    found = evaluate(predictions, data, references=learned, resamples=0)
-    costs = [one.mean_cost for one in found.price_alone]
+    train_references = References.fit(data, predictions.normalised_cost)
+    evaluation = evaluate(predictions, data, references=train_references, resamples=0)
+    costs = [point.mean_cost for point in evaluation.price_alone]
     assert costs == sorted(costs)
-    assert found.price_alone[-1].accuracy == pytest.approx(data.correct.mean(axis=0).max())
+    assert evaluation.price_alone[-1].accuracy == pytest.approx(data.correct.mean(axis=0).max())
     for view in ("raw", "normalised"):
-        what = drawing(found, "raw" if view == "raw" else "normalised")
+        what = drawing(evaluation, "raw" if view == "raw" else "normalised")
         assert "price alone" in {line.get_label() for line in draw(what).axes[0].get_lines()}
         assert [row for row in what.rows() if row["series"] == "price alone"]
-    table = references(found)
+    table = references(evaluation)
     gain = table.rows[0][5]
-    assert found.verdict is not None
-    assert found.verdict.setting.price is not None
+    assert evaluation.verdict is not None
+    assert evaluation.verdict.setting.price is not None
     assert isinstance(gain, Cell)
-    assert gain.text == worded(found.verdict.setting.price.gain.value, "points", signed=True)
+    assert gain.text == worded(evaluation.verdict.setting.price.gain.value, "points", signed=True)
 
 
-def test_systems_side_by_side_have_labelled_targets_too(judged: Evaluation) -> None:
-    axes = draw_side_by_side({"a": judged, "b": judged}, title="t").axes[0]
-    assert set(judged.targets) <= {text.get_text() for text in axes.texts}
+def test_systems_side_by_side_have_labelled_targets_too(evaluation: Evaluation) -> None:
+    axes = draw_side_by_side({"a": evaluation, "b": evaluation}, title="t").axes[0]
+    assert set(evaluation.targets) <= {text.get_text() for text in axes.texts}
 
 
-def test_the_share_of_calls_to_the_dearest_is_that_of_plain_counts(judged: Evaluation) -> None:
+def test_the_share_of_calls_to_the_dearest_is_that_of_plain_counts(evaluation: Evaluation) -> None:
     predictions, data = random_system(queries=150, targets=5, seed=3)
     trial = Trial.join(predictions, data)
     dearest = int(data.observed_cost.mean(axis=0).argmax())
-    curve = judged.curve
+    curve = evaluation.curve
     middle = (curve.lam_from + np.minimum(curve.lam_to, 1)) / 2
     for place in range(0, len(curve), 7):
         chosen = trial.path.at(float(middle[place]))
         assert curve.dearest_share[place] == pytest.approx((chosen == dearest).mean())
-    below = draw(drawing(judged, "raw")).axes[1]
+    below = draw(drawing(evaluation, "raw")).axes[1]
     assert f"t{dearest}" in below.get_ylabel()
     unasked = dataclasses.replace(curve, dearest_share=np.zeros(len(curve)))
-    never = dataclasses.replace(judged, curve=unasked)
+    never = dataclasses.replace(evaluation, curve=unasked)
     assert len(draw(drawing(never, "raw")).axes) == 1
 
 
 def test_without_costs_there_is_no_dearest_target() -> None:
     predictions, data = random_system(queries=40, seed=3)
     free = dataclasses.replace(data, recorded_cost=np.full((40, 4), np.nan))
-    found = evaluate(predictions, free, resamples=0)
-    assert np.isnan(found.curve.dearest_share).all()
-    assert drawing(found, "raw").costliest is None
-    assert drawing(found, "raw").is_empty
-    assert [figure.caption for figure in evaluation_figures(found)] == ["", ""]
+    evaluation = evaluate(predictions, free, resamples=0)
+    assert np.isnan(evaluation.curve.dearest_share).all()
+    assert drawing(evaluation, "raw").costliest is None
+    assert drawing(evaluation, "raw").is_empty
+    assert [figure.caption for figure in evaluation_figures(evaluation)] == ["", ""]
 
 
 def test_bold_is_surely_better_and_brackets_surely_worse() -> None:
     gain, loss, even = Estimate(2, 1, 3), Estimate(-2, -3, -1), Estimate(1, -1, 3)
-    assert [significance(one, "higher") for one in (gain, loss, even)] == ["better", "worse", ""]
-    assert [significance(one, "lower") for one in (gain, loss, even)] == ["worse", "better", ""]
+    assert [significance(estimate, "higher") for estimate in (gain, loss, even)] == [
+        "better",
+        "worse",
+        "",
+    ]
+    assert [significance(estimate, "lower") for estimate in (gain, loss, even)] == [
+        "worse",
+        "better",
+        "",
+    ]
     assert (
         significance(gain, "neither")
         == significance(Estimate(1, math.nan, math.nan), "higher")
         == ""
     )
-    assert "<b>2.000</b>" in shown(estimate_cell(gain, "number", compared="better"))
-    assert "[-2.000]" in shown(estimate_cell(loss, "number", compared="worse"))
+    assert "<b>2.000</b>" in render_cell(estimate_cell(gain, "number", compared="better"))
+    assert "[-2.000]" in render_cell(estimate_cell(loss, "number", compared="worse"))
     assert "font-weight: 600" not in style()  # nor is what heads a row
 
 
 def test_wide_tables_can_be_reached_and_are_shaded_at_their_hidden_side() -> None:
-    assert '<div class="wide" tabindex="0"><table>' in shown("1")
+    assert '<div class="wide" tabindex="0"><table>' in render_cell("1")
     rule = style()[style().index(".wide {") :].split("}")[0]
     assert "overflow-x: auto" in rule
     assert rule.count(" local") == rule.count(" scroll") == 2

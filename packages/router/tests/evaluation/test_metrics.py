@@ -21,8 +21,8 @@ def test_brier_equals_scikit_learn_over_what_is_measured() -> None:
     trial = Trial.join(predictions, data)
     got = brier_by_target(trial, ones(len(trial)))[0]
     for k in range(len(trial.targets)):
-        known = ~np.isnan(data.correct[:, k])
-        p, y = predictions.correctness[known, k], data.correct[known, k]
+        is_known = ~np.isnan(data.correct[:, k])
+        p, y = predictions.correctness[is_known, k], data.correct[is_known, k]
         assert got[k] == pytest.approx(brier_score_loss(y, p), abs=1e-14)
 
 
@@ -98,9 +98,9 @@ def test_best_label_and_best_cost() -> None:
     predictions, data = random_system(missing=0.4)
     trial = Trial.join(predictions, data)
     for row, labels in enumerate(data.correct):
-        known = labels[~np.isnan(labels)]
+        numbers = labels[~np.isnan(labels)]
         assert trial.best_label[row] == pytest.approx(
-            known.max() if len(known) else np.nan, nan_ok=True
+            numbers.max() if len(numbers) else np.nan, nan_ok=True
         )
         right = data.observed_cost[row][binary(labels[None])[0] == 1]
         assert trial.best_cost[row] == pytest.approx(

@@ -83,8 +83,8 @@ def test_recorded_scores_are_joined_by_name() -> None:
         query_ids=data.query_ids[::-1], targets=data.pool.names[::-1], table=table[::-1, ::-1]
     )
     first, second = (
-        evaluate(predictions, data, resamples=3, policy=Cascade(), check=one).to_dict()
-        for one in (check, back)
+        evaluate(predictions, data, resamples=3, policy=Cascade(), check=direction).to_dict()
+        for direction in (check, back)
     )
     assert first == second
     less = RecordedCheck(query_ids=data.query_ids[:5], targets=data.pool.names, table=table[:5])
@@ -135,21 +135,21 @@ def test_many_systems_are_what_each_is_alone() -> None:
 def test_differences_are_those_of_a_comparison() -> None:
     predictions, data = random_system(queries=50)
     systems = {"one": (predictions, Tolerance()), "other": (predictions, Lambda())}
-    both = paired(systems, data, reference="other", resamples=30)
+    comparison = paired(systems, data, reference="other", resamples=30)
     same = compare(predictions, predictions, data, policies=(Tolerance(), Lambda()), resamples=30)
-    for number, estimate in both.difference["one"].items():
+    for number, estimate in comparison.difference["one"].items():
         assert estimate.to_dict() == same.difference[number].to_dict()
-        assert both.significant("one", number) == same.significant(number)
-    assert both.difference["one"]["oracle_accuracy"].value == 0
-    assert both.difference["one"]["p_auccc"].value != 0
+        assert comparison.significant("one", number) == same.significant(number)
+    assert comparison.difference["one"]["oracle_accuracy"].value == 0
+    assert comparison.difference["one"]["p_auccc"].value != 0
 
 
 def test_aiq_of_compared_systems_ends_at_the_same_cost() -> None:
     predictions, data = random_system(queries=50)
     cheap = (predictions, Threshold(strong="t1", weak="t0"))
     own = evaluate(predictions, data, resamples=0, policy=cheap[1]).headline["aiq"].value
-    both = paired({"cheap": cheap, "all": (predictions, Lambda())}, data, resamples=0)
-    assert both.headline["cheap"]["aiq"].value > own
+    comparison = paired({"cheap": cheap, "all": (predictions, Lambda())}, data, resamples=0)
+    assert comparison.headline["cheap"]["aiq"].value > own
 
 
 def test_systems_that_cannot_be_compared_are_refused() -> None:

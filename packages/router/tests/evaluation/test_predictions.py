@@ -6,7 +6,7 @@ from prefill_router.errors import DataError
 from prefill_router.policy import Predictions
 
 
-def changed(**fields: object) -> Predictions:
+def change_fields(**fields: object) -> Predictions:
     predictions, _ = random_system(queries=4, targets=2)
     return Predictions(**{**vars(predictions), **fields})  # type: ignore[arg-type]
 
@@ -29,7 +29,7 @@ EMPTY = {"correctness": np.ones((0, 2)), "estimated_cost": np.ones((0, 2))}
 )
 def test_malformed_predictions_are_refused(fields: dict[str, object], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        changed(**fields)
+        change_fields(**fields)
 
 
 def test_select_reorders_rows_and_columns_together() -> None:

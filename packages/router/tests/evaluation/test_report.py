@@ -52,8 +52,8 @@ def folder(evaluation: Evaluation, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def test_files(folder: Path) -> None:
-    found = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
-    assert found == FILES
+    paths = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+    assert paths == FILES
     assert is_report(folder)
     assert (folder / "figures/accuracy_cost.png").read_bytes().startswith(b"\x89PNG")
 

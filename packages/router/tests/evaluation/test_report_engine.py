@@ -42,7 +42,7 @@ TABLE = Table(
 )
 
 
-def described() -> Report:
+def describe_report() -> Report:
     figure = ReportFigure("curve", Figure(), [{"x": 1, "y": float("nan")}], "What <is> seen")
     return Report(
         name="numbers",
@@ -60,21 +60,21 @@ def described() -> Report:
 
 
 def test_one_description_is_page_json_csv_and_pictures(tmp_path: Path) -> None:
-    write_report_files(described(), tmp_path)
+    write_report_files(describe_report(), tmp_path)
     text = (tmp_path / "index.html").read_text()
-    for shown in (
+    for words in (
         "A &amp; B",
         "Said &lt;first&gt;.",
         "Part &lt;1&gt;",
         "a: &lt;1&gt;",
         "&lt;d&gt;",
     ):
-        assert shown in text
+        assert words in text
     assert '<th scope="row">&lt;a&gt;</th><td><b>1</b><small>0 to 2</small></td>' in text
     assert "What &lt;is&gt; seen" in text
     assert "<svg" in text
-    told = json.loads((tmp_path / "numbers.json").read_text())
-    assert told == {"title": "A & B", "known": {"data": "<d>"}, "n": 1}
+    numbers = json.loads((tmp_path / "numbers.json").read_text())
+    assert numbers == {"title": "A & B", "known": {"data": "<d>"}, "n": 1}
     assert (tmp_path / "deep/rows.csv").read_text() == "a,b\n1.0,\n,x\n"
     assert (tmp_path / "figures/curve.csv").read_text() == "x,y\n1,\n"
     assert (tmp_path / "figures/curve.png").read_bytes().startswith(b"\x89PNG")
@@ -100,7 +100,7 @@ def test_a_table_without_rows_says_so_and_lists_are_escaped() -> None:
 
 def test_a_folder_of_another_kind_is_not_replaced(tmp_path: Path) -> None:
     kind = ReportKind("a sample", "numbers.json", "sample 1")
-    report = described()
+    report = describe_report()
     kind.replace(report, tmp_path / "fresh")
     with pytest.raises(DataError, match="exists and isn't a sample"):
         kind.replace(report, tmp_path / "fresh")  # its JSON names no format
@@ -111,19 +111,24 @@ def test_a_folder_of_another_kind_is_not_replaced(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def judged() -> Evaluation:
+def evaluation() -> Evaluation:
     return evaluate(*random_system(queries=40, targets=3), resamples=5)
 
 
-def test_a_table_of_the_report_is_one_function(judged: Evaluation, tmp_path: Path) -> None:
+def test_a_table_of_the_report_is_one_function(evaluation: Evaluation, tmp_path: Path) -> None:
     before = dict(REPORT_TABLES)
 
-    @report_table("counts", "How much there is", "Counted.", rows=lambda one: [{"n": one.queries}])
-    def counts(one: Evaluation) -> Table:
-        return Table(["", "queries"], [["all", f"{one.queries:,}"]])
+    @report_table(
+        "counts",
+        "How much there is",
+        "Counted.",
+        rows=lambda evaluation: [{"n": evaluation.queries}],
+    )
+    def counts(evaluation: Evaluation) -> Table:
+        return Table(["", "queries"], [["all", f"{evaluation.queries:,}"]])
 
     try:
-        write_report(judged, tmp_path / "report")
+        write_report(evaluation, tmp_path / "report")
         with pytest.raises(ValueError, match="two tables of the report are called 'counts'"):
             report_table("counts", "Again")(counts)
     finally:

@@ -12,7 +12,7 @@ from prefill_router.evaluation import Evaluation, evaluate
 from prefill_router.reporting.evaluation_charts import draw_side_by_side, write_side_by_side
 
 
-def swapped(system: Evaluation) -> Evaluation:
+def swap_targets(system: Evaluation) -> Evaluation:
     """The same targets under another router: the probabilities of the targets turned round."""
     predictions, data = random_system(queries=50)
     other = dataclasses.replace(predictions, correctness=predictions.correctness[:, ::-1].copy())
@@ -24,17 +24,17 @@ def swapped(system: Evaluation) -> Evaluation:
 @pytest.fixture(scope="module")
 def systems() -> dict[str, Evaluation]:
     first = evaluate(*random_system(queries=50), resamples=20)
-    return {"prefill": first, "sentence": swapped(first)}
+    return {"prefill": first, "sentence": swap_targets(first)}
 
 
 @pytest.mark.slow
 def test_the_figure_and_its_data(systems: dict[str, Evaluation], tmp_path: Path) -> None:
-    written = write_side_by_side(systems, tmp_path / "both", title="Both")
-    assert [path.suffix for path in written] == [".png", ".svg", ".csv"]
-    assert written[0].read_bytes().startswith(b"\x89PNG")
-    drawn = written[1].read_text()
-    assert all(word in drawn for word in ("Both", "prefill", "sentence", "oracle accuracy", "t3"))
-    rows = pl.read_csv(written[2])
+    paths = write_side_by_side(systems, tmp_path / "both", title="Both")
+    assert [path.suffix for path in paths] == [".png", ".svg", ".csv"]
+    assert paths[0].read_bytes().startswith(b"\x89PNG")
+    picture = paths[1].read_text()
+    assert all(word in picture for word in ("Both", "prefill", "sentence", "oracle accuracy", "t3"))
+    rows = pl.read_csv(paths[2])
     singles = rows.filter(pl.col("series").is_in(["target", "frontier target"]))
     assert singles["target"].sort().to_list() == ["t0", "t1", "t2", "t3"]
     for name, system in systems.items():

@@ -58,7 +58,7 @@ def random_system(
     return system(correctness, estimated, correct, cost)
 
 
-def resampled(
+def resample(
     predictions: Predictions, data: RoutingDataset, rows: Sequence[int]
 ) -> tuple[Predictions, RoutingDataset]:
     """The same with these rows, repeated ones as queries of their own."""
@@ -79,8 +79,8 @@ def resampled(
 
 def complete(predictions: Predictions, data: RoutingDataset) -> tuple[Predictions, RoutingDataset]:
     """The queries on which the label and the cost of every target are known."""
-    known = ~np.isnan(data.correct + data.observed_cost).any(axis=1)
-    ids = [name for name, kept in zip(data.query_ids, known, strict=True) if kept]
+    is_known = ~np.isnan(data.correct + data.observed_cost).any(axis=1)
+    ids = [name for name, is_kept in zip(data.query_ids, is_known, strict=True) if is_kept]
     return predictions.select(ids), data.select(ids)
 
 
@@ -95,8 +95,8 @@ def plain_auc(scores: Array, labels: Array) -> float:
 
 
 def mean(values: Array) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else float("nan")
+    numbers = values[~np.isnan(values)]
+    return float(numbers.mean()) if len(numbers) else float("nan")
 
 
 def plain_points(predictions: Predictions, data: RoutingDataset) -> list[tuple[float, float]]:

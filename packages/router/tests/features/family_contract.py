@@ -41,15 +41,22 @@ def check_family(
         load: Makes the family of its `to_dict` and `tensors`.
         may_lack: Plain values that older files don't have, and that so have a default.
     """
-    held = replace(reading, states=_in_memory(family, reading))
-    for check in (_columns, _rows, _determinism, _sources, _missing, _rounding):
-        check(family, held)
-    _round_trip(family, held, load)
-    _corrupt_tensors(family, load)
-    _corrupt_config(family, load, may_lack)
+    in_memory = replace(reading, states=_in_memory(family, reading))
+    for check in (
+        _check_columns,
+        _check_rows,
+        _check_determinism,
+        _check_sources,
+        _check_missing,
+        _check_rounding,
+    ):
+        check(family, in_memory)
+    _check_round_trip(family, in_memory, load)
+    _check_corrupt_tensors(family, load)
+    _check_corrupt_config(family, load, may_lack)
 
 
-def _columns(family: Family, reading: PromptStates) -> None:
+def _check_columns(family: Family, reading: PromptStates) -> None:
     for rows in (range(len(reading)), range(0)):
         result = family.read(_some(reading, list(rows)))
         assert result.shape == (len(rows), family.width)
@@ -57,18 +64,18 @@ def _columns(family: Family, reading: PromptStates) -> None:
         assert np.isfinite(result).all()
 
 
-def _rows(family: Family, reading: PromptStates) -> None:
+def _check_rows(family: Family, reading: PromptStates) -> None:
     """A row depends on its query alone: not on the others, nor their order, nor repetitions."""
-    whole = family.read(reading)
-    close = {"rtol": 1e-4, "atol": 1e-4 * max(1e-3, float(np.abs(whole).max(initial=0)))}
+    all_rows = family.read(reading)
+    close = {"rtol": 1e-4, "atol": 1e-4 * max(1e-3, float(np.abs(all_rows).max(initial=0)))}
     alone = [family.read(_some(reading, [row])) for row in range(min(_ALONE, len(reading)))]
-    np.testing.assert_allclose(np.concatenate(alone), whole[: len(alone)], **close)
+    np.testing.assert_allclose(np.concatenate(alone), all_rows[: len(alone)], **close)
     order = np.random.default_rng(0).permutation(len(reading))
     for rows in (order.tolist(), [2, 0, 2]):
-        np.testing.assert_allclose(family.read(_some(reading, rows)), whole[rows], **close)
+        np.testing.assert_allclose(family.read(_some(reading, rows)), all_rows[rows], **close)
 
 
-def _determinism(family: Family, reading: PromptStates) -> None:
+def _check_determinism(family: Family, reading: PromptStates) -> None:
     states, tensors = copy.deepcopy(_arrays(reading)), copy.deepcopy(family.tensors())
     first = family.read(reading)
     assert np.array_equal(first, family.read(reading))
@@ -77,7 +84,7 @@ def _determinism(family: Family, reading: PromptStates) -> None:
     assert all(np.array_equal(tensors[name], v) for name, v in family.tensors().items())
 
 
-def _sources(family: Family, reading: PromptStates) -> None:
+def _check_sources(family: Family, reading: PromptStates) -> None:
     """It says what it reads, and ignores what others made."""
     other = states_of(make_routing_dataset(queries=3), encoder=FakeEncoder(name="another"))
     assert family.sites_of(other.provenance) == ()
@@ -90,10 +97,10 @@ def _sources(family: Family, reading: PromptStates) -> None:
     assert np.array_equal(family.read(more), family.read(reading))
 
 
-def _missing(family: Family, reading: PromptStates) -> None:
+def _check_missing(family: Family, reading: PromptStates) -> None:
     """States that are missing, or were made differently, are reported, never made up."""
     for number, store in enumerate(_memory(reading)):
-        others = [s for i, s in enumerate(reading.states) if i != number]
+        rest = [s for i, s in enumerate(reading.states) if i != number]
         changed = replace(store, made_by=replace(store.made_by, revision="another"))
         fewer = replace(
             store,
@@ -102,35 +109,35 @@ def _missing(family: Family, reading: PromptStates) -> None:
             counts=store.counts[1:],
         )
         for states, error in (
-            (others, ProvenanceError),
-            ([*others, changed], ProvenanceError),
-            ([*others, replace(store, states={})], ProvenanceError),
-            ([*others, fewer], StoreError),
+            (rest, ProvenanceError),
+            ([*rest, changed], ProvenanceError),
+            ([*rest, replace(store, states={})], ProvenanceError),
+            ([*rest, fewer], StoreError),
         ):
             with pytest.raises(error):
                 family.read(replace(reading, states=tuple(states)))
 
 
-def _rounding(family: Family, reading: PromptStates) -> None:
+def _check_rounding(family: Family, reading: PromptStates) -> None:
     """Exact states are rounded as the train rows' were; those rounded otherwise are refused."""
-    whole, random = family.read(reading), np.random.default_rng(0)
+    expected, random = family.read(reading), np.random.default_rng(0)
     for number, store in enumerate(_memory(reading)):
-        others = [s for i, s in enumerate(reading.states) if i != number]
+        rest = [s for i, s in enumerate(reading.states) if i != number]
         refused = {"bfloat16", "float16"} - {store.rounding}
         for rounding in sorted(refused):
             with pytest.raises(ProvenanceError):
-                family.read(replace(reading, states=(*others, replace(store, rounded_to=rounding))))
+                family.read(replace(reading, states=(*rest, replace(store, rounded_to=rounding))))
         if store.rounding != "float32":
             finer = {  # far less than half a step of either type
                 site: rows * (1 + random.uniform(-1e-5, 1e-5, rows.shape)).astype(np.float32)
                 for site, rows in store.states.items()
             }
             exact = replace(store, states=finer, rounded_to="float32")
-            again = family.read(replace(reading, states=(*others, exact)))
-            assert np.array_equal(again, whole)
+            again = family.read(replace(reading, states=(*rest, exact)))
+            assert np.array_equal(again, expected)
 
 
-def _round_trip(family: Family, reading: PromptStates, load: Load) -> None:
+def _check_round_trip(family: Family, reading: PromptStates, load: Load) -> None:
     config = json.loads(json.dumps(family.to_dict(), allow_nan=False))
     assert config["kind"] == family.kind
     again = load(config, load_tensors(save_tensors(family.tensors())))
@@ -142,15 +149,15 @@ def _round_trip(family: Family, reading: PromptStates, load: Load) -> None:
     assert np.array_equal(again.read(reading), family.read(reading))
 
 
-def _corrupt_tensors(family: Family, load: Load) -> None:
+def _check_corrupt_tensors(family: Family, load: Load) -> None:
     config, tensors = family.to_dict(), family.tensors()
-    for case in [{"surplus": np.zeros(1, np.float32)}, *_corrupted(tensors)]:
+    for case in [{"surplus": np.zeros(1, np.float32)}, *_corrupt(tensors)]:
         changed = {k: v for k, v in (tensors | case).items() if v is not None}
         with pytest.raises(CorruptError):
             load(config, changed)
 
 
-def _corrupted(tensors: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _corrupt(tensors: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for name, array in tensors.items():
         yield {name: None}
         yield {name: None, f"{name}.x": array}
@@ -162,7 +169,7 @@ def _corrupted(tensors: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield {name: np.full_like(array, np.inf)}
 
 
-def _corrupt_config(family: Family, load: Load, may_lack: Collection[str]) -> None:
+def _check_corrupt_config(family: Family, load: Load, may_lack: Collection[str]) -> None:
     config, tensors = json.loads(json.dumps(family.to_dict())), family.tensors()
     cases = [{**config, "surplus": 1}, {**config, "kind": "nonsense"}, {}]
     cases += [case for case in _wrong(config) if isinstance(case, dict)]

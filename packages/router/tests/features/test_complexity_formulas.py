@@ -104,10 +104,10 @@ def test_without_pyphen_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     ],
 )
 def test_words_and_sentences(text: str, words: list[str], sentences: int) -> None:
-    found = Words.of(text)
-    assert found.words == Counter(words)
-    assert (found.count, found.sentences) == (len(words), sentences)
-    assert found.characters.total() == len(text)
+    counts = Words.of(text)
+    assert counts.words == Counter(words)
+    assert (counts.count, counts.sentences) == (len(words), sentences)
+    assert counts.characters.total() == len(text)
 
 
 def test_diversity_by_hand() -> None:

@@ -21,13 +21,13 @@ TRAIN = DATASET.select(DATASET.query_ids[:60])
 SITE = Site(4, "mean")
 
 
-def held(rounding: str = "bfloat16", *, name: str = "fake") -> MemoryActivations:
+def encode_states(rounding: str = "bfloat16", *, name: str = "fake") -> MemoryActivations:
     encoder = FakeEncoder(name=name)
     return encoder.encode(DATASET.queries, [Site(4, "last"), SITE], rounding=rounding)
 
 
-def own_vectors(*, zero: bool = False) -> MemoryActivations:
-    base = held(name="sentence:tiny")
+def make_own_vectors(*, zero: bool = False) -> MemoryActivations:
+    base = encode_states(name="sentence:tiny")
     rows = base.states[SITE].copy()
     rows[:1] *= not zero
     return MemoryActivations(base.provenance, base.keys, {OWN: rows}, base.counts, base.rounding)
@@ -48,28 +48,28 @@ def config(**options: Any) -> EmbeddingConfig:
 )
 @pytest.mark.parametrize("rounding", ["bfloat16", "float32"])
 def test_contract(options: dict[str, Any], rounding: str) -> None:
-    states = held(rounding)
+    states = encode_states(rounding)
     family = config(**options).fit(TRAIN, [states])
     check_family(family, PromptStates.of_dataset(DATASET, [states]))
 
 
 def test_contract_of_an_encoders_own_vectors() -> None:
-    states = own_vectors(zero=True)
+    states = make_own_vectors(zero=True)
     family = config(encoder="sentence:tiny", dim=3).fit(TRAIN, [states])
     check_family(family, PromptStates.of_dataset(DATASET, [states]))
 
 
 def test_whole_embeddings_are_standardised_on_train_rows() -> None:
-    states = held()
+    states = encode_states()
     result = config().fit(TRAIN, [states]).read(PromptStates.of_dataset(DATASET, [states]))
-    train, rest = result[:60], result[60:]
+    train, unseen = result[:60], result[60:]
     np.testing.assert_allclose(train.mean(axis=0), 0, atol=1e-5)
     np.testing.assert_allclose(train.std(axis=0, ddof=1), 1, atol=1e-5)
-    assert np.abs(rest.mean(axis=0)).max() > 0.05  # control: others aren't centred by themselves
+    assert np.abs(unseen.mean(axis=0)).max() > 0.05  # control: others aren't centred by themselves
 
 
 def test_raw_embeddings_are_what_the_encoder_gave() -> None:
-    states = held()
+    states = encode_states()
     family = config(standardise=False, normalise=False).fit(TRAIN, [states])
     rows = family.read(PromptStates.of_dataset(DATASET, [states]))
     np.testing.assert_array_equal(rows, states.states[SITE])
@@ -80,7 +80,7 @@ def test_raw_embeddings_are_what_the_encoder_gave() -> None:
 
 @pytest.mark.parametrize("standardise", [True, False])
 def test_components_are_those_of_scikit_learn(standardise: bool) -> None:
-    states = held()
+    states = encode_states()
     family = config(dim=6, standardise=standardise).fit(TRAIN, [states])
     mine = family.read(PromptStates.of_dataset(DATASET, [states]))
     rows = unit(states)
@@ -91,23 +91,23 @@ def test_components_are_those_of_scikit_learn(standardise: bool) -> None:
 
 
 def test_test_rows_and_order_do_not_reach_the_fit() -> None:
-    states = held()
-    one, two = config(dim=6).fit(TRAIN, [states]), config(dim=6).fit(TRAIN, [states])
+    states = encode_states()
+    first, second = config(dim=6).fit(TRAIN, [states]), config(dim=6).fit(TRAIN, [states])
     changed = {site: rows.copy() for site, rows in states.states.items()}
     changed[SITE][60:] = 1e6
     other = MemoryActivations(
         states.provenance, states.keys, changed, states.counts, states.rounding
     )
-    for again in (two, config(dim=6).fit(TRAIN, [other])):
-        for name, array in one.tensors().items():
+    for again in (second, config(dim=6).fit(TRAIN, [other])):
+        for name, array in first.tensors().items():
             np.testing.assert_array_equal(again.tensors()[name], array)
     shuffled = config(dim=6).fit(permuted(TRAIN), [states])
-    for name, array in one.tensors().items():
+    for name, array in first.tensors().items():
         np.testing.assert_allclose(shuffled.tensors()[name], array, atol=1e-4)
 
 
 def test_the_site_is_the_last_layers_mean_or_the_encoders_own() -> None:
-    own, fake = own_vectors(), held()
+    own, fake = make_own_vectors(), encode_states()
     assert config().fit(TRAIN, [own, fake]).where.site == SITE
     assert config(encoder="sentence:tiny").fit(TRAIN, [fake, own]).where.site == OWN
     chosen = config(site="last.4").fit(TRAIN, [fake])
@@ -122,7 +122,7 @@ def test_needs() -> None:
 
 
 def test_of_several_stores_that_with_the_site_is_read() -> None:
-    fake = held()
+    fake = encode_states()
     shallow = MemoryActivations(
         fake.provenance, fake.keys, {Site(2, "last"): fake.states[SITE]}, fake.counts, "bfloat16"
     )
@@ -141,12 +141,12 @@ def test_of_several_stores_that_with_the_site_is_read() -> None:
 )
 def test_options_that_make_no_sense(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        config(**options).fit(TRAIN, [held()])
+        config(**options).fit(TRAIN, [encode_states()])
 
 
 def test_what_cannot_be_fitted_is_told() -> None:
     with pytest.raises(ConfigError, match="need states of the encoder 'fake'; given are those of"):
-        config().fit(TRAIN, [held(name="other")])
+        config().fit(TRAIN, [encode_states(name="other")])
     same = states_of(DATASET, sites=[SITE])
     same.states[SITE][:] = 1
     with pytest.raises(FitError, match="are the same"):

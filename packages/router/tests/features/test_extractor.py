@@ -38,7 +38,7 @@ def states(dataset: RoutingDataset) -> MemoryActivations:
 
 
 @pytest.fixture(scope="module")
-def fitted(states: MemoryActivations, train: RoutingDataset) -> FeatureExtractor:
+def extractor(states: MemoryActivations, train: RoutingDataset) -> FeatureExtractor:
     return FeatureExtractor.fit([states], train, dim=DIM)
 
 
@@ -48,37 +48,37 @@ def with_sites_that_differ(states: MemoryActivations, dataset: RoutingDataset) -
     changed = dict(states.states)
     row = {key: i for i, key in enumerate(states.keys)}
     labels = np.nan_to_num(dataset.correct[np.argsort([row[k] for k in dataset.prompt_keys])])
-    for layer, known in ((2, labels[:, :1]), (4, labels[:, 1:].sum(axis=1, keepdims=True))):
+    for layer, signal in ((2, labels[:, :1]), (4, labels[:, 1:].sum(axis=1, keepdims=True))):
         noise = random.normal(size=(len(labels), 16))
-        changed[Site(layer, "last")] = (noise + 3 * known).astype(np.float32)
+        changed[Site(layer, "last")] = (noise + 3 * signal).astype(np.float32)
     changed[Site(PLANTED, "last")] = random.normal(size=(len(labels), 16)).astype(np.float32)
     changed[Site(PLANTED, "mean")] = random.normal(size=(len(labels), 16)).astype(np.float32)
     return MemoryActivations(states.provenance, states.keys, changed, states.counts)
 
 
-def same(one: FeatureExtractor, other: FeatureExtractor) -> None:
-    assert one.to_dict() == other.to_dict()
-    for name, array in one.tensors().items():
-        np.testing.assert_array_equal(other.tensors()[name], array)
+def assert_same(first: FeatureExtractor, second: FeatureExtractor) -> None:
+    assert first.to_dict() == second.to_dict()
+    for name, array in first.tensors().items():
+        np.testing.assert_array_equal(second.tensors()[name], array)
 
 
-def test_identical_blocks_enter_once(fitted: FeatureExtractor) -> None:
-    assert fitted.width == sum(block.dim for block in fitted.blocks)
-    assert len({block.site for block in fitted.blocks}) == len(fitted.blocks)
-    assert {block.site.layer for block in fitted.blocks} == {PLANTED}
-    assert fitted.targets == ("target-0", "target-1", "target-2")
+def test_identical_blocks_enter_once(extractor: FeatureExtractor) -> None:
+    assert extractor.width == sum(block.dim for block in extractor.blocks)
+    assert len({block.site for block in extractor.blocks}) == len(extractor.blocks)
+    assert {block.site.layer for block in extractor.blocks} == {PLANTED}
+    assert extractor.targets == ("target-0", "target-1", "target-2")
 
 
 def test_targets_that_differ_have_blocks_of_their_own(
     states: MemoryActivations, dataset: RoutingDataset
 ) -> None:
     other = with_sites_that_differ(states, dataset)
-    found = FeatureExtractor.fit([other], dataset, dim=DIM)
-    assert found.block_of == (0, 1, 1)
-    assert [block.site.layer for block in found.blocks] == [2, 4]
-    features = found.transform([other], dataset.prompt_keys)
+    extractor = FeatureExtractor.fit([other], dataset, dim=DIM)
+    assert extractor.block_of == (0, 1, 1)
+    assert [block.site.layer for block in extractor.blocks] == [2, 4]
+    features = extractor.transform([other], dataset.prompt_keys)
     assert features.shape == (300, 2 * DIM)
-    for block, columns in zip(found.blocks, np.split(features, 2, axis=1), strict=True):
+    for block, columns in zip(extractor.blocks, np.split(features, 2, axis=1), strict=True):
         expected = block.reducer.transform(other.read(block.site, dataset.prompt_keys))
         np.testing.assert_array_equal(columns, expected)
     pool = FeatureExtractor.fit([other], dataset, dim=DIM, scope="pool")
@@ -93,7 +93,7 @@ def test_dimensions_beyond_the_rank_come_out_the_same(
 
 
 def test_the_test_rows_change_nothing(
-    fitted: FeatureExtractor,
+    extractor: FeatureExtractor,
     states: MemoryActivations,
     train: RoutingDataset,
     dataset: RoutingDataset,
@@ -105,20 +105,20 @@ def test_the_test_rows_change_nothing(
         values[rows] = 1e6
     other = MemoryActivations(states.provenance, states.keys, changed, states.counts)
     correct = dataset.correct.copy()
-    kept = set(train.query_ids)
-    correct[[i for i, name in enumerate(dataset.query_ids) if name not in kept]] = 0
+    ids = set(train.query_ids)
+    correct[[i for i, name in enumerate(dataset.query_ids) if name not in ids]] = 0
     part = relabelled(dataset, correct).select(train.query_ids)
-    same(FeatureExtractor.fit([other], part, dim=DIM), fitted)
+    assert_same(FeatureExtractor.fit([other], part, dim=DIM), extractor)
     assert rows  # and changing a train row does change it
     row = states.keys.index(train.prompt_keys[0])
     for values in changed.values():
         values[row] += 3
     moved = FeatureExtractor.fit([other], part, dim=DIM).tensors()["block0.mean"]
-    assert (moved != fitted.tensors()["block0.mean"]).any()
+    assert (moved != extractor.tensors()["block0.mean"]).any()
 
 
 def test_the_order_of_rows_changes_nothing(
-    fitted: FeatureExtractor,
+    extractor: FeatureExtractor,
     states: MemoryActivations,
     train: RoutingDataset,
     dataset: RoutingDataset,
@@ -131,25 +131,25 @@ def test_the_order_of_rows_changes_nothing(
         states.counts[order],
     )
     other = FeatureExtractor.fit([mixed], permuted(train), dim=DIM)
-    assert other.block_of == fitted.block_of
+    assert other.block_of == extractor.block_of
     keys = dataset.prompt_keys
     np.testing.assert_allclose(
-        other.transform([mixed], keys), fitted.transform([states], keys), atol=1e-4
+        other.transform([mixed], keys), extractor.transform([states], keys), atol=1e-4
     )
     np.testing.assert_array_equal(
-        fitted.transform([states], keys[::-1]), fitted.transform([states], keys)[::-1]
+        extractor.transform([states], keys[::-1]), extractor.transform([states], keys)[::-1]
     )
 
 
 def test_a_request_has_the_features_of_its_row(
-    fitted: FeatureExtractor, states: MemoryActivations, dataset: RoutingDataset
+    extractor: FeatureExtractor, states: MemoryActivations, dataset: RoutingDataset
 ) -> None:
     encoder = FakeEncoder()
     batch = encoder.encode(
-        dataset.queries[5:6], fitted.sites_of(encoder.provenance), rounding="float32"
+        dataset.queries[5:6], extractor.sites_of(encoder.provenance), rounding="float32"
     )
-    row = fitted.transform([states], dataset.prompt_keys)[5]
-    np.testing.assert_allclose(fitted.transform([batch], batch.keys)[0], row, atol=1e-5)
+    row = extractor.transform([states], dataset.prompt_keys)[5]
+    np.testing.assert_allclose(extractor.transform([batch], batch.keys)[0], row, atol=1e-5)
 
 
 def test_states_are_rounded_as_the_train_rows_were(
@@ -160,41 +160,43 @@ def test_states_are_rounded_as_the_train_rows_were(
         encoder.encode(dataset.queries, SITES, rounding=rounding)
         for rounding in ("bfloat16", "float32", "float16")
     )
-    found = FeatureExtractor.fit([rough], train, dim=DIM)
+    extractor = FeatureExtractor.fit([rough], train, dim=DIM)
     keys = dataset.prompt_keys
-    np.testing.assert_array_equal(found.transform([exact], keys), found.transform([rough], keys))
+    np.testing.assert_array_equal(
+        extractor.transform([exact], keys), extractor.transform([rough], keys)
+    )
     with pytest.raises(ProvenanceError, match="holds float16; the router was fitted on states"):
-        found.transform([half], keys)
+        extractor.transform([half], keys)
     precise = FeatureExtractor.fit([exact], train, dim=DIM)
     with pytest.raises(ProvenanceError, match="rounded to float32"):
         precise.transform([rough], keys)
-    assert FeatureSet((found,)).source_of(encoder.provenance).rounding == "bfloat16"
+    assert FeatureSet((extractor,)).source_of(encoder.provenance).rounding == "bfloat16"
 
 
 def test_wrong_states_are_refused_by_name(
-    fitted: FeatureExtractor, states: MemoryActivations, dataset: RoutingDataset
+    extractor: FeatureExtractor, states: MemoryActivations, dataset: RoutingDataset
 ) -> None:
     keys = dataset.prompt_keys
     with pytest.raises(ProvenanceError, match=r"states of the encoder 'fake'.*given: none"):
-        fitted.transform([], keys)
+        extractor.transform([], keys)
     with pytest.raises(ProvenanceError, match="given: the encoded batch of 'other'"):
-        fitted.transform([states_of(dataset, encoder=FakeEncoder(name="other"))], keys)
+        extractor.transform([states_of(dataset, encoder=FakeEncoder(name="other"))], keys)
     with pytest.raises(ProvenanceError, match="max_tokens is 99, not 256"):
-        fitted.transform([states_of(dataset, encoder=FakeEncoder(max_tokens=99))], keys)
+        extractor.transform([states_of(dataset, encoder=FakeEncoder(max_tokens=99))], keys)
     with pytest.raises(ProvenanceError, match="lacks the site"):
-        fitted.transform([states_of(dataset, sites=SITES[:2])], keys)
+        extractor.transform([states_of(dataset, sites=SITES[:2])], keys)
     with pytest.raises(StoreError, match="lacks the states of 1 of 1"):
-        fitted.transform([states], ["no such key"])
+        extractor.transform([states], ["no such key"])
     with pytest.raises(ProvenanceError, match="no feature is read from 'other'"):
-        FeatureSet((fitted,)).source_of(FakeEncoder(name="other").provenance)
+        FeatureSet((extractor,)).source_of(FakeEncoder(name="other").provenance)
 
 
-def test_what_a_request_needs(fitted: FeatureExtractor) -> None:
+def test_what_a_request_needs(extractor: FeatureExtractor) -> None:
     provenance = FakeEncoder().provenance
-    assert FeatureSet((fitted,)).provenances == (provenance,)
-    assert set(fitted.sites_of(provenance)) == {block.site for block in fitted.blocks}
-    assert fitted.sites_of(FakeEncoder(name="other").provenance) == ()
-    assert [b.provenance for b in fitted.block_of_target()] == [provenance] * 3
+    assert FeatureSet((extractor,)).provenances == (provenance,)
+    assert set(extractor.sites_of(provenance)) == {block.site for block in extractor.blocks}
+    assert extractor.sites_of(FakeEncoder(name="other").provenance) == ()
+    assert [b.provenance for b in extractor.block_of_target()] == [provenance] * 3
 
 
 def test_one_class_alone_is_refused_unless_the_site_is_pinned(

@@ -69,8 +69,8 @@ class Bent(Family):
             keys = tuple(key if not store.missing([key]) else store.keys[0] for key in keys)
         if self._fault == "changes its input":
             store.states[SITE][:] *= 2
-        found = store.read(SITE, keys)
-        return found if self._fault == "exact" else round_states(found, self._source.rounding)
+        rows = store.read(SITE, keys)
+        return rows if self._fault == "exact" else round_states(rows, self._source.rounding)
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, "nested": {"sizes": [1, 2]}}
@@ -116,9 +116,9 @@ FAULTS = [
 
 
 def check_bent(fault: str) -> None:
-    held = states()
-    bent = Bent(EncoderStates.of(held), np.ones(1, np.float32), fault)
-    check_family(bent, PromptStates.of_dataset(DATASET, [held]), load=bent.load)
+    activations = states()
+    bent = Bent(EncoderStates.of(activations), np.ones(1, np.float32), fault)
+    check_family(bent, PromptStates.of_dataset(DATASET, [activations]), load=bent.load)
 
 
 def test_contract_passes_a_sound_family() -> None:
@@ -134,9 +134,11 @@ def test_contract_finds(fault: str) -> None:
 def test_the_features_of_prefill_keep_the_contract() -> None:
     stores = [states_of(DATASET, encoder=FakeEncoder(name=name)) for name in ("one", "two")]
     whose = dict(zip(DATASET.pool.names, [*stores, stores[0]], strict=True))
-    fitted = FeatureExtractor.fit(stores, DATASET, dim=5, mode="per_model", assignments=whose)
-    check_family(fitted, PromptStates.of_dataset(DATASET, stores), load=FeatureExtractor.from_dict)
-    fitted = FeatureExtractor.fit([states()], DATASET, dim=5)
+    extractor = FeatureExtractor.fit(stores, DATASET, dim=5, mode="per_model", assignments=whose)
     check_family(
-        fitted, PromptStates.of_dataset(DATASET, [states()]), load=FeatureExtractor.from_dict
+        extractor, PromptStates.of_dataset(DATASET, stores), load=FeatureExtractor.from_dict
+    )
+    extractor = FeatureExtractor.fit([states()], DATASET, dim=5)
+    check_family(
+        extractor, PromptStates.of_dataset(DATASET, [states()]), load=FeatureExtractor.from_dict
     )

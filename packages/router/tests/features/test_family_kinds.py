@@ -6,7 +6,7 @@ import pytest
 
 from packages.router.tests.fakes.planted_signal import states_of
 from packages.router.tests.features.family_contract import check_family
-from packages.router.tests.features.test_signals import held as signals_of
+from packages.router.tests.features.test_signals import make_states as signals_of
 from packages.router.tests.part_cases import check_cases
 from prefill_router.activations import Activations
 from prefill_router.features import FAMILIES, FamilyConfig, JointConfig, PrefillConfig, PromptStates

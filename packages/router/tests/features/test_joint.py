@@ -20,12 +20,12 @@ TRAIN = DATASET.select(DATASET.query_ids[:60])
 SITES = (Site(2, "mean"), Site(3, "mean"), Site(4, "mean"))
 
 
-def held(name: str = "fake", hidden: int = 8) -> MemoryActivations:
+def encode_states(name: str = "fake", hidden: int = 8) -> MemoryActivations:
     encoder = FakeEncoder(name=name, hidden_size=hidden)
     return encoder.encode(DATASET.queries, [*SITES, Site(4, "last")])
 
 
-def fitted(states: list[MemoryActivations], **options: Any) -> Joint:
+def fit_joint(states: list[MemoryActivations], **options: Any) -> Joint:
     return JointConfig(**{"dim": 5, **options}).fit(TRAIN, states)
 
 
@@ -33,56 +33,56 @@ def columns(family: Joint, states: list[MemoryActivations]) -> np.ndarray:
     return family.read(PromptStates.of_dataset(DATASET, states))
 
 
-def standardised(states: MemoryActivations, site: Site) -> np.ndarray:
+def standardise(states: MemoryActivations, site: Site) -> np.ndarray:
     """Every row, by the train rows."""
     rows = states.read(site, DATASET.prompt_keys).astype(np.float64)
     scaled = StandardScaler().fit(rows[:60]).transform(rows)
     return np.asarray(scaled) * np.sqrt(59 / 60)
 
 
-def assert_components(found: np.ndarray, expected: np.ndarray) -> None:
+def assert_components(components: np.ndarray, expected: np.ndarray) -> None:
     """Equal but for the sign of each column."""
-    pca = PCA(n_components=found.shape[1], svd_solver="full").fit(expected[:60])
+    pca = PCA(n_components=components.shape[1], svd_solver="full").fit(expected[:60])
     plain = pca.transform(expected)
-    signs = np.sign((plain * found).sum(axis=0))
-    np.testing.assert_allclose(found, plain * signs, atol=2e-4)
+    signs = np.sign((plain * components).sum(axis=0))
+    np.testing.assert_allclose(components, plain * signs, atol=2e-4)
 
 
 @pytest.mark.parametrize("options", [{}, {"combine": "averaged"}])
 def test_contract(options: dict[str, Any]) -> None:
-    states = [held(), held("other")]
-    check_family(fitted(states, **options), PromptStates.of_dataset(DATASET, states))
+    states = [encode_states(), encode_states("other")]
+    check_family(fit_joint(states, **options), PromptStates.of_dataset(DATASET, states))
 
 
 def test_sites_side_by_side_have_one_pca() -> None:
-    states = held()
-    together = np.concatenate([standardised(states, site) for site in SITES], axis=1)
+    states = encode_states()
+    together = np.concatenate([standardise(states, site) for site in SITES], axis=1)
     sites = tuple(site.name for site in SITES)
-    family = fitted([states], encoders=("fake",), sites={"fake": sites})
+    family = fit_joint([states], encoders=("fake",), sites={"fake": sites})
     assert_components(columns(family, [states]), together)
 
 
 def test_averaged_sites_have_the_pca_of_their_mean() -> None:
-    states = held()
-    mean = np.mean([standardised(states, site) for site in SITES], axis=0)
+    states = encode_states()
+    mean = np.mean([standardise(states, site) for site in SITES], axis=0)
     sites = tuple(site.name for site in SITES)
-    family = fitted([states], encoders=("fake",), sites={"fake": sites}, combine="averaged")
+    family = fit_joint([states], encoders=("fake",), sites={"fake": sites}, combine="averaged")
     assert_components(columns(family, [states]), mean)
 
 
 def test_encoders_of_different_widths_stand_side_by_side() -> None:
-    states = [held(), held("wide", hidden=12)]
-    family = fitted(states, encoders=("wide", "fake"), sites={"fake": ("mean.2",)})
+    states = [encode_states(), encode_states("wide", hidden=12)]
+    family = fit_joint(states, encoders=("wide", "fake"), sites={"fake": ("mean.2",)})
     wide = states[1].provenance
     assert family.sites_of(wide) == tuple(s for s in SITES if s.layer >= wide.num_layers / 2)
     assert family.sites_of(states[0].provenance) == (Site(2, "mean"),)
     places = [(states[1], site) for site in family.sites_of(wide)] + [(states[0], Site(2, "mean"))]
-    together = np.concatenate([standardised(*place) for place in places], axis=1)
+    together = np.concatenate([standardise(*place) for place in places], axis=1)
     assert_components(columns(family, states), together)
 
 
 def test_only_train_rows_are_seen() -> None:
-    states = held()
+    states = encode_states()
     altered = {site: rows.copy() for site, rows in states.states.items()}
     last = [states.keys.index(key) for key in DATASET.prompt_keys[60:]]
     for rows in altered.values():
@@ -90,14 +90,14 @@ def test_only_train_rows_are_seen() -> None:
     other = MemoryActivations(
         states.provenance, states.keys, altered, states.counts, states.rounding
     )
-    one, two = fitted([states]), fitted([other])
-    assert all(np.array_equal(array, two.tensors()[n]) for n, array in one.tensors().items())
+    first, second = fit_joint([states]), fit_joint([other])
+    assert all(np.array_equal(array, second.tensors()[n]) for n, array in first.tensors().items())
 
 
 def test_by_default_all_candidates_of_the_pooling_are_read() -> None:
-    states = held()
-    assert fitted([states]).sites_of(states.provenance) == SITES
-    assert fitted([states], poolings=("last",)).sites_of(states.provenance) == (Site(4, "last"),)
+    states = encode_states()
+    assert fit_joint([states]).sites_of(states.provenance) == SITES
+    assert fit_joint([states], poolings=("last",)).sites_of(states.provenance) == (Site(4, "last"),)
 
 
 def test_needs_are_the_sites_that_are_named() -> None:
@@ -120,27 +120,27 @@ def test_options_that_are_none(options: dict[str, Any], message: str) -> None:
 
 def test_sites_of_different_widths_have_no_average() -> None:
     with pytest.raises(ConfigError, match="sites of the same width"):
-        fitted([held(), held("wide", hidden=12)], combine="averaged")
+        fit_joint([encode_states(), encode_states("wide", hidden=12)], combine="averaged")
     with pytest.raises(ConfigError, match="sites of the same width"):
-        fitted([])
+        fit_joint([])
 
 
 def test_encoders_that_output_one_vector_are_left_out() -> None:
-    base = held("sentence:tiny")
+    base = encode_states("sentence:tiny")
     own = MemoryActivations(
         base.provenance, base.keys, {OWN: base.states[SITES[0]]}, base.counts, base.rounding
     )
-    assert [s.provenance.encoder for s in fitted([own, held()]).sources] == ["fake"]
+    assert [s.provenance.encoder for s in fit_joint([own, encode_states()]).sources] == ["fake"]
 
 
 def test_the_store_that_holds_the_site_is_read() -> None:
-    whole = held()
+    complete = encode_states()
     lacking = MemoryActivations(
-        whole.provenance,
-        whole.keys,
-        {SITES[0]: whole.states[SITES[0]]},
-        whole.counts,
-        whole.rounding,
+        complete.provenance,
+        complete.keys,
+        {SITES[0]: complete.states[SITES[0]]},
+        complete.counts,
+        complete.rounding,
     )
-    family = fitted([lacking, whole], encoders=("fake",), sites={"fake": ("mean.4",)})
-    assert family.sites_of(whole.provenance) == (SITES[2],)
+    family = fit_joint([lacking, complete], encoders=("fake",), sites={"fake": ("mean.4",)})
+    assert family.sites_of(complete.provenance) == (SITES[2],)

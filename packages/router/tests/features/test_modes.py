@@ -30,18 +30,18 @@ def stores(dataset: RoutingDataset) -> list[MemoryActivations]:
     return [states_of(dataset, encoder=encoder) for encoder in (GOOD, BEST)]
 
 
-def specialised(dataset: RoutingDataset, name: str, columns: list[int]) -> MemoryActivations:
+def make_specialised(dataset: RoutingDataset, name: str, columns: list[int]) -> MemoryActivations:
     """An encoder that knows these targets' labels alone, at layer 3."""
     base = states_of(dataset, encoder=FakeEncoder(name=name, signal=0.0))
-    known = dataset.correct[:, columns].sum(axis=1, keepdims=True)
+    signal = dataset.correct[:, columns].sum(axis=1, keepdims=True)
     states = {
-        site: (values + 2 * known * (site.layer == PLANTED)).astype(np.float32)
+        site: (values + 2 * signal * (site.layer == PLANTED)).astype(np.float32)
         for site, values in base.states.items()
     }
     return MemoryActivations(base.provenance, base.keys, states, base.counts)
 
 
-def independent(dataset: RoutingDataset) -> RoutingDataset:
+def draw_labels(dataset: RoutingDataset) -> RoutingDataset:
     """The same queries with labels that have nothing to do with each other."""
     random = np.random.default_rng(3)
     return relabelled(dataset, (random.random(dataset.correct.shape) < 0.5).astype(np.float64))
@@ -52,8 +52,8 @@ def test_an_encoder_may_be_named_by_its_folder(dataset: RoutingDataset, tmp_path
     (tmp_path / "best" / "config.json").touch()
     folder = str(tmp_path / "best")
     stores = [states_of(dataset, encoder=encoder) for encoder in (GOOD, BEST)]
-    found = PrefillConfig(encoders=(folder,), select="last.3", dim=DIM).fit(dataset, stores)
-    assert FeatureSet((found,)).provenances == (BEST.provenance,)
+    features = PrefillConfig(encoders=(folder,), select="last.3", dim=DIM).fit(dataset, stores)
+    assert FeatureSet((features,)).provenances == (BEST.provenance,)
     names = dict.fromkeys(dataset.pool.names, folder)
     config = PrefillConfig(mode="per_model", select="last.3", dim=DIM, assignments=names)
     assert FeatureSet((config.fit(dataset, stores),)).provenances == (BEST.provenance,)
@@ -66,34 +66,37 @@ def test_single_takes_the_best_encoder_for_all(
     stores: list[MemoryActivations], dataset: RoutingDataset, method: str
 ) -> None:
     for order in (stores, stores[::-1]):
-        found = FeatureExtractor.fit(order, dataset, dim=DIM, method=method)
-        assert FeatureSet((found,)).provenances == (BEST.provenance,)
-        names = [row["encoder"] for row in found.selection["encoders"]]
-        auc = dict(zip(names, found.selection["auc"], strict=True))
+        extractor = FeatureExtractor.fit(order, dataset, dim=DIM, method=method)
+        assert FeatureSet((extractor,)).provenances == (BEST.provenance,)
+        names = [row["encoder"] for row in extractor.selection["encoders"]]
+        auc = dict(zip(names, extractor.selection["auc"], strict=True))
         assert all(auc["best"][name] > auc["good"][name] for name in dataset.pool.names)
 
 
 def test_auto_takes_the_best_encoder_for_each(dataset: RoutingDataset) -> None:
-    train = independent(dataset)
-    stores = [specialised(train, "knows 0", [0]), specialised(train, "knows 1 and 2", [1, 2])]
-    found = FeatureExtractor.fit(stores, train, dim=DIM, mode="auto")
-    encoders = [block.provenance.encoder for block in found.block_of_target()]
+    train = draw_labels(dataset)
+    stores = [
+        make_specialised(train, "knows 0", [0]),
+        make_specialised(train, "knows 1 and 2", [1, 2]),
+    ]
+    extractor = FeatureExtractor.fit(stores, train, dim=DIM, mode="auto")
+    encoders = [block.provenance.encoder for block in extractor.block_of_target()]
     assert encoders == ["knows 0", "knows 1 and 2", "knows 1 and 2"]
-    assert found.selection["encoder_of"] == {"target-0": 0, "target-1": 1, "target-2": 1}
+    assert extractor.selection["encoder_of"] == {"target-0": 0, "target-1": 1, "target-2": 1}
     single = FeatureExtractor.fit(stores, train, dim=DIM)
     assert [p.encoder for p in FeatureSet((single,)).provenances] == ["knows 1 and 2"]
-    features = found.transform(stores[::-1], train.prompt_keys)
-    np.testing.assert_array_equal(features, found.transform(stores, train.prompt_keys))
-    assert features.shape == (300, found.width)
+    features = extractor.transform(stores[::-1], train.prompt_keys)
+    np.testing.assert_array_equal(features, extractor.transform(stores, train.prompt_keys))
+    assert features.shape == (300, extractor.width)
 
 
 def test_encoders_are_not_compared_by_j(dataset: RoutingDataset) -> None:
     """A narrow encoder has the greater J for the same knowledge; the wide one probes better."""
-    train = independent(dataset)
+    train = draw_labels(dataset)
     labels = train.correct - 0.5
     random = np.random.default_rng(0)
 
-    def made(name: str, noise: float, hidden: int) -> MemoryActivations:
+    def make_states(name: str, noise: float, hidden: int) -> MemoryActivations:
         base = states_of(train, encoder=FakeEncoder(name=name, hidden_size=hidden))
         spread = random.normal(size=(len(labels), hidden)) * noise
         spread[:, 3:] *= 1 / noise
@@ -105,25 +108,25 @@ def test_encoders_are_not_compared_by_j(dataset: RoutingDataset) -> None:
             base.counts,
         )
 
-    stores = [made("narrow", 0.9, 4), made("wide", 0.4, 40)]
-    found = FeatureExtractor.fit(stores, train, dim=40)
-    narrow, wide = found.selection["encoders"]
+    stores = [make_states("narrow", 0.9, 4), make_states("wide", 0.4, 40)]
+    extractor = FeatureExtractor.fit(stores, train, dim=40)
+    narrow, wide = extractor.selection["encoders"]
     assert narrow["pool"]["score"] > wide["pool"]["score"]
-    assert FeatureSet((found,)).provenances[0].encoder == "wide"
+    assert FeatureSet((extractor,)).provenances[0].encoder == "wide"
 
 
 def test_per_model_takes_the_assigned_encoder(
     stores: list[MemoryActivations], dataset: RoutingDataset
 ) -> None:
     good, best = stores
-    found = FeatureExtractor.fit(
+    extractor = FeatureExtractor.fit(
         stores,
         dataset,
         dim=DIM,
         mode="per_model",
         assignments={"target-2": good, "target-0": best, "target-1": good},
     )
-    encoders = [block.provenance.encoder for block in found.block_of_target()]
+    encoders = [block.provenance.encoder for block in extractor.block_of_target()]
     assert encoders == ["best", "good", "good"]
 
 
@@ -143,14 +146,14 @@ def test_assignments_that_make_no_sense_are_refused(
 
 
 def test_a_target_that_cannot_be_judged_reads_the_pools_encoder(dataset: RoutingDataset) -> None:
-    train = independent(dataset)
-    stores = [specialised(train, "knows 0", [0]), specialised(train, "knows 1", [1])]
+    train = draw_labels(dataset)
+    stores = [make_specialised(train, "knows 0", [0]), make_specialised(train, "knows 1", [1])]
     correct = train.correct.copy()
     correct[:, 2] = 1
     correct[5:, 0] = np.nan
-    found = FeatureExtractor.fit(stores, relabelled(train, correct), dim=DIM, mode="auto")
-    assert set(found.selection["encoder_of"].values()) == {1}
-    assert found.selection["auc"][1]["target-2"] is None
+    extractor = FeatureExtractor.fit(stores, relabelled(train, correct), dim=DIM, mode="auto")
+    assert set(extractor.selection["encoder_of"].values()) == {1}
+    assert extractor.selection["auc"][1]["target-2"] is None
 
 
 def test_encoders_cannot_be_compared_without_both_classes(dataset: RoutingDataset) -> None:

@@ -44,7 +44,7 @@ def parts(dataset: RoutingDataset, count: int) -> tuple[RoutingDataset, RoutingD
     return dataset.select(ids[:count]), dataset.select(ids[count:])
 
 
-def fitted(dataset: RoutingDataset, config: NeighboursConfig = CONFIG) -> Neighbours:
+def fit_family(dataset: RoutingDataset, config: NeighboursConfig = CONFIG) -> Neighbours:
     return config.fit(dataset, [states(dataset)])
 
 
@@ -52,7 +52,7 @@ def columns(family: Neighbours, dataset: RoutingDataset) -> NDArray[np.float32]:
     return family.read(PromptStates.of_dataset(dataset, [states(dataset)]))
 
 
-def of_one(
+def statistics_of_query(
     distances: NDArray[np.float64],
     labels: NDArray[np.float64],
     prior: float,
@@ -61,8 +61,8 @@ def of_one(
 ) -> list[float]:
     """The statistics of one query, target and K, as their docstring says them."""
     far = float(distances.max())
-    known = ~np.isnan(labels)
-    d, y = distances[known], labels[known]
+    is_known = ~np.isnan(labels)
+    d, y = distances[is_known], labels[is_known]
     w = {
         "gaussian": np.exp(-((d / far) ** 2) / 2),
         "inverse": far / np.maximum(d, 1e-3 * far),
@@ -90,7 +90,7 @@ def test_statistics_are_those_of_a_loop(kernel: Kernel, soft: bool, smoothing: f
     keys = [f"k{row // 2}" for row in range(60)]
     queries, own, ks = vectors[:20].copy(), [*keys[:18], "new", "newer"], (1, 4, 100)
     queries[18:] += 0.1
-    found = neighbour_statistics(
+    statistics = neighbour_statistics(
         NeighbourIndex.of(vectors, keys),
         correct,
         queries,
@@ -106,47 +106,54 @@ def test_statistics_are_those_of_a_loop(kernel: Kernel, soft: bool, smoothing: f
             for t in range(3):
                 labels = correct[order[:k], t].astype(np.float64)
                 prior = float(np.nanmean(correct[:, t].astype(np.float64)))
-                expected = of_one(distances[order[:k]], labels, prior, kernel, smoothing)
-                np.testing.assert_allclose(found[q, 12 * i + t : 12 * (i + 1) : 3], expected)
+                expected = statistics_of_query(
+                    distances[order[:k]], labels, prior, kernel, smoothing
+                )
+                np.testing.assert_allclose(statistics[q, 12 * i + t : 12 * (i + 1) : 3], expected)
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.3])
 def test_keeps_the_contract(missing: float) -> None:
     train, test = parts(make_routing_dataset(queries=60, missing=missing), 50)
-    both = [*train.queries[:4], *test.queries]
+    queries = [*train.queries[:4], *test.queries]
     reading = PromptStates.of(
-        [query.prompt for query in both], [FakeEncoder().encode(both, [SITE], rounding="bfloat16")]
+        [query.prompt for query in queries],
+        [FakeEncoder().encode(queries, [SITE], rounding="bfloat16")],
     )
-    check_family(fitted(train), reading)
-    check_family(fitted(train, replace(CONFIG, normalise=False, kernel="gaussian")), reading)
+    check_family(fit_family(train), reading)
+    check_family(fit_family(train, replace(CONFIG, normalise=False, kernel="gaussian")), reading)
     smooth = replace(CONFIG, standardise=True, kernel="exponential", smoothing=3.0)
-    family = fitted(train, replace(smooth, statistics=("weighted share",)))
+    family = fit_family(train, replace(smooth, statistics=("weighted share",)))
     check_family(family, reading, may_lack=["smoothing"])
 
 
 def test_some_statistics_are_the_columns_of_all() -> None:
     train, test = parts(make_routing_dataset(queries=60), 50)
-    every = columns(fitted(train), test).reshape(10, 3, 4, 3)  # by K, statistic and target
+    every = columns(fit_family(train), test).reshape(10, 3, 4, 3)  # by K, statistic and target
     some = replace(CONFIG, statistics=("distance where right", "share"))
-    found = columns(fitted(train, some), test).reshape(10, 3, 2, 3)
-    np.testing.assert_array_equal(found, every[:, :, [2, 0]])
+    statistics = columns(fit_family(train, some), test).reshape(10, 3, 2, 3)
+    np.testing.assert_array_equal(statistics, every[:, :, [2, 0]])
 
 
 def test_standardised_dimensions_count_alike() -> None:
     train = make_routing_dataset(queries=80)
-    held = states(train, rounding="float32")
-    rows = held.read(SITE, train.prompt_keys)
+    activations = states(train, rounding="float32")
+    rows = activations.read(SITE, train.prompt_keys)
     large = rows * np.where(np.arange(rows.shape[1]) == 3, 1024, 1).astype(np.float32)
     config = replace(CONFIG, standardise=True, normalise=False)
-    one, other = (
+    first, second = (
         config.fit(
             train,
-            [MemoryActivations(held.provenance, train.prompt_keys, {SITE: r}, held.counts)],
+            [
+                MemoryActivations(
+                    activations.provenance, train.prompt_keys, {SITE: r}, activations.counts
+                )
+            ],
         )
         for r in (rows, large)
     )
-    np.testing.assert_allclose(one.vectors, other.vectors, atol=1e-4)
-    np.testing.assert_allclose(one.vectors.std(axis=0, ddof=1), 1, atol=1e-4)
+    np.testing.assert_allclose(first.vectors, second.vectors, atol=1e-4)
+    np.testing.assert_allclose(first.vectors.std(axis=0, ddof=1), 1, atol=1e-4)
 
 
 def test_of_many_rows_some_are_searched_whatever_their_order(
@@ -155,18 +162,18 @@ def test_of_many_rows_some_are_searched_whatever_their_order(
     monkeypatch.setattr(neighbours, "MOST_SEARCHED", 30)
     train, test = parts(make_routing_dataset(queries=60), 50)
     backwards = train.select(train.query_ids[::-1])
-    one, other = fitted(train), fitted(backwards)
-    assert one.keys.shape == (30, 32)
-    assert {key.tobytes() for key in one.keys} == {key.tobytes() for key in other.keys}
-    np.testing.assert_allclose(columns(one, test), columns(other, test), atol=1e-5)
+    first, second = fit_family(train), fit_family(backwards)
+    assert first.keys.shape == (30, 32)
+    assert {key.tobytes() for key in first.keys} == {key.tobytes() for key in second.keys}
+    np.testing.assert_allclose(columns(first, test), columns(second, test), atol=1e-5)
     chosen = train.select(
         [
             q.id
             for q in train.queries
-            if bytes.fromhex(prompt_key(q.prompt)) in {key.tobytes() for key in one.keys}
+            if bytes.fromhex(prompt_key(q.prompt)) in {key.tobytes() for key in first.keys}
         ]
     )
-    np.testing.assert_array_equal(columns(one, test), columns(fitted(chosen), test))
+    np.testing.assert_array_equal(columns(first, test), columns(fit_family(chosen), test))
 
 
 def test_options_that_are_none() -> None:
@@ -182,9 +189,9 @@ def test_the_module_s_entry_is_found() -> None:
 
 def test_neighbours_know_what_the_states_know() -> None:
     train, test = parts(make_routing_dataset(queries=400), 300)
-    known = columns(fitted(train), test)
-    unknown = columns(fitted(shuffled(train)), test)
-    shares = known[:, 24:27]  # of the twenty nearest
+    expected = columns(fit_family(train), test)
+    unknown = columns(fit_family(shuffled(train)), test)
+    shares = expected[:, 24:27]  # of the twenty nearest
     for target in range(3):
         assert area(shares[:, target], test.correct[:, target]) > 0.8
         assert 0.3 < area(unknown[:, 24 + target], test.correct[:, target]) < 0.7
@@ -200,19 +207,19 @@ def test_a_train_row_is_never_its_own_neighbour() -> None:
     train = make_routing_dataset(queries=80)
     flipped = train.correct.copy()
     flipped[7] = 1 - flipped[7]
-    known, changed = fitted(train), fitted(relabelled(train, flipped))
-    before, after = known.read(one(train, 7)), changed.read(one(train, 7))
-    assert np.array_equal(*(unscaled(f, c) for f, c in ((known, before), (changed, after))))
-    neighbour = known.index.search(known.index.vectors[[7]], 1, [known.index.keys[7]])[1][0, 0]
-    moved = changed.read(one(train, int(neighbour)))
-    assert not np.array_equal(moved, known.read(one(train, int(neighbour))))
+    family, changed = fit_family(train), fit_family(relabelled(train, flipped))
+    before, after = family.read(states_of_row(train, 7)), changed.read(states_of_row(train, 7))
+    assert np.array_equal(*(unscale(f, c) for f, c in ((family, before), (changed, after))))
+    neighbour = family.index.search(family.index.vectors[[7]], 1, [family.index.keys[7]])[1][0, 0]
+    moved = changed.read(states_of_row(train, int(neighbour)))
+    assert not np.array_equal(moved, family.read(states_of_row(train, int(neighbour))))
 
 
-def one(dataset: RoutingDataset, row: int) -> PromptStates:
+def states_of_row(dataset: RoutingDataset, row: int) -> PromptStates:
     return PromptStates.of([dataset.queries[row].prompt], [states(dataset)])
 
 
-def unscaled(family: Neighbours, scores: NDArray[np.float32]) -> NDArray[np.float64]:
+def unscale(family: Neighbours, scores: NDArray[np.float32]) -> NDArray[np.float64]:
     scaled = scores * family.standard.scale.astype(np.float64) + family.standard.mean
     return np.round(scaled, 5)
 
@@ -223,7 +230,7 @@ def test_rows_of_the_same_prompt_are_left_out_with_it() -> None:
     doubled = RoutingDataset.of(
         [*train.queries, *again], train.pool, np.concatenate([train.correct, 1 - train.correct])
     )
-    family = fitted(doubled)
+    family = fit_family(doubled)
     assert np.array_equal(family.standard.mean[:3], [0.5, 0.5, 0.5])  # a pair for each neighbour
     assert not columns(family, train)[:, :3].any()
     distances, _ = family.index.search(family.index.vectors[:1], 200, family.index.keys[:1])
@@ -232,13 +239,13 @@ def test_rows_of_the_same_prompt_are_left_out_with_it() -> None:
 
 def test_train_columns_are_standardised_and_row_order_doesn_t_matter() -> None:
     train = make_routing_dataset(queries=90, missing=0.1)
-    family = fitted(train)
+    family = fit_family(train)
     own = columns(family, train)
     varied = own.std(axis=0) > 0
     assert varied.sum() > 30
     np.testing.assert_allclose(own.mean(axis=0), 0, atol=1e-4)
     np.testing.assert_allclose(own.std(axis=0)[varied], 1, atol=0.02)
-    other = columns(fitted(permuted(train)), train)
+    other = columns(fit_family(permuted(train)), train)
     np.testing.assert_allclose(other, own, atol=1e-4)
 
 
@@ -247,7 +254,7 @@ def test_few_rows_odd_targets_and_constant_states_are_finite() -> None:
     correct = small.correct.copy()
     correct[:, 0], correct[:, 1], correct[0, 2] = np.nan, 1, np.nan
     few = relabelled(small, correct)
-    assert np.isfinite(columns(fitted(few), few)).all()
+    assert np.isfinite(columns(fit_family(few), few)).all()
     train = make_routing_dataset(queries=40)
     same = states_of(train, sites=[SITE])
     same.states[SITE][:] = 1
@@ -259,7 +266,7 @@ def test_few_rows_odd_targets_and_constant_states_are_finite() -> None:
 def test_default_sites() -> None:
     train = make_routing_dataset(queries=30)
     assert NeighboursConfig(encoder="fake").needs[0].sites is None
-    family = fitted(train, NeighboursConfig(encoder="fake", site="mean.3"))
+    family = fit_family(train, NeighboursConfig(encoder="fake", site="mean.3"))
     assert family.where.site == SITE
     every = NeighboursConfig(encoder="fake").fit(train, [states_of(train)])
     assert every.where.site == Site(4, "mean")
@@ -275,7 +282,7 @@ def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"'another'; given are those of \['fake'"):
         NeighboursConfig(encoder="another").fit(train, [states(train)])
     with pytest.raises(FitError, match="0 labels"):
-        fitted(relabelled(train, np.full_like(train.correct, np.nan)))
+        fit_family(relabelled(train, np.full_like(train.correct, np.nan)))
     twins = [Query(f"twin-{i}", "The same question?") for i in range(4)]
     copies = RoutingDataset.of(twins, train.pool, train.correct[:4])
     with pytest.raises(FitError, match="1 different prompts"):

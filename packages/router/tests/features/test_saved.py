@@ -32,13 +32,13 @@ def fit() -> FeatureExtractor:
 
 
 def test_it_comes_back_exactly(tmp_path: Path) -> None:
-    fitted = fit()
-    save_file(fitted.tensors(), tmp_path / "weights.safetensors")
-    config = json.loads(json.dumps(fitted.to_dict(), allow_nan=False))
+    extractor = fit()
+    save_file(extractor.tensors(), tmp_path / "weights.safetensors")
+    config = json.loads(json.dumps(extractor.to_dict(), allow_nan=False))
     again = FeatureExtractor.from_dict(config, load_file(tmp_path / "weights.safetensors"))
-    assert again.to_dict() == fitted.to_dict()
-    assert FeatureSet((again,)).provenances == FeatureSet((fitted,)).provenances
-    np.testing.assert_array_equal(again.transform(STORES, KEYS), fitted.transform(STORES, KEYS))
+    assert again.to_dict() == extractor.to_dict()
+    assert FeatureSet((again,)).provenances == FeatureSet((extractor,)).provenances
+    np.testing.assert_array_equal(again.transform(STORES, KEYS), extractor.transform(STORES, KEYS))
 
 
 Change = Callable[[dict[str, Any], dict[str, Any]], object]
@@ -73,9 +73,9 @@ Change = Callable[[dict[str, Any], dict[str, Any]], object]
     ],
 )
 def test_what_does_not_hold_together_is_refused(change: Change, message: str) -> None:
-    fitted = fit()
-    config = copy.deepcopy(fitted.to_dict())
-    tensors = {name: array.copy() for name, array in fitted.tensors().items()}
+    extractor = fit()
+    config = copy.deepcopy(extractor.to_dict())
+    tensors = {name: array.copy() for name, array in extractor.tensors().items()}
     change(config, tensors)
     with pytest.raises(CorruptError, match=message):
         FeatureExtractor.from_dict(config, tensors)

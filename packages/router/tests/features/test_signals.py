@@ -18,7 +18,7 @@ TRAIN = DATASET.select(DATASET.query_ids[:40])
 CONFIG = SignalsConfig(encoder="signals:tiny")
 
 
-def held(*, outlier: bool = False, width: int = 3) -> MemoryActivations:
+def make_states(*, outlier: bool = False, width: int = 3) -> MemoryActivations:
     random = np.random.default_rng(0)
     log_probability = -random.uniform(2, 6, len(DATASET)).astype(np.float32)
     entropy = random.uniform(1, 5, len(DATASET)).astype(np.float32)
@@ -40,12 +40,12 @@ def held(*, outlier: bool = False, width: int = 3) -> MemoryActivations:
 
 
 def test_contract() -> None:
-    states = held()
+    states = make_states()
     check_family(CONFIG.fit(TRAIN, [states]), PromptStates.of_dataset(DATASET, [states]))
 
 
 def test_columns_are_standardised_on_train_rows_the_perplexity_as_its_logarithm() -> None:
-    states = held()
+    states = make_states()
     rows = CONFIG.fit(TRAIN, [states]).read(PromptStates.of_dataset(DATASET, [states]))
     np.testing.assert_allclose(rows[:40].mean(axis=0), 0, atol=1e-5)
     np.testing.assert_allclose(rows[:40].std(axis=0, ddof=1), 1, atol=1e-5)
@@ -54,20 +54,20 @@ def test_columns_are_standardised_on_train_rows_the_perplexity_as_its_logarithm(
 
 
 def test_one_odd_prompt_does_not_dwarf_the_others() -> None:
-    states = held(outlier=True)
+    states = make_states(outlier=True)
     rows = CONFIG.fit(TRAIN, [states]).read(PromptStates.of_dataset(DATASET, [states]))
     assert np.isfinite(rows).all()
     assert rows[1:40, 1].std() > 0.05
 
 
 def test_labels_are_not_looked_at_and_test_rows_neither() -> None:
-    states = held()
-    fitted = CONFIG.fit(TRAIN, [states])
+    states = make_states()
+    family = CONFIG.fit(TRAIN, [states])
     changed = states.states[OWN].copy()
     changed[40:] = 9
     other = MemoryActivations(states.provenance, states.keys, {OWN: changed}, states.counts)
     again = CONFIG.fit(TRAIN, [other], seed=7)
-    for name, array in fitted.tensors().items():
+    for name, array in family.tensors().items():
         np.testing.assert_array_equal(again.tensors()[name], array)
 
 
@@ -76,23 +76,23 @@ def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(ConfigError, match="signals:gpt2"):
         SignalsConfig(encoder="gpt2")
     with pytest.raises(ConfigError, match="2 wide; signals are 3"):
-        CONFIG.fit(TRAIN, [held(width=2)])
+        CONFIG.fit(TRAIN, [make_states(width=2)])
     with pytest.raises(ConfigError, match="need states of the encoder 'signals:tiny'"):
         CONFIG.fit(TRAIN, [states_of(DATASET)])
-    same = held()
+    same = make_states()
     same.states[OWN][:] = 2
     with pytest.raises(FitError, match="are the same"):
         CONFIG.fit(TRAIN, [same])
 
 
 def test_saved_signals_of_another_width_are_refused() -> None:
-    fitted = CONFIG.fit(TRAIN, [held()])
-    config = fitted.to_dict()
+    family = CONFIG.fit(TRAIN, [make_states()])
+    config = family.to_dict()
     for change in ({"hidden_size": 4}, {"num_layers": 0}):
         with pytest.raises(CorruptError):
-            load_family({**config, "states": {**config["states"], **change}}, fitted.tensors())
+            load_family({**config, "states": {**config["states"], **change}}, family.tensors())
     with pytest.raises(CorruptError, match="has 1 layers"):
-        load_family({**config, "site": "own.2"}, fitted.tensors())
+        load_family({**config, "site": "own.2"}, family.tensors())
 
 
 def test_it_is_found_by_its_kind() -> None:

@@ -13,7 +13,7 @@ PREFILL: dict[str, Any] = {"kind": "prefill", "dim": 6}
 SMALL: dict[str, Any] = {"kind": "shared_trunk", "seeds": 2, "keep": 1, "max_epochs": 5}
 
 
-def fitted(**parts: Any) -> Router:
+def fit_recipe(**parts: Any) -> Router:
     recipe = recipe_from_dict({"features": PREFILL, "predictor": "constant", **parts})
     return fit_router(
         ANSWERS, [STATES], config=FitConfig(test=0.15, recipe=recipe, resamples=0)

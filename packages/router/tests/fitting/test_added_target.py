@@ -33,12 +33,12 @@ def states(answers: RoutingDataset) -> MemoryActivations:
 
 @pytest.fixture(scope="module")
 def router(answers: RoutingDataset, states: MemoryActivations) -> Router:
-    others = answers.select(targets=[name for name in answers.pool.names if name != NEW])
-    fit = fit_router(others, [states], config=SMALL, split=split(answers))
+    other_answers = answers.select(targets=[name for name in answers.pool.names if name != NEW])
+    fit = fit_router(other_answers, [states], config=SMALL, split=split(answers))
     return with_encoder(fit.router, FakeEncoder())
 
 
-def joined(
+def join_target(
     router: Router,
     answers: RoutingDataset,
     states: MemoryActivations,
@@ -47,10 +47,12 @@ def joined(
     caution: float = 0.0,
 ) -> Router:
     ask, new = known_answers(answers, NEW), answers.pool.select([NEW])
-    found = add_target(router, new, answers, ask, labels=labels, stores=[states], caution=caution)
-    assert found.answered <= labels == len(found.questions) == len(set(found.questions))
-    assert set(found.questions) <= set(router.split["train"])
-    return found.router
+    addition = add_target(
+        router, new, answers, ask, labels=labels, stores=[states], caution=caution
+    )
+    assert addition.answered <= labels == len(addition.questions) == len(set(addition.questions))
+    assert set(addition.questions) <= set(router.split["train"])
+    return addition.router
 
 
 def heads(router: Router) -> PoolChanges:
@@ -67,7 +69,7 @@ def test_the_other_targets_numbers_stay_bit_for_bit(
     router: Router, answers: RoutingDataset, states: MemoryActivations
 ) -> None:
     before = router.predict(answers, stores=[states])
-    after = joined(router, answers, states).predict(answers, stores=[states])
+    after = join_target(router, answers, states).predict(answers, stores=[states])
     np.testing.assert_array_equal(after.correctness[:, :3], before.correctness)
     np.testing.assert_array_equal(after.estimated_cost[:, :3], before.estimated_cost)
     assert after.targets == (*before.targets, NEW)
@@ -79,7 +81,9 @@ def test_its_head_is_learned_from_its_labels(
     router: Router, answers: RoutingDataset, states: MemoryActivations
 ) -> None:
     test = answers.select(router.split["test"], targets=[*router.pool.names, NEW])
-    predicted = joined(router, answers, states).predict(test, stores=[states]).correctness[:, 3:]
+    predicted = (
+        join_target(router, answers, states).predict(test, stores=[states]).correctness[:, 3:]
+    )
     assert auc_by_target(predicted, test.correct[:, 3:])[0] > 0.8
     assert abs(predicted.mean() - np.nanmean(test.correct[:, 3])) < 0.1
 
@@ -87,13 +91,13 @@ def test_its_head_is_learned_from_its_labels(
 def test_more_labels_leave_less_uncertainty_and_caution_lowers_by_it(
     router: Router, answers: RoutingDataset, states: MemoryActivations
 ) -> None:
-    few, many = (joined(router, answers, states, labels=n) for n in (5, 80))
+    few, many = (join_target(router, answers, states, labels=n) for n in (5, 80))
     assert uncertainty(many) < uncertainty(few)
     test = answers.select(router.split["test"], targets=[*router.pool.names, NEW])
 
-    def lowered(labels: int) -> float:
+    def measure_caution(labels: int) -> float:
         each = [
-            joined(router, answers, states, labels=labels, caution=c)
+            join_target(router, answers, states, labels=labels, caution=c)
             .predict(test, stores=[states])
             .correctness[:, 3]
             for c in (0.0, 1.0)
@@ -101,14 +105,14 @@ def test_more_labels_leave_less_uncertainty_and_caution_lowers_by_it(
         assert (each[1] < each[0]).all()
         return float((each[0] - each[1]).mean())
 
-    assert lowered(80) < lowered(5)
+    assert measure_caution(80) < measure_caution(5)
 
 
 def test_without_labels_it_is_the_mean_of_the_others(
     router: Router, answers: RoutingDataset, states: MemoryActivations
 ) -> None:
-    found = joined(router, answers, states, labels=0)
-    np.testing.assert_array_equal(heads(found).weights[0], [0, 1, 0, 0, 0])
+    wider = join_target(router, answers, states, labels=0)
+    np.testing.assert_array_equal(heads(wider).weights[0], [0, 1, 0, 0, 0])
 
 
 def test_test_rows_and_the_order_of_rows_change_nothing(
@@ -119,19 +123,19 @@ def test_test_rows_and_the_order_of_rows_change_nothing(
         answers, correct=np.where(test, 1 - answers.correct, answers.correct)
     )
     other = other.select(answers.query_ids[::-1])
-    first, second = (heads(joined(router, one, states)) for one in (answers, other))
+    first, second = (heads(join_target(router, labels, states)) for labels in (answers, other))
     np.testing.assert_array_equal(first.weights, second.weights)
 
 
 def test_it_is_saved_with_its_uncertainty(
     router: Router, answers: RoutingDataset, states: MemoryActivations, tmp_path: Path
 ) -> None:
-    made = joined(router, answers, states, caution=0.5)
-    made.save(tmp_path / "router")
+    wider = join_target(router, answers, states, caution=0.5)
+    wider.save(tmp_path / "router")
     read = Router.load(tmp_path / "router")
     np.testing.assert_array_equal(
         read.predict(answers, stores=[states]).correctness,
-        made.predict(answers, stores=[states]).correctness,
+        wider.predict(answers, stores=[states]).correctness,
     )
     assert heads(read).caution == (0.5,)
     assert read_light(tmp_path / "router").costs.scale == router.costs.scale
@@ -146,11 +150,11 @@ def test_it_is_saved_with_its_uncertainty(
 def test_a_target_that_leaves_takes_no_number_with_it(
     router: Router, answers: RoutingDataset, states: MemoryActivations, tmp_path: Path
 ) -> None:
-    wider = joined(router, answers, states)
+    wider = join_target(router, answers, states)
     before = wider.predict(answers, stores=[states])
     for name in wider.pool.names:
-        left = remove_target(wider, name)
-        left.save(tmp_path / name)
+        narrower = remove_target(wider, name)
+        narrower.save(tmp_path / name)
         after = Router.load(tmp_path / name).predict(answers, stores=[states])
         columns = [k for k, other in enumerate(before.targets) if other != name]
         np.testing.assert_array_equal(after.correctness, before.correctness[:, columns])
@@ -167,9 +171,9 @@ def test_answers_stop_where_nothing_comes(
         return known_answers(answers, NEW)(ids[:7])
 
     new = answers.pool.select([NEW])
-    found = add_target(router, new, answers, ask, labels=80, stores=[states])
+    addition = add_target(router, new, answers, ask, labels=80, stores=[states])
     assert len(calls) < 8
-    assert found.answered <= 7
+    assert addition.answered <= 7
 
 
 def test_what_cannot_be_is_refused(
@@ -191,15 +195,15 @@ def test_what_cannot_be_is_refused(
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_the_posterior_is_where_its_slope_is_zero(seed: int) -> None:
     """Whole Newton steps run back and forth here, and end far from the optimum."""
-    drawn = np.random.default_rng(seed)
-    inputs = np.hstack([np.ones((100, 1)), drawn.normal(0, 8, (100, 15))])
-    surprise, weights = drawn.normal(0, 8, 100), drawn.normal(0, 1, 16)
+    random = np.random.default_rng(seed)
+    inputs = np.hstack([np.ones((100, 1)), random.normal(0, 8, (100, 15))])
+    surprise, weights = random.normal(0, 8, 100), random.normal(0, 1, 16)
     labels = (inputs @ weights + surprise > 0).astype(np.float64)
     precision, mean = np.full(16, 14.0), np.eye(16)[1]
     prior = HeadPrior(inputs, surprise, 1.0, precision, mean)
-    found, covariance = prior.posterior(np.arange(100), labels)
-    chances = sigmoid(inputs @ found + surprise)
-    slope = inputs.T @ (labels - chances) - precision * (found - mean)
+    posterior, covariance = prior.posterior(np.arange(100), labels)
+    chances = sigmoid(inputs @ posterior + surprise)
+    slope = inputs.T @ (labels - chances) - precision * (posterior - mean)
     np.testing.assert_allclose(slope, 0, atol=1e-6)
     assert (np.linalg.eigvalsh(covariance) > 0).all()
 
@@ -213,14 +217,16 @@ def test_another_effort_begins_as_its_siblings(
     same = {"input_price": 1.0, "output_price": 2.0}
     pool = Pool(tuple(Target(name=name, **same) for name in names))
     data = dataclasses.replace(answers, pool=pool)
-    fitted = data.select(targets=["m:low", "m:high", "other"])
-    router = fit_router(fitted, [states], config=SMALL, split=split(data)).router
+    train = data.select(targets=["m:low", "m:high", "other"])
+    router = fit_router(train, [states], config=SMALL, split=split(data)).router
     new, ask = data.pool.select(["m:medium"]), known_answers(data, "m:medium")
     wider = add_target(router, new, data, ask, labels=0, stores=[states], caution=0.0).router
     np.testing.assert_allclose(heads(wider).weights[0], [0, 1, 0.5, 0.5, 0])
-    named = Pool((Target(name="stranger", **same),))
-    asked = known_answers(
-        dataclasses.replace(data.select(targets=["other"]), pool=named), "stranger"
+    strangers = Pool((Target(name="stranger", **same),))
+    ask_stranger = known_answers(
+        dataclasses.replace(data.select(targets=["other"]), pool=strangers), "stranger"
     )
-    apart = add_target(router, named, data, asked, labels=0, stores=[states], caution=0.0).router
+    apart = add_target(
+        router, strangers, data, ask_stranger, labels=0, stores=[states], caution=0.0
+    ).router
     np.testing.assert_allclose(heads(apart).weights[0], [0, 1, 0, 0, 0])

@@ -27,10 +27,10 @@ def test_texts() -> None:
 
 def test_like_texts_have_like_vectors() -> None:
     try:
-        found = describe(POOL, ("algebra", "poetry", "algebra", ""), "minilm")
+        descriptions = describe(POOL, ("algebra", "poetry", "algebra", ""), "minilm")
     except MissingExtraError as error:
         pytest.skip(str(error))
-    assert list(found.groups) == ["algebra", "poetry", ""]
-    unit = found.targets / np.linalg.norm(found.targets, axis=1, keepdims=True)
+    assert list(descriptions.groups) == ["algebra", "poetry", ""]
+    unit = descriptions.targets / np.linalg.norm(descriptions.targets, axis=1, keepdims=True)
     near = unit @ unit.T
     assert near[0, 1] > max(near[0, 2], near[1, 2]) + 0.1

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 ANSWERS = make_routing_dataset(queries=400, seed=2)
 STATES: Sequence[Activations] = (states_of(ANSWERS),)
-DRAWN = split(ANSWERS, seed=0)
+SPLIT = split(ANSWERS, seed=0)
 
 
 @contextmanager
@@ -46,46 +46,48 @@ def few() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def chosen() -> tuple[RouterFit, EffortChoice]:
+def fit_and_choice() -> tuple[RouterFit, EffortChoice]:
     with few_are_enough():
-        return fit_chosen(ANSWERS, STATES, config=FitConfig(resamples=0), split=DRAWN)
+        return fit_chosen(ANSWERS, STATES, config=FitConfig(resamples=0), split=SPLIT)
 
 
 def test_few_rows_take_the_papers_recipe_without_a_trial() -> None:
-    found = choose_recipe(ANSWERS, STATES, DRAWN)
-    assert (found.name, found.recipe, found.trials) == ("paper", Recipe(), ())
+    choice = choose_recipe(ANSWERS, STATES, SPLIT)
+    assert (choice.name, choice.recipe, choice.trials) == ("paper", Recipe(), ())
 
 
 def test_the_best_out_of_fold_is_fitted_and_what_was_tried_is_told(
-    chosen: tuple[RouterFit, EffortChoice],
+    fit_and_choice: tuple[RouterFit, EffortChoice],
 ) -> None:
-    fitted, found = chosen
-    finished = {one.name: one.mean("choice") for one in found.trials if not one.why}
-    assert {one.name for one in found.trials} == {"layers", "layer", "paper"}
-    assert finished[found.name] == max(finished.values())
-    record = fitted.router.record
+    fit, choice = fit_and_choice
+    finished = {trial.name: trial.mean("choice") for trial in choice.trials if not trial.why}
+    assert {trial.name for trial in choice.trials} == {"layers", "layer", "paper"}
+    assert finished[choice.name] == max(finished.values())
+    record = fit.router.record
     assert record.options["effort"] == "normal"
-    assert record.options["recipe"] == found.recipe.to_dict()
-    assert [one["recipe"] for one in record.training["recipes"]] == ["layers", "layer", "paper"]
-    assert record.notes[0] == found.words
-    assert repr(found.name) in found.words
-    assert fitted.evaluation.headline["auc_mean"].value > 0.8
+    assert record.options["recipe"] == choice.recipe.to_dict()
+    assert [row["recipe"] for row in record.training["recipes"]] == ["layers", "layer", "paper"]
+    assert record.notes[0] == choice.words
+    assert repr(choice.name) in choice.words
+    assert fit.evaluation.headline["auc_mean"].value > 0.8
 
 
 @pytest.mark.usefixtures("few")
-def test_test_rows_have_no_part_in_the_choice(chosen: tuple[RouterFit, EffortChoice]) -> None:
-    held = np.isin(ANSWERS.query_ids, DRAWN["test"])
-    labels = np.where(held[:, None], 1 - ANSWERS.correct, ANSWERS.correct)
+def test_test_rows_have_no_part_in_the_choice(
+    fit_and_choice: tuple[RouterFit, EffortChoice],
+) -> None:
+    is_test = np.isin(ANSWERS.query_ids, SPLIT["test"])
+    labels = np.where(is_test[:, None], 1 - ANSWERS.correct, ANSWERS.correct)
     other = RoutingDataset.of(ANSWERS.queries, ANSWERS.pool, labels)
     everything = RoutingDataset.of(ANSWERS.queries, ANSWERS.pool, 1 - ANSWERS.correct)
-    one, two = (
-        choose_recipe(other, STATES, DRAWN),
-        choose_recipe(everything, STATES, DRAWN, minutes=0),
+    first, second = (
+        choose_recipe(other, STATES, SPLIT),
+        choose_recipe(everything, STATES, SPLIT, minutes=0),
     )
-    scores = [trial.scores for trial in chosen[1].trials]
-    assert [trial.scores for trial in one.trials] == scores
-    assert two.trials[0].scores
-    assert two.trials[0].scores != scores[0]
+    scores = [trial.scores for trial in fit_and_choice[1].trials]
+    assert [trial.scores for trial in first.trials] == scores
+    assert second.trials[0].scores
+    assert second.trials[0].scores != scores[0]
 
 
 @pytest.mark.usefixtures("few")
@@ -93,21 +95,23 @@ def test_when_the_time_is_over_the_first_that_finished_is_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(effort_module, "MINUTES", {"normal": 0.0})
-    found = choose_recipe(ANSWERS, STATES, DRAWN)
-    assert found.name == "layers"
-    assert [one.why for one in found.trials] == ["", *["the time was over"] * 2]
+    choice = choose_recipe(ANSWERS, STATES, SPLIT)
+    assert choice.name == "layers"
+    assert [trial.why for trial in choice.trials] == ["", *["the time was over"] * 2]
 
 
 @pytest.mark.usefixtures("few")
-def test_without_signal_it_ends_at_the_fixed_mix(chosen: tuple[RouterFit, EffortChoice]) -> None:
+def test_without_signal_it_ends_at_the_fixed_mix(
+    fit_and_choice: tuple[RouterFit, EffortChoice],
+) -> None:
     noise = shuffled(make_routing_dataset(queries=600, seed=5))
-    states, drawn = (states_of(noise),), split(noise, seed=0)
+    states, noise_split = (states_of(noise),), split(noise, seed=0)
     config = FitConfig(resamples=0, assumed_output_tokens=100)
-    fitted, _ = fit_chosen(noise, states, config=config, split=drawn)
-    judged = fitted.evaluation.headline
-    gain = judged["argmax_accuracy"].value - judged["best_single_accuracy"].value
+    fit, _ = fit_chosen(noise, states, config=config, split=noise_split)
+    headline = fit.evaluation.headline
+    gain = headline["argmax_accuracy"].value - headline["best_single_accuracy"].value
     assert gain == pytest.approx(0, abs=0.01)
-    assert chosen[0].evaluation.headline["mix_gain"].value > 0.02  # the control
+    assert fit_and_choice[0].evaluation.headline["mix_gain"].value > 0.02  # the control
 
 
 def test_a_block_is_bounded_by_layers_that_are_evenly_spread(
@@ -125,7 +129,7 @@ def test_a_block_is_bounded_by_layers_that_are_evenly_spread(
 
 @pytest.mark.usefixtures("few")
 def test_quick_tries_nothing_and_an_unknown_effort_is_refused() -> None:
-    found = choose_recipe(ANSWERS, STATES, DRAWN, effort="quick")
-    assert (found.name, found.trials) == ("layers", ())
+    choice = choose_recipe(ANSWERS, STATES, SPLIT, effort="quick")
+    assert (choice.name, choice.trials) == ("layers", ())
     with unchecked(), pytest.raises(ConfigError, match="the effort is 'much'; it must be one of"):
-        choose_recipe(ANSWERS, STATES, DRAWN, effort="much")  # type: ignore[arg-type]
+        choose_recipe(ANSWERS, STATES, SPLIT, effort="much")  # type: ignore[arg-type]

@@ -38,7 +38,7 @@ def test_corrected_labels_are_right_on_average() -> None:
     assert mean == pytest.approx(label)
 
 
-def planted(error: float, *, rows: int = 1200) -> tuple[Examples, np.ndarray, np.ndarray]:
+def flip_labels(error: float, *, rows: int = 1200) -> tuple[Examples, np.ndarray, np.ndarray]:
     """Examples with flipped labels, the true labels and the errors; half of them are exact."""
     random = np.random.default_rng(0)
     features = random.normal(size=(rows, 6)).astype(np.float32)
@@ -53,23 +53,23 @@ def planted(error: float, *, rows: int = 1200) -> tuple[Examples, np.ndarray, np
 
 
 def test_posterior_labels_are_nearer_to_the_truth_and_exact_ones_stay() -> None:
-    examples, truth, errors = planted(0.25)
+    examples, truth, errors = flip_labels(0.25)
     config = predictor_config({"kind": "logistic", "c": 1.0})
-    found = posterior_labels(config, examples, errors, seed=0, progress=SilentProgress())
+    labels = posterior_labels(config, examples, errors, seed=0, progress=SilentProgress())
     exact = np.isnan(errors)
-    assert np.array_equal(found[exact], examples.correct[exact], equal_nan=True)
-    before, after = (np.nanmean((t - truth)[~exact] ** 2) for t in (examples.correct, found))
+    assert np.array_equal(labels[exact], examples.correct[exact], equal_nan=True)
+    before, after = (np.nanmean((t - truth)[~exact] ** 2) for t in (examples.correct, labels))
     assert before == pytest.approx(0.25, abs=0.03)
     assert after < 0.5 * before
-    assert np.nanmean(found[~exact]) == pytest.approx(truth[~exact].mean(), abs=0.03)
+    assert np.nanmean(labels[~exact]) == pytest.approx(truth[~exact].mean(), abs=0.03)
 
 
 def test_exact_labels_are_not_touched() -> None:
-    examples, _, errors = planted(0.25)
+    examples, _, errors = flip_labels(0.25)
     config = predictor_config({"kind": "logistic", "c": 1.0})
     for none in (None, np.full(errors.shape, NAN)):
-        found = posterior_labels(config, examples, none, seed=0, progress=SilentProgress())
-        assert found is examples.correct
+        labels = posterior_labels(config, examples, none, seed=0, progress=SilentProgress())
+        assert labels is examples.correct
 
 
 @pytest.mark.slow
@@ -78,15 +78,15 @@ def test_a_fit_knows_the_errors_of_its_labels() -> None:
     recipe = recipe_from_dict(parts)
     config = FitConfig(test=0.15, recipe=recipe, resamples=0)
 
-    def fitted(data: RoutingDataset) -> object:
+    def fit(data: RoutingDataset) -> object:
         return fit_router(data, [STATES], config=config).router
 
-    plain = fitted(ANSWERS)
-    exact = fitted(replace(ANSWERS, label_error=np.full(ANSWERS.correct.shape, NAN)))
-    erring = fitted(replace(ANSWERS, label_error=np.full(ANSWERS.correct.shape, 0.2)))
-    said = [r.predict(ANSWERS, stores=[STATES]).correctness for r in (plain, exact, erring)]  # type: ignore[attr-defined]
-    assert np.array_equal(said[0], said[1])
-    assert not np.allclose(said[0], said[2])
+    plain = fit(ANSWERS)
+    exact = fit(replace(ANSWERS, label_error=np.full(ANSWERS.correct.shape, NAN)))
+    erring = fit(replace(ANSWERS, label_error=np.full(ANSWERS.correct.shape, 0.2)))
+    predictions = [r.predict(ANSWERS, stores=[STATES]).correctness for r in (plain, exact, erring)]  # type: ignore[attr-defined]
+    assert np.array_equal(predictions[0], predictions[1])
+    assert not np.allclose(predictions[0], predictions[2])
     assert any("20.0 %" in note for note in erring.record.notes)  # type: ignore[attr-defined]
 
 
@@ -103,7 +103,9 @@ def test_a_calibrator_is_not_drawn_to_the_middle_by_wrong_labels() -> None:
         label,
         label_error=np.full(label.shape, 0.2),
     )
-    found = calibrate("platt", predicted, part).calibrator.calibrate(predicted)
+    calibrated_chances = calibrate("platt", predicted, part).calibrator.calibrate(predicted)
     naive = fit_calibrator("platt", predicted, label, ("a",)).calibrator.calibrate(predicted)
-    off, naive_off = (np.abs(said - sigmoid(odds)).mean() for said in (found, naive))
+    off, naive_off = (
+        np.abs(chances - sigmoid(odds)).mean() for chances in (calibrated_chances, naive)
+    )
     assert off < 0.4 * naive_off

@@ -38,12 +38,12 @@ def test_a_fold_does_not_see_its_own_labels() -> None:
 def test_without_what_can_be_fitted_there_is_no_prediction() -> None:
     folds = folds_of(ANSWERS, seed=0)
     alike = np.where((folds == 1)[:, None], ANSWERS.correct, 1.0)
-    found = out_of_fold(KNN, replace(EXAMPLES, correct=alike), seed=0)
-    assert np.isnan(found[folds == 1]).all()
-    assert np.isfinite(found[folds != 1]).all()
+    predictions = out_of_fold(KNN, replace(EXAMPLES, correct=alike), seed=0)
+    assert np.isnan(predictions[folds == 1]).all()
+    assert np.isfinite(predictions[folds != 1]).all()
     few = ANSWERS.select(ANSWERS.query_ids[:3])
-    three = replace(EXAMPLES[np.arange(3)], folds=folds_of(few, seed=0))
-    assert np.isnan(out_of_fold(KNN, three, seed=0)).all()
+    three_rows = replace(EXAMPLES[np.arange(3)], folds=folds_of(few, seed=0))
+    assert np.isnan(out_of_fold(KNN, three_rows, seed=0)).all()
 
 
 def check_lighter(kind: str) -> None:

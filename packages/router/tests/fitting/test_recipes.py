@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from packages.router.tests.fitting.recipe_fits import ANSWERS, PREFILL, SMALL, STATES, fitted
+from packages.router.tests.fitting.recipe_fits import ANSWERS, PREFILL, SMALL, STATES, fit_recipe
 from prefill_router.data import WITH_CALIBRATION, RoutingDataset, split
 from prefill_router.errors import ConfigError, FormatError
 from prefill_router.features.prefill import PrefillConfig
@@ -30,7 +30,7 @@ def test_the_default_is_the_papers_and_shrunk() -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "content",
     [
         {},
         {"features": "prefill", "predictor": "constant"},
@@ -43,13 +43,13 @@ def test_the_default_is_the_papers_and_shrunk() -> None:
         {"features": {"kind": "joint", "poolings": ["rest"]}},
     ],
 )
-def test_a_recipe_survives_being_written_down(given: dict[str, Any]) -> None:
-    recipe = recipe_from_dict(given)
+def test_a_recipe_survives_being_written_down(content: dict[str, Any]) -> None:
+    recipe = recipe_from_dict(content)
     assert recipe_from_dict(recipe.to_dict()) == recipe
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("content", "message"),
     [
         ({"feature": "prefill"}, r"no \['feature'\]; it has"),
         ({"routers": {"ours": {}}}, "a list of routers, which is for: prefill-router compare"),
@@ -71,13 +71,13 @@ def test_a_recipe_survives_being_written_down(given: dict[str, Any]) -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused(
-    given: dict[str, Any], message: str, tmp_path: Path
+    content: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(Exception, match=message) as refused:
-        recipe_from_dict(given)
-    assert type(refused.value).__module__ == "prefill_router.errors"
+    with pytest.raises(Exception, match=message) as error:
+        recipe_from_dict(content)
+    assert type(error.value).__module__ == "prefill_router.errors"
     path = tmp_path / "recipe.yaml"
-    path.write_text(repr(given))
+    path.write_text(repr(content))
     with pytest.raises(FormatError, match=message):
         read_recipe(path)
 
@@ -125,28 +125,28 @@ def test_a_name_that_is_there_twice_is_refused(
 def test_a_recipe_may_start_from_another(tmp_path: Path) -> None:
     path = tmp_path / "routers.yaml"
     path.write_text("routers:\n  a: &a {predictor: constant}\n  b: {<<: *a, predictor: logistic}\n")
-    kinds = [one.to_dict()["predictor"]["kind"] for one in read_recipes(path).values()]
+    kinds = [recipe.to_dict()["predictor"]["kind"] for recipe in read_recipes(path).values()]
     assert kinds == ["constant", "logistic"]
 
 
 def test_predictions_are_shrunk_unless_the_recipe_says_otherwise(tmp_path: Path) -> None:
-    drawn = split(ANSWERS)
-    made = [
+    query_split = split(ANSWERS)
+    routers = [
         learn(
             ANSWERS,
             [STATES],
-            drawn,
+            query_split,
             config=FitConfig(
                 recipe=recipe_from_dict({"features": PREFILL, "predictor": SMALL, **p})
             ),
         )
         for p in ({}, {"shrinkage": False})
     ]
-    shrunk, plain = made
+    shrunk, plain = routers
     assert plain.shrinkage is None
     assert shrunk.shrinkage is not None
-    test = ANSWERS.select(drawn["test"])
-    raw, mixed = (one.predict(test, stores=[STATES]).correctness for one in (plain, shrunk))
+    test = ANSWERS.select(query_split["test"])
+    raw, mixed = (router.predict(test, stores=[STATES]).correctness for router in (plain, shrunk))
     np.testing.assert_array_equal(shrunk.shrinkage.shrink(raw), mixed)
     assert not np.allclose(raw, mixed)  # control
     shrunk.save(tmp_path / "router")
@@ -156,15 +156,20 @@ def test_predictions_are_shrunk_unless_the_recipe_says_otherwise(tmp_path: Path)
 
 
 def test_costs_are_predicted_unless_the_recipe_says_otherwise(tmp_path: Path) -> None:
-    drawn = split(ANSWERS)
+    query_split = split(ANSWERS)
     long = np.exp(5 + 2 * np.nanmean(ANSWERS.correct, axis=1, keepdims=True))  # the states know it
     answers = replace(ANSWERS, output_tokens=ANSWERS.output_tokens * 0 + long)
     noisy = answers.output_tokens.copy()
-    noisy[answers.rows(drawn["test"])] *= 100  # of no train row
+    noisy[answers.rows(query_split["test"])] *= 100  # of no train row
     parts = {"features": PREFILL, "predictor": "knn_score"}
     predicted, median, other = (
-        learn(data, [STATES], drawn, config=FitConfig(recipe=recipe_from_dict({**parts, **said})))
-        for data, said in (
+        learn(
+            data,
+            [STATES],
+            query_split,
+            config=FitConfig(recipe=recipe_from_dict({**parts, **cost_parts})),
+        )
+        for data, cost_parts in (
             (answers, {}),
             (answers, {"cost": "median"}),
             (replace(answers, output_tokens=noisy), {"cost": "predicted"}),
@@ -175,35 +180,37 @@ def test_costs_are_predicted_unless_the_recipe_says_otherwise(tmp_path: Path) ->
     assert other.output is not None
     assert predicted.output.to_dict() == other.output.to_dict()
     assert (predicted.output.r2 > 0.2).all()
-    test = answers.select(drawn["test"])
-    kept = replace(predicted, output=None).predict(test, stores=[STATES]).estimated_cost
-    told = [one.predict(test, stores=[STATES]).estimated_cost for one in (predicted, median)]
-    np.testing.assert_array_equal(told[1], kept)
-    known = ~np.isnan(test.observed_cost)
-    errors = [np.square(np.log(cost[known] / test.observed_cost[known])).mean() for cost in told]
+    test = answers.select(query_split["test"])
+    median_costs = replace(predicted, output=None).predict(test, stores=[STATES]).estimated_cost
+    costs = [router.predict(test, stores=[STATES]).estimated_cost for router in (predicted, median)]
+    np.testing.assert_array_equal(costs[1], median_costs)
+    is_known = ~np.isnan(test.observed_cost)
+    errors = [
+        np.square(np.log(cost[is_known] / test.observed_cost[is_known])).mean() for cost in costs
+    ]
     assert errors[0] < 0.9 * errors[1]
-    for one, words in ((predicted, predicted.output.words), (median, "Equation 1")):
-        one.save(tmp_path / "router")
+    for router, words in ((predicted, predicted.output.words), (median, "Equation 1")):
+        router.save(tmp_path / "router")
         assert words in (tmp_path / "router" / "README.md").read_text()
     assert recipe_from_dict(Recipe(cost="median").to_dict()).cost == "median"
 
 
 def test_only_train_labels_reach_the_shrinkage() -> None:
-    drawn = split(ANSWERS)
+    query_split = split(ANSWERS)
     recipe = recipe_from_dict({"features": PREFILL, "predictor": "knn_score"})
-    one, same, other = (
-        learn(answers, [STATES], drawn, config=FitConfig(recipe=recipe)).shrinkage
-        for answers in (ANSWERS, relabelled("test", drawn), relabelled("train", drawn))
+    shrinkage, same, other = (
+        learn(answers, [STATES], query_split, config=FitConfig(recipe=recipe)).shrinkage
+        for answers in (ANSWERS, relabel("test", query_split), relabel("train", query_split))
     )
-    assert one is not None
+    assert shrinkage is not None
     assert same is not None
     assert other is not None
-    assert one.to_dict() == same.to_dict()
-    assert one.to_dict() != other.to_dict()  # control
+    assert shrinkage.to_dict() == same.to_dict()
+    assert shrinkage.to_dict() != other.to_dict()  # control
 
 
 def test_where_nothing_is_learned_the_base_rates_choose_and_a_note_says_so() -> None:
-    drawn, recipe = (
+    query_split, recipe = (
         split(ANSWERS),
         recipe_from_dict({"features": PREFILL, "predictor": "knn_score"}),
     )
@@ -215,24 +222,26 @@ def test_where_nothing_is_learned_the_base_rates_choose_and_a_note_says_so() -> 
         input_tokens=ANSWERS.input_tokens,
         output_tokens=ANSWERS.output_tokens,
     )
-    router = learn(nonsense, [STATES], drawn, config=FitConfig(recipe=recipe))
+    router = learn(nonsense, [STATES], query_split, config=FitConfig(recipe=recipe))
     assert router.shrinkage is not None
     assert router.shrinkage.choice == 0
     assert any("the base rates decide" in note for note in router.record.notes)
     apart = np.diff(router.predict(ANSWERS, stores=[STATES]).correctness, axis=1)
     assert apart.std(axis=0).max() < 1e-12
-    learned = learn(ANSWERS, [STATES], drawn, config=FitConfig(recipe=recipe))
+    learned = learn(ANSWERS, [STATES], query_split, config=FitConfig(recipe=recipe))
     assert not any("the base rates decide" in note for note in learned.record.notes)  # control
 
 
 def test_a_calibrated_router_is_saved_with_its_calibrator(tmp_path: Path) -> None:
-    router = fitted(predictor=SMALL, calibration="isotonic")
+    router = fit_recipe(predictor=SMALL, calibration="isotonic")
     assert set(router.split.parts) == {"train", "calibration", "test"}
     router.save(tmp_path / "router")
     again = Router.load(tmp_path / "router")
     assert again.calibrator is not None
     test = ANSWERS.select(router.split["test"])
-    before, after = (one.predict(test, stores=[STATES]).correctness for one in (router, again))
+    before, after = (
+        version.predict(test, stores=[STATES]).correctness for version in (router, again)
+    )
     assert np.array_equal(before, after)
     raw = fit_router(
         ANSWERS,
@@ -252,9 +261,9 @@ def test_a_calibration_needs_queries_of_its_own() -> None:
         fit_router(ANSWERS, [STATES], config=FitConfig(recipe=recipe), split=split(ANSWERS))
 
 
-def relabelled(part: str, drawn: Any) -> RoutingDataset:
+def relabel(part: str, query_split: Any) -> RoutingDataset:
     correct = ANSWERS.correct.copy()
-    rows = ANSWERS.rows(drawn[part])
+    rows = ANSWERS.rows(query_split[part])
     correct[rows] = 1 - correct[rows]
     return RoutingDataset.of(
         ANSWERS.queries,
@@ -266,26 +275,26 @@ def relabelled(part: str, drawn: Any) -> RoutingDataset:
 
 
 def test_each_part_reaches_what_it_may() -> None:
-    drawn = split(ANSWERS, fractions=WITH_CALIBRATION)
+    query_split = split(ANSWERS, fractions=WITH_CALIBRATION)
     recipe = recipe_from_dict({"features": PREFILL, "predictor": SMALL, "calibration": "platt"})
     config = FitConfig(recipe=recipe)
-    router = learn(ANSWERS, [STATES], drawn, config=config)
-    without_test = learn(relabelled("test", drawn), [STATES], drawn, config=config)
-    other = learn(relabelled("calibration", drawn), [STATES], drawn, config=config)
+    router = learn(ANSWERS, [STATES], query_split, config=config)
+    without_test = learn(relabel("test", query_split), [STATES], query_split, config=config)
+    other = learn(relabel("calibration", query_split), [STATES], query_split, config=config)
     for name, tensor in router.predictor.tensors().items():
         assert np.array_equal(tensor, without_test.predictor.tensors()[name])
         assert np.array_equal(tensor, other.predictor.tensors()[name])
-    for one, same in ((without_test, True), (other, False)):
+    for other_router, same in ((without_test, True), (other, False)):
         assert router.calibrator is not None
-        assert one.calibrator is not None
+        assert other_router.calibrator is not None
         assert same == all(
-            np.array_equal(tensor, one.calibrator.tensors()[name])
+            np.array_equal(tensor, other_router.calibrator.tensors()[name])
             for name, tensor in router.calibrator.tensors().items()
         )
 
 
 def test_a_policy_decides_and_is_saved(tmp_path: Path) -> None:
-    router = fitted(policy={"kind": "tolerance"}, predictor=SMALL)
+    router = fit_recipe(policy={"kind": "tolerance"}, predictor=SMALL)
     assert router.policy == Tolerance()
     router.save(tmp_path / "router")
     assert Router.load(tmp_path / "router").policy == Tolerance()
@@ -293,7 +302,7 @@ def test_a_policy_decides_and_is_saved(tmp_path: Path) -> None:
 
 def test_a_policy_of_unknown_targets_is_refused() -> None:
     with pytest.raises(ConfigError, match="nobody"):
-        fitted(policy=Threshold(strong="nobody", weak="target-0").to_dict())
+        fit_recipe(policy=Threshold(strong="nobody", weak="target-0").to_dict())
 
 
 FRUGAL: dict[str, Any] = {"kind": "frugal_cascade", "depth": 2, "folds": 3}
@@ -303,19 +312,19 @@ def test_a_cascade_is_learned_from_train_rows_alone() -> None:
     """Other labels and costs of the test part teach the same cascade."""
     recipe = recipe_from_dict({"features": PREFILL, "predictor": "knn_score", "policy": FRUGAL})
     assert recipe_from_dict(recipe.to_dict()) == recipe
-    config, drawn = FitConfig(recipe=recipe), split(ANSWERS)
-    policy = learn(ANSWERS, [STATES], drawn, config=config).policy
+    config, query_split = FitConfig(recipe=recipe), split(ANSWERS)
+    policy = learn(ANSWERS, [STATES], query_split, config=config).policy
     assert isinstance(policy, Cascade)
     assert 1 <= len(policy.targets) <= 2
-    test = np.isin(ANSWERS.query_ids, drawn["test"])[:, None]
+    test = np.isin(ANSWERS.query_ids, query_split["test"])[:, None]
     other = replace(
         ANSWERS,
         correct=np.where(test, 1 - ANSWERS.correct, ANSWERS.correct),
         output_tokens=np.where(test, 9999, ANSWERS.output_tokens),
     )
-    assert learn(other, [STATES], drawn, config=config).policy == policy
+    assert learn(other, [STATES], query_split, config=config).policy == policy
     turned = replace(ANSWERS, correct=np.where(test, ANSWERS.correct, 1 - ANSWERS.correct))
-    assert learn(turned, [STATES], drawn, config=config).policy != policy  # control
+    assert learn(turned, [STATES], query_split, config=config).policy != policy  # control
 
 
 def test_a_policy_that_is_learned_is_none_yet() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from packages.router.tests.fitting.recipe_fits import ANSWERS, SMALL, STATES, fitted
+from packages.router.tests.fitting.recipe_fits import ANSWERS, SMALL, STATES, fit_recipe
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import FormatError
 from prefill_router.fitting import (
@@ -26,9 +26,9 @@ def scores(path: Path, rows: list[tuple[str, str, float]]) -> SoftLabels:
 
 def test_soft_labels_are_mixed_in_by_id(tmp_path: Path) -> None:
     train = ANSWERS.select(["q5", "q2", "q9"])
-    known = [("q9", "target-1", 0.8), ("q5", "target-0", 0.0)]
-    others = [("q100", "target-0", 0.3), ("q2", "nobody", 0.1)]
-    soft = scores(tmp_path / "j.csv", [*known, *others])
+    rows = [("q9", "target-1", 0.8), ("q5", "target-0", 0.0)]
+    other_rows = [("q100", "target-0", 0.3), ("q2", "nobody", 0.1)]
+    soft = scores(tmp_path / "j.csv", [*rows, *other_rows])
     expected = train.correct.copy()
     expected[2, 1] = 0.75 * expected[2, 1] + 0.25 * 0.8
     expected[0, 0] *= 0.75
@@ -62,9 +62,9 @@ def test_soft_labels_reach_the_training_and_not_the_verdict(tmp_path: Path) -> N
     rows = [(q, t, 1.0) for q in ANSWERS.query_ids for t in ANSWERS.pool.names]
     soft = scores(tmp_path / "judge.csv", rows)
     kind = {"file": str(soft.file), "weight": 0.9}
-    router = fitted(soft_labels=kind, predictor=SMALL)
+    router = fit_recipe(soft_labels=kind, predictor=SMALL)
     test = ANSWERS.select(router.split["test"])
-    other = fitted(predictor=SMALL)
+    other = fit_recipe(predictor=SMALL)
     learned, control = (r.predict(test, stores=[STATES]).correctness for r in (router, other))
     assert learned.mean() > control.mean() + 0.1
     same = "best_single_accuracy"
@@ -91,6 +91,6 @@ def test_soft_labels_find_ids_that_look_like_numbers(tmp_path: Path) -> None:
     numbered = replace(ANSWERS, queries=rows)
     text = "query_id,target,score\n007,target-0,0.5\n1e2,target-0,0.5\n"
     (tmp_path / "judge.csv").write_text(text)
-    found = mix_soft_labels(numbered, SoftLabels(file=tmp_path / "judge.csv", weight=1.0))
-    assert np.argwhere(found != numbered.correct).tolist() == [[7, 0]]
-    assert found[7, 0] == 0.5
+    labels = mix_soft_labels(numbered, SoftLabels(file=tmp_path / "judge.csv", weight=1.0))
+    assert np.argwhere(labels != numbered.correct).tolist() == [[7, 0]]
+    assert labels[7, 0] == 0.5

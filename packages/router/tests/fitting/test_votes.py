@@ -38,7 +38,7 @@ VOTES = LabelMeaning(kind="vote")
 FAST = {"kind": "logistic", "votes": True, "scaling": "common", "folds": 2}
 
 
-def voted(queries: int = 240, *, seed: int = 0, shuffled: bool = False) -> RoutingDataset:
+def make_votes(queries: int = 240, *, seed: int = 0, shuffled: bool = False) -> RoutingDataset:
     """Votes among three targets: one wins easy prompts, one hard ones, and one is average."""
     scored, random = make_routing_dataset(queries=queries, seed=seed), np.random.default_rng(seed)
     easy = scored.correct[:, 1] == 1
@@ -51,7 +51,7 @@ def voted(queries: int = 240, *, seed: int = 0, shuffled: bool = False) -> Routi
     return RoutingDataset.of(scored.queries, scored.pool, labels[order], meaning=VOTES)
 
 
-def fitted(dataset: RoutingDataset, **options: object) -> RouterFit:
+def fit_votes(dataset: RoutingDataset, **options: object) -> RouterFit:
     """A router on the states of a fake encoder, judged by cross-fitting."""
     recipe = recipe_from_dict(
         {"features": {"kind": "prefill", "dim": 6}, "predictor": FAST, **options}
@@ -61,8 +61,8 @@ def fitted(dataset: RoutingDataset, **options: object) -> RouterFit:
 
 
 @pytest.fixture(scope="module")
-def made() -> RouterFit:
-    return fitted(voted())
+def votes_fit() -> RouterFit:
+    return fit_votes(make_votes())
 
 
 def verdict_of(fit: RouterFit) -> WinVerdict:
@@ -73,19 +73,19 @@ def verdict_of(fit: RouterFit) -> WinVerdict:
 
 
 @pytest.mark.slow
-def test_a_planted_preference_is_worth_it_in_win_rate(made: RouterFit) -> None:
-    verdict = verdict_of(made)
+def test_a_planted_preference_is_worth_it_in_win_rate(votes_fit: RouterFit) -> None:
+    verdict = verdict_of(votes_fit)
     assert verdict.word == "worth it"
     assert verdict.votes == 240
     assert verdict.gain.lower > 0
     assert verdict.win_rate.value > 0.8
     assert verdict.win_rate.value - verdict.ranking_win_rate == pytest.approx(verdict.gain.value)
     assert sum(verdict.shares.values()) == pytest.approx(1)
-    said = " ".join((verdict.because, *verdict.lines))
-    assert "of 240 votes, a tie being half a win" in said
-    assert "best fixed ranking" in said
-    assert "accura" not in said
-    assert "right" not in said
+    words = " ".join((verdict.because, *verdict.lines))
+    assert "of 240 votes, a tie being half a win" in words
+    assert "best fixed ranking" in words
+    assert "accura" not in words
+    assert "right" not in words
     assert min(verdict.cost, verdict.ranking_cost) > 0
     assert "its picks cost $" in verdict.lines[-1]
     json.dumps(verdict.to_dict(), allow_nan=False)
@@ -93,15 +93,15 @@ def test_a_planted_preference_is_worth_it_in_win_rate(made: RouterFit) -> None:
 
 @pytest.mark.slow
 def test_shuffled_votes_gain_nothing() -> None:
-    verdict = verdict_of(fitted(voted(shuffled=True)))
+    verdict = verdict_of(fit_votes(make_votes(shuffled=True)))
     assert verdict.word != "worth it"
     assert verdict.gain.lower < 0 < verdict.gain.upper
     assert "judged votes would decide it" in verdict.because or verdict.word == "not worth it"
 
 
 @pytest.mark.slow
-def test_a_router_from_votes_says_chances_to_win(made: RouterFit, tmp_path: Path) -> None:
-    router = made.router
+def test_a_router_from_votes_says_chances_to_win(votes_fit: RouterFit, tmp_path: Path) -> None:
+    router = votes_fit.router
     assert (router.is_voted, router.setting) == (True, 1.0)
     assert router.references is None
     ranking = router.ranking
@@ -129,20 +129,20 @@ def test_a_router_from_votes_says_chances_to_win(made: RouterFit, tmp_path: Path
 
 @pytest.mark.slow
 def test_the_recipe_for_votes_is_taken_without_a_trial() -> None:
-    dataset = voted(60)
+    dataset = make_votes(60)
     config = FitConfig(assumed_output_tokens=100)
     fit, choice = fit_chosen(dataset, [states_of(dataset)], config=config, verdict=False)
     assert (choice.name, choice.trials) == ("votes", ())
     options = fit.router.record.options["recipe"]
     assert options["predictor"]["kind"] == "logistic"
     assert options["predictor"]["votes"]
-    assert [one["kind"] for one in options["features"]] == ["joint"]
+    assert [family["kind"] for family in options["features"]] == ["joint"]
     assert fit.verdict is None
 
 
 @pytest.mark.slow
 def test_a_sealed_part_judges_alone() -> None:
-    dataset = voted()
+    dataset = make_votes()
     recipe = recipe_from_dict({"features": {"kind": "prefill", "dim": 6}, "predictor": FAST})
     config = FitConfig(recipe=recipe, assumed_output_tokens=100, test=0.25)
     fit = fit_router(dataset, [states_of(dataset)], config=config)
@@ -161,11 +161,11 @@ def test_a_sealed_part_judges_alone() -> None:
 )
 def test_what_needs_graded_answers_is_refused(options: dict[str, object], reason: str) -> None:
     with pytest.raises(FitError, match=reason):
-        fitted(voted(30), **options)
+        fit_votes(make_votes(30), **options)
 
 
 def test_settings_that_trade_accuracy_for_cost_are_refused() -> None:
-    dataset = voted(30)
+    dataset = make_votes(30)
     config = FitConfig(setting=SettingRule(max_cost=1.0))
     with pytest.raises(FitError, match="a limit on cost, or a goal other than accuracy"):
         fit_chosen(dataset, [states_of(dataset)], config=config)
@@ -174,33 +174,33 @@ def test_settings_that_trade_accuracy_for_cost_are_refused() -> None:
 def test_labels_that_are_no_votes_are_refused() -> None:
     graded = make_routing_dataset(queries=30)
     with pytest.raises(FitError, match="the labels should be votes, but row 0 has 3 labels"):
-        fitted(replace(graded, meaning=VOTES))
+        fit_votes(replace(graded, meaning=VOTES))
     with pytest.raises(FitError, match="the labels aren't votes"):
-        fitted(graded)
-    decided = np.where(np.isnan(voted(30).correct), np.nan, 0.5)
+        fit_votes(graded)
+    decided = np.where(np.isnan(make_votes(30).correct), np.nan, 0.5)
     ties = RoutingDataset.of(graded.queries, graded.pool, decided, meaning=VOTES)
     with pytest.raises(FitError, match="nothing to learn"):
-        fitted(ties)
+        fit_votes(ties)
 
 
-def test_accuracies_are_not_claimed_of_votes(made: RouterFit) -> None:
-    dataset = voted()
-    crossed = made.router.cross_fit
+def test_accuracies_are_not_claimed_of_votes(votes_fit: RouterFit) -> None:
+    dataset = make_votes()
+    crossed = votes_fit.router.cross_fit
     assert crossed is not None
     with pytest.raises(DataError, match="These labels are votes"):
         Trial.join(crossed.predictions, dataset)
     new = dataset.pool.select(["target-0"])
     with pytest.raises(ConfigError, match="the router learned from votes"):
-        add_target(made.router, new, dataset, lambda _: dataset, labels=1)
-    assert remove_target(made.router, "target-0").is_voted
+        add_target(votes_fit.router, new, dataset, lambda _: dataset, labels=1)
+    assert remove_target(votes_fit.router, "target-0").is_voted
 
 
-def test_a_plot_of_the_router_says_win_rate(made: RouterFit) -> None:
-    labels = [axes.get_ylabel() for axes in plot(made.router).figure.axes]
+def test_a_plot_of_the_router_says_win_rate(votes_fit: RouterFit) -> None:
+    labels = [axes.get_ylabel() for axes in plot(votes_fit.router).figure.axes]
     assert labels == ["Win rate (%)"]
 
 
-def judged(labels: list[list[float]], chances: list[list[float]]) -> WinVerdict:
+def judge_chances(labels: list[list[float]], chances: list[list[float]]) -> WinVerdict:
     """The verdict on given chances, against a ranking a > b > c."""
     scored = make_routing_dataset(queries=len(labels))
     dataset = RoutingDataset.of(scored.queries, scored.pool, np.array(labels), meaning=VOTES)
@@ -219,7 +219,7 @@ NAN = np.nan
 
 
 def test_the_pick_between_the_two_of_a_vote_is_what_counts() -> None:
-    verdict = judged(
+    verdict = judge_chances(
         [[1, 0, NAN], [0, 1, NAN], [NAN, 0.5, 0.5], [NAN, 0, 1], [NAN, NAN, NAN]],
         [[0.6, 0.4, 0.9], [0.4, 0.6, 0.9], [0.1, 0.2, 0.3], [0.5, 0.5, 0.5], [0.1, 0.2, 0.3]],
     )
@@ -232,7 +232,7 @@ def test_the_pick_between_the_two_of_a_vote_is_what_counts() -> None:
 
 
 def test_the_interval_does_not_collapse_where_all_picks_agree() -> None:
-    verdict = judged([[1, 0, NAN]] * 9, [[0.7, 0.4, 0.1]] * 9)
+    verdict = judge_chances([[1, 0, NAN]] * 9, [[0.7, 0.4, 0.1]] * 9)
     assert verdict.gain.value == 0
     assert verdict.gain.lower < -0.1 < 0.1 < verdict.gain.upper
     assert verdict.word == "can't tell"
@@ -240,20 +240,20 @@ def test_the_interval_does_not_collapse_where_all_picks_agree() -> None:
 
 
 def test_votes_between_targets_that_left_judge_nothing() -> None:
-    dataset = voted(30)
-    two = dataset.pool.names[:2]
+    dataset = make_votes(30)
+    names = dataset.pool.names[:2]
     predictions = Predictions(
         query_ids=dataset.query_ids,
-        targets=two,
+        targets=names,
         correctness=np.full((30, 2), 0.5),
         estimated_cost=np.zeros((30, 2)),
         scale=CostScale(0, 0),
     )
     ranking = FixedRanking(dataset.pool.names, (1.0, 0.0, -1.0))
     verdict = judge_votes([VotedPart(predictions, dataset, ranking)])
-    both = (~np.isnan(dataset.correct[:, :2])).all(axis=1)
-    assert verdict.votes == both.sum()
-    nobody = dataset.select(np.array(dataset.query_ids, dtype=object)[~both].tolist())
+    is_compared = (~np.isnan(dataset.correct[:, :2])).all(axis=1)
+    assert verdict.votes == is_compared.sum()
+    nobody = dataset.select(np.array(dataset.query_ids, dtype=object)[~is_compared].tolist())
     part = VotedPart(predictions.select(nobody.query_ids), nobody, ranking)
     with pytest.raises(DataError, match="no vote between two of the router's targets"):
         judge_votes([part])

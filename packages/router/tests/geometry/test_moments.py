@@ -33,12 +33,12 @@ def test_they_are_numpys(rows: int, hidden: int, seed: int) -> None:
 def test_those_of_parts_add_up_in_any_order(sizes: list[int], seed: int) -> None:
     states = sample(sum(sizes) + 2, 4, seed, offset=100)
     parts = np.split(states, np.cumsum(sizes))
-    whole = Moments.of(states)
+    moments = Moments.of(states)
     for order in (parts, parts[::-1]):
         added = Moments.total((Moments.of(part) for part in order), hidden=4)
-        assert added.count == whole.count
-        np.testing.assert_allclose(added.mean, whole.mean, rtol=1e-12)
-        np.testing.assert_allclose(added.scatter, whole.scatter, rtol=1e-9, atol=1e-9)
+        assert added.count == moments.count
+        np.testing.assert_allclose(added.mean, moments.mean, rtol=1e-12)
+        np.testing.assert_allclose(added.scatter, moments.scatter, rtol=1e-9, atol=1e-9)
 
 
 def test_a_mean_far_larger_than_the_spread_loses_nothing() -> None:
@@ -56,9 +56,9 @@ def test_a_mean_far_larger_than_the_spread_loses_nothing() -> None:
 
 def test_many_blocks_are_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     states = sample(100, 5, 1)
-    whole = Moments.of(states)
+    moments = Moments.of(states)
     monkeypatch.setattr("prefill_router.geometry._BLOCK_BYTES", 8 * 5 * 7)
-    np.testing.assert_allclose(Moments.of(states).scatter, whole.scatter, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(Moments.of(states).scatter, moments.scatter, rtol=1e-10, atol=1e-10)
 
 
 def test_no_rows_and_one_row() -> None:
@@ -77,13 +77,13 @@ def test_chunks_are_the_whole_and_can_be_read_again() -> None:
     dataset = make_routing_dataset(queries=23)
     activations = states_of(dataset)
     site, keys = Site(3, "mean"), dataset.prompt_keys
-    whole = activations.read(site, keys)
+    all_rows = activations.read(site, keys)
     chunks = SiteStates(activations, site, keys, chunk_bytes=5 * 16 * 4)
     for _ in range(2):
         pieces = list(chunks)
         assert [len(states) for _, states in pieces] == [5, 5, 5, 5, 3]
         for rows, states in pieces:
-            np.testing.assert_array_equal(states, whole[rows])
+            np.testing.assert_array_equal(states, all_rows[rows])
 
 
 @pytest.mark.parametrize("read_at_once", [10, 23])
@@ -93,17 +93,17 @@ def test_pieces_are_small_and_the_whole_is_read_once(
     monkeypatch.setattr(geometry, "_PIECE_ROWS", 4)
     dataset = make_routing_dataset(queries=23)
     activations, keys, site = states_of(dataset), dataset.prompt_keys, Site(3, "mean")
-    whole, read = activations.read(site, keys), list[int]()
+    rows, read = activations.read(site, keys), list[int]()
     monkeypatch.setattr(
         MemoryActivations,
         "read",
-        lambda _self, _site, some: read.append(len(some)) or whole[[keys.index(k) for k in some]],
+        lambda _self, _site, some: read.append(len(some)) or rows[[keys.index(k) for k in some]],
     )
     chunks = SiteStates(activations, site, keys, chunk_bytes=read_at_once * 16 * 4)
     for _ in range(2):
         pieces = list(chunks)
         assert max(len(states) for _, states in pieces) == 4
-        np.testing.assert_array_equal(np.concatenate([states for _, states in pieces]), whole)
+        np.testing.assert_array_equal(np.concatenate([states for _, states in pieces]), rows)
         assert [rows.start for rows, _ in pieces[1:]] == [rows.stop for rows, _ in pieces[:-1]]
     assert read == ([23] if read_at_once == 23 else [10, 10, 3] * 2)
 

@@ -45,9 +45,9 @@ def test_coefficients_are_scikit_learns(c: float, dtype: type) -> None:
     inputs, correct = problem()
     probes = Probes.fit(inputs.astype(dtype), correct, c=c)
     for k in range(4):
-        known = ~np.isnan(correct[:, k])
+        is_known = ~np.isnan(correct[:, k])
         oracle = LogisticRegression(C=c, solver="newton-cholesky", tol=1e-10).fit(
-            inputs[known], correct[known, k]
+            inputs[is_known], correct[is_known, k]
         )
         # in float32 the loss is flat to within its rounding over some 1e-3 of a weight
         tolerance = 1e-4 if dtype is np.float64 else 3e-3
@@ -81,9 +81,9 @@ def test_a_start_changes_nothing_but_the_way() -> None:
 
 def test_a_target_of_one_class_is_not_fitted_and_harms_no_other() -> None:
     inputs, correct = problem()
-    one = correct.copy()
-    one[:, 1], one[:, 2] = 1, np.nan
-    probes = Probes.fit(inputs, one)
+    single_class = correct.copy()
+    single_class[:, 1], single_class[:, 2] = 1, np.nan
+    probes = Probes.fit(inputs, single_class)
     assert np.isnan(probes.intercepts).tolist() == [False, True, True, False]
     expected = Probes.fit(inputs, correct).weights[:, [0, 3]]
     np.testing.assert_allclose(probes.weights[:, [0, 3]], expected, atol=1e-5)
@@ -124,8 +124,8 @@ def test_auc_is_scikit_learns_with_ties_and_missing_labels(seed: int, levels: in
     correct[:2] = [[0.0], [1.0]]
     got = auc_by_target(scores, correct)
     for k in range(3):
-        known = ~np.isnan(correct[:, k])
-        assert got[k] == pytest.approx(roc_auc_score(correct[known, k], scores[known, k]))
+        is_known = ~np.isnan(correct[:, k])
+        assert got[k] == pytest.approx(roc_auc_score(correct[is_known, k], scores[is_known, k]))
 
 
 def test_auc_of_one_class_is_not_defined() -> None:
@@ -181,9 +181,9 @@ def _pipeline_auc(states: np.ndarray, labels: np.ndarray, folds: np.ndarray, dim
     for fold in range(5):
         train, test = folds != fold, folds == fold
         reduce = make_pipeline(StandardScaler(), PCA(dim, svd_solver="full")).fit(states[train])
-        known, held = train & ~np.isnan(labels), test & ~np.isnan(labels)
+        is_known, is_held = train & ~np.isnan(labels), test & ~np.isnan(labels)
         probe = LogisticRegression(solver="newton-cholesky", tol=1e-8)
-        probe.fit(reduce.transform(states[known]), labels[known])
-        chance = probe.decision_function(reduce.transform(states[held]))
-        scores.append(roc_auc_score(labels[held], chance))
+        probe.fit(reduce.transform(states[is_known]), labels[is_known])
+        chance = probe.decision_function(reduce.transform(states[is_held]))
+        scores.append(roc_auc_score(labels[is_held], chance))
     return float(np.mean(scores))

@@ -69,10 +69,10 @@ def test_constant_dimensions_become_zero() -> None:
     np.testing.assert_allclose(reducer.components[:, [2, 5]], 0, atol=1e-7)
 
 
-@pytest.mark.parametrize(("rows", "kept"), [(2, 1), (5, 4), (11, 10), (80, 10)])
-def test_no_more_components_than_the_rank(rows: int, kept: int) -> None:
+@pytest.mark.parametrize(("rows", "rank"), [(2, 1), (5, 4), (11, 10), (80, 10)])
+def test_no_more_components_than_the_rank(rows: int, rank: int) -> None:
     reducer = fit(sample(rows), 100)
-    assert reducer.dim == kept
+    assert reducer.dim == rank
     assert np.isfinite(reducer.transform(sample())).all()
 
 

@@ -19,7 +19,7 @@ from prefill_router.geometry import (
 seeds = st.integers(0, 10_000)
 
 
-def labelled(seed: int, rows: int = 60) -> tuple[np.ndarray, np.ndarray]:
+def draw_features(seed: int, rows: int = 60) -> tuple[np.ndarray, np.ndarray]:
     """Features that know the labels of three targets a little; some labels are missing."""
     random = np.random.default_rng(seed)
     correct = (random.random((rows, 3)) < [0.3, 0.5, 0.7]).astype(np.float64)
@@ -47,7 +47,7 @@ def test_states_without_spread_have_no_dimension() -> None:
 
 @given(seeds)
 def test_effective_dimensionality_is_the_participation_ratio(seed: int) -> None:
-    states = labelled(seed)[0]
+    states = draw_features(seed)[0]
     values = np.linalg.eigvalsh(np.cov(states, rowvar=False))
     expected = values.sum() ** 2 / (values**2).sum()
     assert effective_dimensionality(Moments.of(states)) == pytest.approx(expected)
@@ -88,7 +88,7 @@ def test_anisotropy_neither_over_nor_underflows(scale: float) -> None:
 
 @given(seeds)
 def test_fisher_is_its_definition(seed: int) -> None:
-    features, correct = labelled(seed)
+    features, correct = draw_features(seed)
     for k, j in enumerate(fisher_j(features, correct)):
         right, wrong = features[correct[:, k] == 1], features[correct[:, k] == 0]
         gap = ((right.mean(axis=0) - wrong.mean(axis=0)) ** 2).sum()
@@ -99,7 +99,7 @@ def test_fisher_is_its_definition(seed: int) -> None:
 @pytest.mark.slow
 @given(seeds, st.floats(0.01, 100), st.floats(-1000, 1000))
 def test_fisher_does_not_change_with_the_frame(seed: int, scale: float, shift: float) -> None:
-    features, correct = labelled(seed)
+    features, correct = draw_features(seed)
     expected = fisher_j(features, correct)
     rotation = ortho_group.rvs(5, random_state=seed)
     np.testing.assert_allclose(fisher_j(features + shift, correct), expected, rtol=1e-7)
@@ -109,35 +109,35 @@ def test_fisher_does_not_change_with_the_frame(seed: int, scale: float, shift: f
 
 
 def test_fisher_changes_with_a_scaling_that_is_not_uniform() -> None:
-    features, correct = labelled(0)
+    features, correct = draw_features(0)
     changed = fisher_j(features * [10, 1, 1, 1, 1], correct)
     assert np.abs(changed / fisher_j(features, correct) - 1).min() > 0.01
 
 
 @given(seeds)
 def test_missing_labels_are_rows_that_are_not_there(seed: int) -> None:
-    features, correct = labelled(seed)
+    features, correct = draw_features(seed)
     for k, j in enumerate(fisher_j(features, correct)):
-        known = ~np.isnan(correct[:, k])
-        assert j == pytest.approx(fisher_j(features[known], correct[known][:, [k]])[0])
+        is_known = ~np.isnan(correct[:, k])
+        assert j == pytest.approx(fisher_j(features[is_known], correct[is_known][:, [k]])[0])
 
 
 def test_soft_labels_are_cut() -> None:
-    features, correct = labelled(1)
+    features, correct = draw_features(1)
     soft = np.where(correct == 1, 0.5, np.where(correct == 0, 0.49, np.nan))
     np.testing.assert_allclose(fisher_j(features, soft), fisher_j(features, correct))
 
 
 @given(seeds)
 def test_sums_add_up_over_rows(seed: int) -> None:
-    features, correct = labelled(seed)
-    whole = ClassSums.of(features, correct).fisher()
+    features, correct = draw_features(seed)
+    fisher = ClassSums.of(features, correct).fisher()
     added = ClassSums.of(features[:7], correct[:7]) + ClassSums.of(features[7:], correct[7:])
-    np.testing.assert_allclose(added.fisher(), whole, rtol=1e-9)
+    np.testing.assert_allclose(added.fisher(), fisher, rtol=1e-9)
 
 
 def test_a_class_of_fewer_than_two_gives_nan() -> None:
-    features, correct = labelled(2)
+    features, correct = draw_features(2)
     correct[:, 0] = 1
     correct[:, 1] = 0
     correct[0, 1] = 1

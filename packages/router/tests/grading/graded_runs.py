@@ -30,7 +30,7 @@ def task(
 
 def answer(target: str, name: str, text: str | None, **changes: Any) -> Answer:
     """An answer; without a text it is missing."""
-    known: dict[str, Any] = {"cost": 0.25, "cost_source": "usage"}
+    costs: dict[str, Any] = {"cost": 0.25, "cost_source": "usage"}
     if text is None:
         return Answer(target=target, query_id=name, reply=None, missing="rate_limited")
     reply = Reply(
@@ -41,7 +41,7 @@ def answer(target: str, name: str, text: str | None, **changes: Any) -> Answer:
         first_answer_seconds=0.75,
         seconds=changes.pop("seconds", 2.0),
     )
-    return Answer(target=target, query_id=name, reply=reply, **{**known, **changes})
+    return Answer(target=target, query_id=name, reply=reply, **{**costs, **changes})
 
 
 def make_run(
@@ -49,8 +49,8 @@ def make_run(
 ) -> Path:
     with Run.create(folder, pool) as run, Journal(run) as journal:
         journal.add_tasks(tasks)
-        for found in answers:
-            journal.record(found, str)
+        for item in answers:
+            journal.record(item, str)
     return folder
 
 

@@ -33,10 +33,10 @@ def court(say: Callable[[str], str] | Mapping[str, str], *rules: Rule) -> Any:
 
 def by_answer(prompt: str) -> str:
     """Says yes to answers that hold 4."""
-    return YES if "4" in graded_part(prompt) else NO
+    return YES if "4" in find_answer(prompt) else NO
 
 
-def graded_part(prompt: str) -> str:
-    found = re.search(r"(=== \w{16}) answer to grade\n(.*)\n\1 end", prompt, re.DOTALL)
-    assert found
-    return found[2]
+def find_answer(prompt: str) -> str:
+    match = re.search(r"(=== \w{16}) answer to grade\n(.*)\n\1 end", prompt, re.DOTALL)
+    assert match
+    return match[2]

@@ -1,4 +1,4 @@
-"""What judging costs is told, and what a limit that bit would have to be."""
+"""The cost of judging is reported, and the limit that would have been enough."""
 
 import json
 from pathlib import Path
@@ -27,15 +27,15 @@ def test_what_judging_cost_is_told_again_and_again(folder: Path, tmp_path: Path)
     command = ("grade", folder, "--out", tmp_path / "out", "--judge", tmp_path / "judge.yaml")
     with court(lambda _: YES, Rule(kind="break", after=1, attempts=1, contains="q0?")) as server:
         write_pool(judge_pool(server), tmp_path / "judge.yaml")
-        shown = succeeded(*command)
+        output = succeeded(*command)
         calls = len(server.log)
     bill = json.loads((tmp_path / "out" / "grading.json").read_bytes())["judging"]
     assert bill["calls"] == calls == 5
     assert bill["cost"] > 0
     assert bill["at_risk"] > 0
     assert bill["limit_that_would_do"] is None
-    assert f"{calls} judge calls in all gradings of this run: {dollars(bill['cost'])}" in shown
-    assert f"up to {dollars(bill['at_risk'])} more may have been billed" in shown
+    assert f"{calls} judge calls in all gradings of this run: {dollars(bill['cost'])}" in output
+    assert f"up to {dollars(bill['at_risk'])} more may have been billed" in output
     assert json.loads(succeeded(*command, "--json"))["judging"] == bill  # nobody is asked again
 
 
@@ -45,9 +45,9 @@ def test_the_limit_that_would_do_does(folder: Path, tmp_path: Path, samples: int
     command = ("grade", folder, "--out", tmp_path / "out", *judge)
     with court(lambda _: YES) as server:
         write_pool(judge_pool(server), tmp_path / "judge.yaml")
-        shown = succeeded(*command, "0.0075")
-        assert "judge_limit" in shown
-        enough = shown.partition("about --judge-max-cost ")[2].split()[0]
+        output = succeeded(*command, "0.0075")
+        assert "judge_limit" in output
+        enough = output.partition("about --judge-max-cost ")[2].split()[0]
         assert float(enough) > 0.0075
         after = json.loads(succeeded(*command, enough, "--json"))
     assert after["targets"][0]["graded"] == 4
@@ -80,7 +80,7 @@ def test_the_bill_adds_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"),
+    ("value", "text"),
     [
         (0.0, "$0.00"),
         (0.00001234, "$0.000012"),
@@ -89,8 +89,8 @@ def test_the_bill_adds_up(tmp_path: Path) -> None:
         (1234.5, "$1,234.50"),
     ],
 )
-def test_dollars(value: float, shown: str) -> None:
-    assert dollars(value) == shown
+def test_dollars(value: float, text: str) -> None:
+    assert dollars(value) == text
 
 
 def test_limits_and_counts() -> None:

@@ -45,11 +45,11 @@ def block(code: str) -> str:
     return f"Here it is:\n```python\n{code}\n```\nDone."
 
 
-def whole(grader: CodeGrader, code: str, tests: Any = ADDING) -> Grade:
+def grade_program(grader: CodeGrader, code: str, tests: Any = ADDING) -> Grade:
     return grader.grade(task(grader="code", tests=list(tests)), block(code))
 
 
-def called(grader: CodeGrader, code: str, tests: Any = CALLED) -> Grade:
+def grade_function(grader: CodeGrader, code: str, tests: Any = CALLED) -> Grade:
     question = task(grader="code", tests=list(tests), function="extend")
     return grader.grade(question, block(code))
 
@@ -73,7 +73,7 @@ def called(grader: CodeGrader, code: str, tests: Any = CALLED) -> Grade:
     ],
 )
 def test_whole_programs_that_are_right(grader: CodeGrader, code: str) -> None:
-    grade = whole(grader, code)
+    grade = grade_program(grader, code)
     assert (grade.score, grade.detail) == (1.0, "2 tests passed")
 
 
@@ -81,12 +81,12 @@ def test_output_may_be_as_large_as_what_is_expected(grader: CodeGrader) -> None:
     lines = "7 77 777\n" * 200_000
     large = [{"input": "200000", "output": lines, "type": "stdin"}]
     assert len(lines) > QUICK.output_bytes
-    assert whole(grader, "print('7 77 777 \\n' * int(input()))", large).score == 1.0
+    assert grade_program(grader, "print('7 77 777 \\n' * int(input()))", large).score == 1.0
     assert (
-        whole(grader, "print('7 77 778\\n' * int(input()))", large).detail
+        grade_program(grader, "print('7 77 778\\n' * int(input()))", large).detail
         == "test 1 of 1: wrong output"
     )
-    flood = whole(grader, "while True: print('7 77 777\\n' * 10**5)", large)
+    flood = grade_program(grader, "while True: print('7 77 777\\n' * 10**5)", large)
     assert flood.detail == "test 1 of 1: output"
 
 
@@ -105,7 +105,7 @@ def test_output_may_be_as_large_as_what_is_expected(grader: CodeGrader) -> None:
     ],
 )
 def test_how_programs_fail(grader: CodeGrader, code: str, detail: str) -> None:
-    grade = whole(grader, code)
+    grade = grade_program(grader, code)
     assert (grade.score, grade.detail) == (0.0, detail)
 
 
@@ -123,7 +123,7 @@ def test_how_programs_fail(grader: CodeGrader, code: str, detail: str) -> None:
     ],
 )
 def test_functions_that_are_right(grader: CodeGrader, code: str) -> None:
-    assert called(grader, code).score == 1.0
+    assert grade_function(grader, code).score == 1.0
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_functions_that_are_right(grader: CodeGrader, code: str) -> None:
     ],
 )
 def test_how_functions_fail(grader: CodeGrader, code: str, detail: str) -> None:
-    grade = called(grader, code)
+    grade = grade_function(grader, code)
     assert grade.score == 0.0
     assert detail in grade.detail
 
@@ -187,8 +187,8 @@ FORGERIES = {
 
 @pytest.mark.parametrize("how", FORGERIES)
 def test_no_forgery_makes_a_wrong_answer_right(grader: CodeGrader, how: str) -> None:
-    assert whole(grader, FORGERIES[how]).score == 0.0
-    assert called(grader, FORGERIES[how]).score == 0.0
+    assert grade_program(grader, FORGERIES[how]).score == 0.0
+    assert grade_function(grader, FORGERIES[how]).score == 0.0
 
 
 def test_an_output_that_no_program_could_foresee_never_enters(grader: CodeGrader) -> None:
@@ -203,9 +203,9 @@ def test_an_output_that_no_program_could_foresee_never_enters(grader: CodeGrader
         "at = text.find('a text that ' + 'only')\nprint(text[at:at + 31] if at >= 0 else 'nothing')"
     )
     assert len(secret) == 31
-    shown = [{"input": secret, "output": secret}]  # the search itself works: inputs are found
-    assert whole(grader, "print(input())", shown).score == 1.0
-    assert whole(grader, snoop, [{"input": "", "output": secret}]).score == 0.0
+    tests = [{"input": secret, "output": secret}]  # the search itself works: inputs are found
+    assert grade_program(grader, "print(input())", tests).score == 1.0
+    assert grade_program(grader, snoop, [{"input": "", "output": secret}]).score == 0.0
 
 
 def test_an_answer_without_code_is_wrong(grader: CodeGrader) -> None:
@@ -279,9 +279,11 @@ def test_another_interpreter_can_be_named(grader: CodeGrader, tmp_path: Path) ->
     system = Path("/usr/bin/python3")
     if not system.exists() or Path(sys.base_prefix) == Path("/usr"):
         pytest.skip("there is no second interpreter at /usr/bin/python3")
-    asked = block("import sys\nprint(sys.base_prefix)")
+    answer_text = block("import sys\nprint(sys.base_prefix)")
     tests = [{"input": "", "output": "/usr"}]
-    folder = run_of(tmp_path / "run", {task("q", grader="code", tests=tests): {"small": asked}})
+    folder = run_of(
+        tmp_path / "run", {task("q", grader="code", tests=tests): {"small": answer_text}}
+    )
     with Run.open(folder) as run:
         ours = grade_run(run, tmp_path / "out")
         theirs = grade_run(run, tmp_path / "out", settings=Settings(interpreter=system))
@@ -298,8 +300,8 @@ def test_without_a_sandbox_grading_stops(tmp_path: Path, monkeypatch: pytest.Mon
     with Run.open(folder) as run:
         with pytest.raises(SandboxError, match="bubblewrap"):
             grade_run(run, tmp_path / "out")
-        left = grade_run(run, tmp_path / "out", settings=Settings(skip=frozenset({"code"})))
-    assert left.targets[0].missing == {"skipped": 1}
+        report = grade_run(run, tmp_path / "out", settings=Settings(skip=frozenset({"code"})))
+    assert report.targets[0].missing == {"skipped": 1}
 
 
 @pytest.mark.parametrize(
@@ -318,7 +320,7 @@ def test_the_last_block(text: str, code: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "expected", "same"),
+    ("output", "expected", "same"),
     [
         ("3\n", "3", True),
         ("  3  \n4 ", "3\n4", True),
@@ -337,13 +339,13 @@ def test_the_last_block(text: str, code: str | None) -> None:
     ],
 )
 def test_outputs_are_compared_as_the_benchmark_does(
-    found: str, expected: str, *, same: bool
+    output: str, expected: str, *, same: bool
 ) -> None:
-    assert same_output(found, expected) is same
+    assert same_output(output, expected) is same
 
 
 @pytest.mark.parametrize(
-    ("found", "expected", "same"),
+    ("output", "expected", "same"),
     [
         ("[1, 2]", "[1,2]", True),
         ("1.0", "1", True),
@@ -356,20 +358,20 @@ def test_outputs_are_compared_as_the_benchmark_does(
     ],
 )
 def test_results_are_compared_as_json(
-    found: str, expected: str, same: bool | type[ValueError] | None
+    output: str, expected: str, same: bool | type[ValueError] | None
 ) -> None:
     if same is ValueError:
         with pytest.raises(ValueError, match="Expecting value"):
-            same_result(found, expected)
+            same_result(output, expected)
     else:
-        assert same_result(found, expected) is same
+        assert same_result(output, expected) is same
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.text(max_size=50), st.text(max_size=50))
-def test_any_two_outputs_can_be_compared(one: str, two: str) -> None:
-    assert same_output(one, one)
-    assert same_output(one, two) == same_output(two, one)
+def test_any_two_outputs_can_be_compared(first: str, second: str) -> None:
+    assert same_output(first, first)
+    assert same_output(first, second) == same_output(second, first)
 
 
 def test_tests_keep_their_order() -> None:

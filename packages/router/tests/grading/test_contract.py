@@ -24,7 +24,7 @@ YES, NO = '{"correct": "yes"}', '{"correct": "no"}'
 ADDING = [{"input": "1 2", "output": "3"}]
 
 
-def judged(prompt: str) -> str:
+def judge_answer(prompt: str) -> str:
     return YES if "forty-two" in prompt.rsplit("answer to grade", 1)[1] else NO
 
 
@@ -47,13 +47,13 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @contextmanager
-def opened(name: str, folder: Path) -> Iterator[Grader]:
+def open_grader(name: str, folder: Path) -> Iterator[Grader]:
     if name == "math":
         pytest.importorskip("math_verify", reason="the package math-verify isn't installed")
     if name == "code" and shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed; apt-get install bubblewrap")
     (folder / "mine.py").write_text("def grade(task, text):\n    return text == '42'\n")
-    with serve([ScriptedModel("judge", judged)]) as server:
+    with serve([ScriptedModel("judge", judge_answer)]) as server:
         judge = Pool((Target(name="judge", base_url=server.base_url),))
         graders = Graders(Settings(judge=judge), folder)
         try:
@@ -65,7 +65,7 @@ def opened(name: str, folder: Path) -> Iterator[Grader]:
             graders.close()
 
 
-def made(name: str, folder: Path) -> Task:
+def make_task(name: str, folder: Path) -> Task:
     options = dict(CASES[name][0])
     if name == "python":
         options["function"] = options["function"].format(folder)
@@ -97,9 +97,9 @@ def test_every_grader_has_a_case() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_every_grader_keeps_the_contract(name: str, tmp_path: Path) -> None:
     _, right, wrong = CASES[name]
-    with opened(name, tmp_path) as grader:
+    with open_grader(name, tmp_path) as grader:
         assert grader.about.name == name
-        check(grader, made(name, tmp_path), right, wrong)
+        check(grader, make_task(name, tmp_path), right, wrong)
         bare = grader.grade(task(grader=name), right)
         assert (bare.score, bare.missing) == (None, "unfit_task")
 

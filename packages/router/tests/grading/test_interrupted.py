@@ -33,12 +33,12 @@ SIGNALS = {
 YES, NO = '{"correct": "yes"}', '{"correct": "no"}'
 
 
-def judged(prompt: str) -> str:
+def judge_answer(prompt: str) -> str:
     return YES if "right" in prompt.rsplit("answer to grade", 1)[1] else NO
 
 
 @contextmanager
-def started(log: Path) -> Iterator[subprocess.Popen[str]]:
+def start_stem(log: Path) -> Iterator[subprocess.Popen[str]]:
     with (
         log.open("w") as errors,
         subprocess.Popen(
@@ -71,8 +71,8 @@ def test_stopped_at_random_moments(tmp_path: Path) -> None:
     folder, out, judge = run_of(tmp_path / "run", tasks), tmp_path / "out", tmp_path / "judge.yaml"
     slow = Faults(rules=[Rule(kind="stall", seconds=SECONDS)])
     with (
-        serve([ScriptedModel("judge", judged)], faults=slow) as server,
-        started(tmp_path / "log") as stem,
+        serve([ScriptedModel("judge", judge_answer)], faults=slow) as server,
+        start_stem(tmp_path / "log") as stem,
     ):
         provider = Provider(name="court", base_url=server.base_url, concurrency=AT_ONCE)
         pool = Pool((Target(name="judge", provider="court"),), providers=(provider,))
@@ -81,18 +81,18 @@ def test_stopped_at_random_moments(tmp_path: Path) -> None:
         for turn in range(ROUNDS):
             number = list(SIGNALS)[turn % 3]
             code = command(stem, *grade, number=number, seconds=chance.uniform(0.1, 0.45))
-            assert code in SIGNALS[number], said(tmp_path)
+            assert code in SIGNALS[number], read_log(tmp_path)
             stopped += code != 0
             assert not out.exists() or is_dataset(out)
         while server.stats().in_flight:
             time.sleep(0.01)
-        assert command(stem, *grade, number=0, seconds=0) == 0, said(tmp_path)
+        assert command(stem, *grade, number=0, seconds=0) == 0, read_log(tmp_path)
         assert ANSWERS <= len(server.log) <= ANSWERS + stopped * AT_ONCE
     assert stopped == ROUNDS  # no round can end by itself
-    assert "Traceback" not in said(tmp_path)
+    assert "Traceback" not in read_log(tmp_path)
     scores = pl.read_parquet(out / "grades.parquet")["score"].to_list()
     assert scores == [float(n % 3 > 0) for n in range(ANSWERS)]
 
 
-def said(folder: Path) -> str:
+def read_log(folder: Path) -> str:
     return (folder / "log").read_text()[-3000:]

@@ -33,9 +33,9 @@ from prefill_router.testing import make_routing_dataset
 pytestmark = pytest.mark.slow
 
 
-def graded(folder: Path, out: Path, **options: Any) -> dict[str, Any]:
-    with Run.open(folder) as opened:
-        return grade_run(opened, out, settings=Settings(**options)).to_dict()
+def grade(folder: Path, out: Path, **options: Any) -> dict[str, Any]:
+    with Run.open(folder) as run:
+        return grade_run(run, out, settings=Settings(**options)).to_dict()
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
 def test_the_dataset_holds_what_was_asked_and_how_right_it_was(
     folder: Path, tmp_path: Path
 ) -> None:
-    graded(folder, tmp_path / "out")
+    grade(folder, tmp_path / "out")
     dataset = read_dataset(tmp_path / "out")
     assert dataset.query_ids == ("a", "b", "c", "d", "f")  # nobody was asked e
     assert dataset.pool == POOL
@@ -66,9 +66,9 @@ def test_the_dataset_holds_what_was_asked_and_how_right_it_was(
 
 def test_counts_of_tokens_are_those_of_the_call_that_answered(tmp_path: Path) -> None:
     late = Attempt(began="", seconds=9.0, failure="answer_timeout", cost=0.0, at_risk=0.5)
-    known = Attempt(began="", seconds=2.0, cost=0.25)
+    exact = Attempt(began="", seconds=2.0, cost=0.25)
     untrue = Attempt(began="", seconds=2.0, cost=0.25, at_risk=0.5)
-    after_another = {"cost_source": "estimate", "attempts": (late, known)}
+    after_another = {"cost_source": "estimate", "attempts": (late, exact)}
     folder = make_run(
         tmp_path / "run",
         [task("a", answer="4")],
@@ -77,14 +77,14 @@ def test_counts_of_tokens_are_those_of_the_call_that_answered(tmp_path: Path) ->
             answer("large", "a", "4", cost_source="estimate", attempts=(untrue,)),
         ],
     )
-    graded(folder, tmp_path / "out")
+    grade(folder, tmp_path / "out")
     dataset = read_dataset(tmp_path / "out")
     np.testing.assert_array_equal(dataset.output_tokens, [[3, np.nan]])
     np.testing.assert_array_equal(dataset.recorded_cost, [[0.25, 0.25]])
 
 
 def test_each_answer_has_a_row_with_its_reason(folder: Path, tmp_path: Path) -> None:
-    graded(folder, tmp_path / "out")
+    grade(folder, tmp_path / "out")
     rows = pl.read_parquet(tmp_path / "out" / "grades.parquet")
     assert rows.select("query_id", "target", "missing").rows() == [
         ("a", "small", None),
@@ -106,7 +106,7 @@ def test_each_answer_has_a_row_with_its_reason(folder: Path, tmp_path: Path) -> 
 
 
 def test_the_counts(folder: Path, tmp_path: Path) -> None:
-    report = graded(folder, tmp_path / "out")
+    report = grade(folder, tmp_path / "out")
     small, large = report["targets"]
     assert (small["graded"], small["correct"], small["truncated"]) == (4, 3, 1)
     assert small["missing"] == {"not_asked": 2}
@@ -122,12 +122,12 @@ def test_grading_again_gives_the_same_files(folder: Path, tmp_path: Path) -> Non
     def content() -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
 
-    graded(folder, tmp_path / "out", jobs=2)
+    grade(folder, tmp_path / "out", jobs=2)
     before = content()
     raw = (folder / "run.sqlite").read_bytes()
-    graded(folder, tmp_path / "out")
+    grade(folder, tmp_path / "out")
     assert content() == before
-    graded(folder, tmp_path / "out", fresh=True)
+    grade(folder, tmp_path / "out", fresh=True)
     assert content() == before
     assert (folder / "run.sqlite").read_bytes() == raw
 
@@ -136,25 +136,25 @@ def test_dear_verdicts_are_kept_by_content(tmp_path: Path) -> None:
     pytest.importorskip("math_verify", reason="the package math-verify isn't installed")
     question = task("d", grader="math", answer=r"\frac{1}{2}")
     folder = run_of(tmp_path / "run", {question: {"small": "so $0.5$"}})
-    with Run.open(folder) as opened:
-        assert grade_run(opened, tmp_path / "out").reused == 0
-        assert grade_run(opened, tmp_path / "out").reused == 1
-        assert grade_run(opened, tmp_path / "out", settings=Settings(fresh=True)).reused == 0
-    kept = sqlite3.connect(folder / "grades.sqlite")
-    with kept:
-        kept.execute("UPDATE grades SET score = 0")
-    kept.close()
-    report = graded(folder, tmp_path / "out")
+    with Run.open(folder) as run:
+        assert grade_run(run, tmp_path / "out").reused == 0
+        assert grade_run(run, tmp_path / "out").reused == 1
+        assert grade_run(run, tmp_path / "out", settings=Settings(fresh=True)).reused == 0
+    database = sqlite3.connect(folder / "grades.sqlite")
+    with database:
+        database.execute("UPDATE grades SET score = 0")
+    database.close()
+    report = grade(folder, tmp_path / "out")
     assert report["targets"][0]["correct"] == 0  # it was really taken from there
-    assert graded(folder, tmp_path / "out", fresh=True)["targets"][0]["correct"] == 1
+    assert grade(folder, tmp_path / "out", fresh=True)["targets"][0]["correct"] == 1
 
 
 def test_a_grader_can_be_left_out(folder: Path, tmp_path: Path) -> None:
-    report = graded(folder, tmp_path / "out", skip=frozenset({"number", "normalised"}))
+    report = grade(folder, tmp_path / "out", skip=frozenset({"number", "normalised"}))
     assert report["targets"][0]["missing"] == {"not_asked": 2, "skipped": 2}
     assert report["skipped"] == ["normalised", "number"]
     with pytest.raises(ConfigError, match="no grader 'nonsense'"):
-        graded(folder, tmp_path / "out", skip=frozenset({"nonsense"}))
+        grade(folder, tmp_path / "out", skip=frozenset({"nonsense"}))
 
 
 def test_what_a_grader_lacks_is_told_before_any_work(tmp_path: Path) -> None:
@@ -166,9 +166,9 @@ def test_what_a_grader_lacks_is_told_before_any_work(tmp_path: Path) -> None:
         },
     )
     with pytest.raises(ConfigError, match="--judge"):
-        graded(folder, tmp_path / "out")
+        grade(folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    assert graded(folder, tmp_path / "out", skip=frozenset({"hle"}))["targets"][0]["graded"] == 1
+    assert grade(folder, tmp_path / "out", skip=frozenset({"hle"}))["targets"][0]["graded"] == 1
 
 
 def test_all_graders_that_lack_a_judge_are_told_at_once(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_all_graders_that_lack_a_judge_are_told_at_once(tmp_path: Path) -> None:
     }
     folder = run_of(tmp_path / "run", tasks)
     with pytest.raises(ConfigError, match=r"judge and hle need .* --skip judge --skip hle$"):
-        graded(folder, tmp_path / "out")
+        grade(folder, tmp_path / "out")
 
 
 def test_without_an_answer_to_judge_no_judge_is_needed(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_without_an_answer_to_judge_no_judge_is_needed(tmp_path: Path) -> None:
         task("b", grader="hle", answer="x"): {"small": None},
         task("c", grader="judge", rubric="Polite?"): {},
     }
-    report = graded(run_of(tmp_path / "run", tasks), tmp_path / "out")
+    report = grade(run_of(tmp_path / "run", tasks), tmp_path / "out")
     assert report["targets"][0]["missing"] == {"not_asked": 1, "rate_limited": 1}
     assert list(report["graders"]) == ["exact"]
 
@@ -196,14 +196,14 @@ def test_without_an_answer_to_judge_no_judge_is_needed(tmp_path: Path) -> None:
 def test_runs_that_give_no_dataset(tmp_path: Path) -> None:
     empty = make_run(tmp_path / "empty", [task("a", answer="4")], [])
     with pytest.raises(DataError, match="no answers yet"):
-        graded(empty, tmp_path / "out")
+        grade(empty, tmp_path / "out")
     odd = run_of(tmp_path / "odd", {task("a", grader="nonsense"): {"small": "4"}})
     with pytest.raises(ConfigError, match="no grader 'nonsense'"):
-        graded(odd, tmp_path / "out")
+        grade(odd, tmp_path / "out")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("keep me")
     with pytest.raises(DataError, match="isn't a dataset"):
-        graded(empty, tmp_path / "mine")
+        grade(empty, tmp_path / "mine")
 
 
 def test_a_dataset_and_what_stands_beside_it_are_written_together_or_not_at_all(
@@ -232,12 +232,12 @@ def test_damaged_verdicts_are_told(tmp_path: Path) -> None:
     folder = run_of(tmp_path / "run", {task("a", grader="math", answer="1"): {"small": "1"}})
     (folder / "grades.sqlite").write_bytes(b"nonsense" * 1000)
     with pytest.raises(CorruptError, match="remove it"):
-        graded(folder, tmp_path / "out")
+        grade(folder, tmp_path / "out")
 
 
 def test_a_run_is_graded_once_at_a_time(folder: Path, tmp_path: Path) -> None:
     with writer_lock(folder, LOCK, wait=False), pytest.raises(ConfigError, match="is grading"):
-        graded(folder, tmp_path / "out")
+        grade(folder, tmp_path / "out")
 
 
 def test_answers_of_targets_that_left_the_pool_are_left_out(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_answers_of_targets_that_left_the_pool_are_left_out(tmp_path: Path) -> N
     manifest = json.loads((folder / "run.json").read_bytes())
     del manifest["pool"]["targets"][1]
     (folder / "run.json").write_text(json.dumps(manifest))
-    report = graded(folder, tmp_path / "out")
+    report = grade(folder, tmp_path / "out")
     assert report["left_out"] == 1
     assert [target["target"] for target in report["targets"]] == ["small"]
 
@@ -278,7 +278,7 @@ def test_a_function_of_ones_own(
     name = write_function(tmp_path, body)
     question = task("a", grader="python", answer="4", function=name)
     folder = run_of(tmp_path / "run", {question: {"small": "it is 4"}})
-    graded(folder, tmp_path / "out")
+    grade(folder, tmp_path / "out")
     row = pl.read_parquet(tmp_path / "out" / "grades.parquet").row(0, named=True)
     assert (row["score"], row["missing"]) == (score, missing)
 
@@ -298,12 +298,12 @@ def test_functions_that_are_not_there(tmp_path: Path, name: str, reason: str) ->
     (tmp_path / "broken.py").write_text("1 / 0\n")
     folder = run_of(tmp_path / "run", {task("a", grader="python"): {"small": "x"}})
     with pytest.raises(ConfigError, match=reason):
-        graded(folder, tmp_path / "out", function=name.format(tmp_path))
+        grade(folder, tmp_path / "out", function=name.format(tmp_path))
 
 
 def test_a_function_without_a_name_is_missing_and_not_wrong(tmp_path: Path) -> None:
     folder = run_of(tmp_path / "run", {task("a", grader="python"): {"small": "x"}})
-    assert graded(folder, tmp_path / "out")["targets"][0]["missing"] == {"unfit_task": 1}
+    assert grade(folder, tmp_path / "out")["targets"][0]["missing"] == {"unfit_task": 1}
 
 
 @settings(max_examples=100, deadline=None)
@@ -326,22 +326,22 @@ def command(folder: Path, tmp_path: Path) -> Callable[..., str]:
 
 
 def test_the_command(command: Callable[..., str], tmp_path: Path) -> None:
-    shown = command()
-    assert "75.0 %" in shown
-    assert "1 rate_limited" in shown
-    told = json.loads(command("--json", "--skip", "normalised", "--skip", "number"))
-    assert told["skipped"] == ["normalised", "number"]
+    output = command()
+    assert "75.0 %" in output
+    assert "1 rate_limited" in output
+    report = json.loads(command("--json", "--skip", "normalised", "--skip", "number"))
+    assert report["skipped"] == ["normalised", "number"]
     assert "small" in succeeded("describe", tmp_path / "out")
 
 
 def test_each_reason_has_an_example(command: Callable[..., str], tmp_path: Path) -> None:
-    shown = command("--skip", "number").splitlines()
-    assert "rate_limited: for example a of large" in shown
-    assert "unfit_task: for example f of large: the task has no answer to compare with" in shown
-    assert f"all of them: {tmp_path / 'out' / 'grades.parquet'}, column detail" in shown
-    assert not [line for line in shown if line.startswith(("skipped:", "not_asked:"))]
-    told = json.loads(command("--json"))["examples"]
-    assert told["rate_limited"] == {"query_id": "a", "target": "large", "detail": ""}
+    lines = command("--skip", "number").splitlines()
+    assert "rate_limited: for example a of large" in lines
+    assert "unfit_task: for example f of large: the task has no answer to compare with" in lines
+    assert f"all of them: {tmp_path / 'out' / 'grades.parquet'}, column detail" in lines
+    assert not [line for line in lines if line.startswith(("skipped:", "not_asked:"))]
+    examples = json.loads(command("--json"))["examples"]
+    assert examples["rate_limited"] == {"query_id": "a", "target": "large", "detail": ""}
 
 
 def test_an_example_quotes_no_prompt(tmp_path: Path) -> None:
@@ -351,10 +351,10 @@ def test_an_example_quotes_no_prompt(tmp_path: Path) -> None:
         question = task("a", grader="python", function=write_function(tmp_path, body))
         number = next(numbers)
         folder = run_of(tmp_path / f"run{number}", {question: {"small": "x"}})
-        found: dict[str, str] = graded(folder, tmp_path / f"out{number}")["examples"][
+        example_row: dict[str, str] = grade(folder, tmp_path / f"out{number}")["examples"][
             "function_failed"
         ]
-        return found
+        return example_row
 
     assert example("raise KeyError('x' * 1000)")["detail"].startswith("KeyError: 'xxx")
     assert len(example("raise KeyError('y' * 2000)")["detail"]) <= 120

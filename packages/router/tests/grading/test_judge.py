@@ -17,7 +17,7 @@ from packages.router.tests.grading.judges import (
     YES,
     by_answer,
     court,
-    graded_part,
+    find_answer,
     judge_pool,
 )
 from prefill_router.data.storage import is_dataset
@@ -44,7 +44,7 @@ def folder(tmp_path: Path) -> Path:
     )
 
 
-def graded(folder: Path, pool: Pool, **options: Any) -> GradingReport:
+def grade(folder: Path, pool: Pool, **options: Any) -> GradingReport:
     with Run.open(folder) as run:
         settings = Settings(judge=pool, **options)
         return grade_run(run, folder.parent / "out", settings=settings)
@@ -60,8 +60,8 @@ def rows(folder: Path, query: str) -> list[Any]:
 
 def test_answers_are_judged_once_and_for_ever(folder: Path) -> None:
     with court(by_answer) as server:
-        first = graded(folder, judge_pool(server))
-        again = graded(folder, judge_pool(server))
+        first = grade(folder, judge_pool(server))
+        again = grade(folder, judge_pool(server))
         assert len(server.log) == 4
     assert [target.correct for target in first.targets] == [2, 0]
     assert again == first
@@ -73,10 +73,10 @@ def test_the_same_answer_of_two_targets_is_judged_once(tmp_path: Path) -> None:
         for n in range(10)
     }
     folder = run_of(tmp_path / "run", same)
-    said = iter(range(100))
-    with court(lambda _: (YES, NO)[next(said) % 2]) as server:
-        first = graded(folder, judge_pool(server))
-        again = graded(folder, judge_pool(server))
+    numbers = iter(range(100))
+    with court(lambda _: (YES, NO)[next(numbers) % 2]) as server:
+        first = grade(folder, judge_pool(server))
+        again = grade(folder, judge_pool(server))
         assert len(server.log) == 10
     assert first == again
     assert [target.correct for target in first.targets] == [5, 5]
@@ -84,16 +84,16 @@ def test_the_same_answer_of_two_targets_is_judged_once(tmp_path: Path) -> None:
 
 def test_what_was_asked_and_replied_is_kept_whole(folder: Path) -> None:
     with court(by_answer) as server:
-        graded(folder, judge_pool(server))
+        grade(folder, judge_pool(server))
         bill = sum(r.prompt_tokens + 10 * r.completion_tokens for r in server.log) / 1e6
-    kept = rows(folder, "SELECT judge, request, prompt, text, reply, cost FROM judgments")
-    assert len(kept) == 4
-    for judge, request, prompt, text, reply, _ in kept:
+    judgments = rows(folder, "SELECT judge, request, prompt, text, reply, cost FROM judgments")
+    assert len(judgments) == 4
+    for judge, request, prompt, text, reply, _ in judgments:
         assert judge == "judge"
         assert json.loads(request) == {"max_tokens": 500}
         assert text == by_answer(prompt)
         assert json.loads(reply)["finish_reason"] == "stop"
-    assert sum(cost for *_, cost in kept) == pytest.approx(bill)
+    assert sum(cost for *_, cost in judgments) == pytest.approx(bill)
     connection = sqlite3.connect(folder / JUDGMENTS_DATABASE)
     for change in (
         "DELETE FROM judgments",
@@ -107,33 +107,33 @@ def test_what_was_asked_and_replied_is_kept_whole(folder: Path) -> None:
 
 def test_another_judge_or_request_is_asked_anew(folder: Path) -> None:
     with court(by_answer) as server:
-        graded(folder, judge_pool(server))
-        graded(folder, judge_pool(server, max_tokens=600))
+        grade(folder, judge_pool(server))
+        grade(folder, judge_pool(server, max_tokens=600))
         assert len(server.log) == 8
-        graded(folder, judge_pool(server), soft=True)
+        grade(folder, judge_pool(server), soft=True)
         assert len(server.log) == 12
 
 
 def test_scores(folder: Path) -> None:
-    with court(lambda prompt: f'{{"score": {0.75 if "4" in graded_part(prompt) else 0.5}}}') as s:
-        report = graded(folder, judge_pool(s), soft=True)
+    with court(lambda prompt: f'{{"score": {0.75 if "4" in find_answer(prompt) else 0.5}}}') as s:
+        report = grade(folder, judge_pool(s), soft=True)
     assert [target.correct for target in report.targets] == [1.5, 1.0]
 
 
 def test_the_mean_of_several_replies(tmp_path: Path) -> None:
     folder = run_of(tmp_path / "run", {task("a", grader="hle", answer="4"): {"small": "4"}})
-    said = iter([YES, NO, YES, YES])
+    replies = iter([YES, NO, YES, YES])
     lock = threading.Lock()
 
     def next_one(prompt: str) -> str:
         del prompt
         with lock:
-            return next(said)
+            return next(replies)
 
     with court(next_one) as server:
-        report = graded(folder, judge_pool(server), judge_samples=4)
-        again = graded(folder, judge_pool(server), judge_samples=4)
-        fewer = graded(folder, judge_pool(server), judge_samples=2)
+        report = grade(folder, judge_pool(server), judge_samples=4)
+        again = grade(folder, judge_pool(server), judge_samples=4)
+        fewer = grade(folder, judge_pool(server), judge_samples=2)
         assert len(server.log) == 4
     assert report.targets[0].correct == again.targets[0].correct == 0.75
     assert fewer.targets[0].correct == 0.5
@@ -143,13 +143,13 @@ def test_a_reply_that_cannot_be_read_is_asked_for_again_only_where_that_is_wante
     folder: Path,
 ) -> None:
     with court(lambda _: UNREADABLE) as server:
-        first = graded(folder, judge_pool(server))
-        assert graded(folder, judge_pool(server)) == first
+        first = grade(folder, judge_pool(server))
+        assert grade(folder, judge_pool(server)) == first
         assert len(server.log) == 4
     assert [target.missing for target in first.targets] == [{"judge_unreadable": 2}] * 2
     with court(by_answer) as server:
-        second = graded(folder, judge_pool(server), judge_again=True)
-        assert graded(folder, judge_pool(server), judge_again=True) == second
+        second = grade(folder, judge_pool(server), judge_again=True)
+        assert grade(folder, judge_pool(server), judge_again=True) == second
         assert len(server.log) == 4
     assert [target.correct for target in second.targets] == [2, 0]
     assert len(rows(folder, "SELECT * FROM judgments")) == 8
@@ -160,14 +160,14 @@ def test_the_same_answer_of_two_targets_is_asked_again_but_once(tmp_path: Path) 
     folder = run_of(tmp_path / "run", {question: dict.fromkeys(("small", "large"), "4")})
     with court(lambda _: UNREADABLE) as server:
         for calls in (1, 2):
-            graded(folder, judge_pool(server), judge_again=True)
+            grade(folder, judge_pool(server), judge_again=True)
             assert len(server.log) == calls
 
 
 def test_a_judge_that_fails_for_a_while_is_asked_again(folder: Path) -> None:
     rule = Rule(kind="rate_limit", attempts=2, retry_after=0.02, form="ms")
     with court(by_answer, rule) as server:
-        report = graded(folder, judge_pool(server))
+        report = grade(folder, judge_pool(server))
         assert len(server.log) == 12
     assert [target.correct for target in report.targets] == [2, 0]
     assert rows(folder, "SELECT DISTINCT failure, charged FROM failures") == [("rate_limited", 0.0)]
@@ -176,11 +176,11 @@ def test_a_judge_that_fails_for_a_while_is_asked_again(folder: Path) -> None:
 def test_what_a_judge_does_not_answer_is_missing_until_the_next_time(folder: Path) -> None:
     rule = Rule(kind="context_length", contains="Polite?")
     with court(by_answer, rule) as server:
-        first = graded(folder, judge_pool(server))
+        first = grade(folder, judge_pool(server))
     assert first.targets[0].missing == {"judge_context_too_long": 1}
     assert first.targets[0].graded == 1
     with court(by_answer) as server:
-        second = graded(folder, judge_pool(server))
+        second = grade(folder, judge_pool(server))
         assert len(server.log) == 2
     assert second.targets[0].graded == 2
 
@@ -191,7 +191,7 @@ def test_a_judge_that_refuses_the_key_is_left_in_peace(tmp_path: Path) -> None:
     }
     folder = run_of(tmp_path / "run", tasks)
     with court(by_answer, Rule(kind="unauthorized")) as server:
-        report = graded(folder, judge_pool(server, concurrency=2))
+        report = grade(folder, judge_pool(server, concurrency=2))
         assert len(server.log) <= 4
     assert [target.missing for target in report.targets] == [{"judge_unauthorised": 20}] * 2
 
@@ -209,15 +209,15 @@ def test_a_judge_that_gives_no_verdict_is_warned_of(
 ) -> None:
     with court(lambda _: say, *rules) as server:
         write_pool(judge_pool(server, concurrency=1), tmp_path / "judge.yaml")
-        done = run(
+        result = run(
             "grade", folder, "--out", tmp_path / "out", "--judge", tmp_path / "judge.yaml", "--json"
         )
-    assert done.code == 1
-    warning = done.err.splitlines()[-1]
+    assert result.code == 1
+    warning = result.err.splitlines()[-1]
     assert warning.startswith("warning: the judge gave no verdict")
     assert reason in warning
     assert fix in warning
-    assert sum(json.loads(done.out)["judge_failed"].values()) == 4
+    assert sum(json.loads(result.out)["judge_failed"].values()) == 4
     assert is_dataset(tmp_path / "out")
 
 
@@ -235,8 +235,8 @@ def test_the_limit_is_never_passed(tmp_path: Path, limit: float) -> None:
     cuts = Rule(kind="break", after=1, share=0.3)
     with court(by_answer, lies, cuts) as server:
         pool = judge_pool(server)
-        report = graded(folder, pool, judge_limit=limit)
-        report = graded(folder, pool, judge_limit=limit)
+        report = grade(folder, pool, judge_limit=limit)
+        report = grade(folder, pool, judge_limit=limit)
         bill = sum(r.prompt_tokens + 10 * r.completion_tokens for r in server.log) / 1e6
     assert bill <= limit
     assert report.targets[0].missing.get("judge_limit", 0) + report.targets[0].graded <= 30
@@ -247,15 +247,15 @@ def test_the_limit_is_never_passed(tmp_path: Path, limit: float) -> None:
 def test_a_limit_needs_prices(folder: Path) -> None:
     pool = Pool((Target(name="judge", base_url="http://127.0.0.1:9/v1"),))
     with pytest.raises(ConfigError, match="give them in the judge"):
-        graded(folder, pool, judge_limit=1.0)
+        grade(folder, pool, judge_limit=1.0)
     with pytest.raises(ConfigError, match="one target"):
-        graded(folder, Pool((*pool.targets, Target(name="two", base_url="http://127.0.0.1:9/v1"))))
+        grade(folder, Pool((*pool.targets, Target(name="two", base_url="http://127.0.0.1:9/v1"))))
 
 
 def test_damaged_judgments_are_told(folder: Path) -> None:
     (folder / JUDGMENTS_DATABASE).write_bytes(b"nonsense" * 1000)
     with court(by_answer) as server, pytest.raises(CorruptError, match="move it away"):
-        graded(folder, judge_pool(server))
+        grade(folder, judge_pool(server))
 
 
 def test_judgments_of_a_newer_version_are_left_as_they_are(folder: Path) -> None:
@@ -315,8 +315,8 @@ def test_the_command(folder: Path, tmp_path: Path) -> None:
     with court(by_answer) as server:
         write_pool(judge_pool(server), tmp_path / "judge.yaml")
         options = ("--judge", tmp_path / "judge.yaml", "--judge-max-cost", "1", "--json")
-        told = json.loads(succeeded("grade", folder, "--out", tmp_path / "out", *options))
-    assert [target["correct"] for target in told["targets"]] == [2, 0]
+        report = json.loads(succeeded("grade", folder, "--out", tmp_path / "out", *options))
+    assert [target["correct"] for target in report["targets"]] == [2, 0]
     refused("--judge", "grade", folder, "--out", tmp_path / "out")
 
 
@@ -327,7 +327,7 @@ def test_tasks_that_cannot_be_judged(tmp_path: Path) -> None:
         [answered("small", name, "x") for name in "abc"],
     )
     with court(by_answer) as server:
-        report = graded(folder, judge_pool(server))
+        report = grade(folder, judge_pool(server))
         assert not server.log
     assert report.targets[0].missing == {"unfit_task": 3}
 
@@ -336,9 +336,9 @@ def test_what_the_limit_holds_back_is_told(tmp_path: Path) -> None:
     with court(lambda _: YES) as server:
         judgments = Judgments(tmp_path)
         line = JudgeClient(judge_pool(server), judgments, limit=0.001)
-        asked = line.ask("a question", 0)
-        assert asked.failure == "limit"
-        assert "of the limit of $0.0010 are spent; raise --judge-max-cost" in asked.detail
+        reply = line.ask("a question", 0)
+        assert reply.failure == "limit"
+        assert "of the limit of $0.0010 are spent; raise --judge-max-cost" in reply.detail
         assert line.held_back > 0.001
         line.stop()
         line.close()

@@ -97,9 +97,9 @@ def test_a_process_that_ends_by_itself_is_replaced() -> None:
         worker = pool._all[0]
         assert worker
         os.kill(worker._process.pid, 9)
-        with pytest.raises(MathWorkerGoneError) as gone:
+        with pytest.raises(MathWorkerGoneError) as error:
             pool.ask(question)
-        assert not gone.value.overrun
+        assert not error.value.overrun
         assert pool.ask(question)["equal"] is True
     finally:
         pool.close()
@@ -107,12 +107,12 @@ def test_a_process_that_ends_by_itself_is_replaced() -> None:
 
 def test_closing_ends_what_is_being_asked() -> None:
     pool = MathWorkerPool(WORKER, count=2, seconds=100.0)
-    gone: list[MathWorkerGoneError] = []
+    errors: list[MathWorkerGoneError] = []
 
     def ask() -> None:
         with pytest.raises(MathWorkerGoneError) as error:
             pool.ask({"right": ["7"], "answer": ENDLESS})
-        gone.append(error.value)
+        errors.append(error.value)
 
     asking = threading.Thread(target=ask)
     asking.start()
@@ -120,7 +120,7 @@ def test_closing_ends_what_is_being_asked() -> None:
         time.sleep(0.01)
     pool.close()
     asking.join()
-    assert [error.overrun for error in gone] == [False]
+    assert [error.overrun for error in errors] == [False]
     with pytest.raises(MathWorkerGoneError):
         pool.ask({"right": ["7"], "answer": "$7$"})
 

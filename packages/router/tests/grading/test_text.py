@@ -33,9 +33,9 @@ def reference_letter(text: str) -> str | None:
         (r".*[aA]nswer:\s*([A-J])", 0),
         (r"(\b[A-J]\b)(?!.*\b[A-J]\b)", re.DOTALL),
     ):
-        found = re.search(pattern, text, flags)
-        if found:
-            return found[1]
+        match = re.search(pattern, text, flags)
+        if match:
+            return match[1]
     return None
 
 
@@ -88,7 +88,7 @@ def test_a_drawn_letter_is_uniform_and_repeats() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "two"),
+    ("first", "second"),
     [
         ("The  Eiffel Tower!", "eiffel tower"),
         ("A cat, an owl", "cat owl"),
@@ -98,15 +98,16 @@ def test_a_drawn_letter_is_uniform_and_repeats() -> None:
         ("$5", "5"),
     ],
 )
-def test_normalised_texts_are_the_same(one: str, two: str) -> None:
-    assert normalise_text(one) == normalise_text(two)
+def test_normalised_texts_are_the_same(first: str, second: str) -> None:
+    assert normalise_text(first) == normalise_text(second)
 
 
 @pytest.mark.parametrize(
-    ("one", "two"), [("theory", "ory"), ("banana", "bnn"), ("½", "1"), ("की", "का"), ("é", "e")]
+    ("first", "second"),
+    [("theory", "ory"), ("banana", "bnn"), ("½", "1"), ("की", "का"), ("é", "e")],
 )
-def test_normalising_keeps_what_differs(one: str, two: str) -> None:
-    assert normalise_text(one) != normalise_text(two)
+def test_normalising_keeps_what_differs(first: str, second: str) -> None:
+    assert normalise_text(first) != normalise_text(second)
 
 
 @settings(max_examples=200, deadline=None)
@@ -151,16 +152,16 @@ def test_exact_answers_may_only_differ_in_space_around_them() -> None:
     ],
 )
 def test_numbers_are_found(text: str, value: str) -> None:
-    found = extract_number(text)
-    assert found
-    assert found.value == Decimal(value)
+    number = extract_number(text)
+    assert number
+    assert number.value == Decimal(value)
 
 
 def test_answers_that_repeat_themselves_take_no_time_that_grows_with_its_square() -> None:
     assert extract_number("The answer is " * 200_000) is None  # half an hour, line by line
-    found = extract_number("\\boxed{} " * 200_000 + "4")
-    assert found
-    assert found.value == 4
+    number = extract_number("\\boxed{} " * 200_000 + "4")
+    assert number
+    assert number.value == 4
 
 
 @pytest.mark.parametrize("text", ["", "no number", "v1.2.3", "1e5000", "9" * 500, "1/0", "abc12"])
@@ -169,7 +170,7 @@ def test_what_is_no_number(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "right", "equal"),
+    ("text", "right", "equal"),
     [
         ("0.1", "0.10", True),
         ("1000000", "1,000,000", True),
@@ -183,11 +184,11 @@ def test_what_is_no_number(text: str) -> None:
         ("0", "0.0", True),
     ],
 )
-def test_numbers_are_equal(found: str, right: str, *, equal: bool) -> None:
-    one, two = parse_number(found), parse_number(right)
-    assert one
-    assert two
-    assert equal_numbers(one, two, Decimal(0)) is equal
+def test_numbers_are_equal(text: str, right: str, *, equal: bool) -> None:
+    number, right_number = parse_number(text), parse_number(right)
+    assert number
+    assert right_number
+    assert equal_numbers(number, right_number, Decimal(0)) is equal
 
 
 @pytest.mark.parametrize(
@@ -202,9 +203,9 @@ def test_a_task_may_allow_a_tolerance(tolerance: object, score: float | None) ->
 @given(st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**20), max_value=10**20))
 def test_every_number_is_read_as_it_is_written(value: Decimal) -> None:
     for written in (str(value), f"{value:f}", f"{value:,f}"):
-        found = extract_number(f"It is {written}.")
-        assert found, written
-        assert found.value == value
+        number = extract_number(f"It is {written}.")
+        assert number, written
+        assert number.value == value
 
 
 @settings(max_examples=200, deadline=None)
@@ -224,7 +225,7 @@ def test_a_grade_has_a_score_or_a_reason() -> None:
 
 
 def test_long_texts_are_shown_in_part() -> None:
-    shown = shorten("a" * 1000 + "b" * 1000)
-    assert len(shown) <= SHOWN
-    assert shown.startswith("aaa")
-    assert shown.endswith("bbb")
+    text = shorten("a" * 1000 + "b" * 1000)
+    assert len(text) <= SHOWN
+    assert text.startswith("aaa")
+    assert text.endswith("bbb")

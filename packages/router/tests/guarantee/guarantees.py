@@ -22,12 +22,12 @@ def population(queries: int = 20_000, *, seed: int = 0) -> tuple[Predictions, Ro
     own = random.normal(0, 0.12, (queries, 3))
     chance = np.clip(np.array([0.5, 0.58, 0.66]) - hard + own, 0.02, 0.98)
     correct = (random.random(chance.shape) < chance).astype(np.float64)
-    seen = np.clip(chance + random.normal(0, 0.06, chance.shape), 0, 1)
+    correctness = np.clip(chance + random.normal(0, 0.06, chance.shape), 0, 1)
     cost = np.broadcast_to(PRICES, chance.shape).copy()
-    return system(seen, cost, correct, cost)
+    return system(correctness, cost, correct, cost)
 
 
-def drawn(trial: Trial, rows: Array) -> Trial:
+def sample_rows(trial: Trial, rows: Array) -> Trial:
     """A sample of the population, as a trial of its own."""
     return replace(
         trial,
@@ -39,20 +39,20 @@ def drawn(trial: Trial, rows: Array) -> Trial:
     )
 
 
-def kept(trial: Trial, lam: float, best: str) -> float:
+def true_share(trial: Trial, lam: float, best: str) -> float:
     """The true share at one lam, from the whole population."""
     right = trial.of_choice(trial.correct, trial.path.at(lam)).mean()
     return float(right / trial.correct[:, trial.targets.index(best)].mean())
 
 
-def violated(found: Guarantee, trial: Trial) -> bool:
+def is_broken(promise: Guarantee, trial: Trial) -> bool:
     """Whether the promise is broken in the population."""
-    return found.lam is not None and kept(trial, found.lam, found.best) < found.keep
+    return promise.lam is not None and true_share(trial, promise.lam, promise.best) < promise.keep
 
 
 def naive_lam(trial: Trial, best: str, keep: float, lams: tuple[float, ...]) -> float:
     """The cheapest lam that looks fine on these rows: what the guarantee is there to replace."""
-    fine = [lam for lam in lams if kept(trial, lam, best) >= keep]
+    fine = [lam for lam in lams if true_share(trial, lam, best) >= keep]
     return min(fine, default=1.0)
 
 
@@ -68,21 +68,21 @@ def subjects(queries: int = 20_000, *, seed: int = 0) -> tuple[Trial, tuple[Quer
     chance = np.where(lab[:, None], np.array([0.1, 0.135, 0.6]), right)
     chance[~lab & strong, 1] = 0.8
     correct = (random.random(chance.shape) < chance).astype(np.float64)
-    seen = np.broadcast_to(np.array([0.3, 0.5, 0.7]), chance.shape).copy()
-    seen[lab | strong, 1] = 0.8
+    correctness = np.broadcast_to(np.array([0.3, 0.5, 0.7]), chance.shape).copy()
+    correctness[lab | strong, 1] = 0.8
     cost = np.broadcast_to(PRICES, chance.shape).copy()
-    trial = Trial.join(*system(seen, cost, correct, cost))
+    trial = Trial.join(*system(correctness, cost, correct, cost))
     domains = np.where(lab, "lab", "field")
     rows = zip(trial.query_ids, domains.tolist(), strict=True)
     return trial, tuple(Query(name, "?", "exam", domain) for name, domain in rows)
 
 
-def unmeasured(trial: Trial, cells: Array) -> Trial:
+def hide_labels(trial: Trial, cells: Array) -> Trial:
     """The same without some labels."""
     return replace(trial, correct=np.where(cells, np.nan, trial.correct))
 
 
-def left_out(trial: Trial, best: str, keep: float, *, level: float) -> float:
+def naive_p_value(trial: Trial, best: str, keep: float, *, level: float) -> float:
     """The p-value at lam = 1 of a test that leaves queries with missing labels out."""
     losses = Losses.of(trial, trial.path.at(1.0), trial.targets.index(best), keep)
     return p_value(losses.scaled[losses.measured], losses.threshold, level=level)

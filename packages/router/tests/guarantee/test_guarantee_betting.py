@@ -18,7 +18,7 @@ LIMIT = binom.ppf(1 - 1e-6, RUNS, LEVEL) / RUNS
 """No fair test rejects more often than this by chance."""
 
 
-def rejected(draw, threshold: float, *, runs: int = RUNS) -> float:  # noqa: ANN001
+def reject_share(draw, threshold: float, *, runs: int = RUNS) -> float:  # noqa: ANN001
     random = np.random.default_rng(0)
     return float(
         np.mean([p_value(draw(random), threshold, level=LEVEL) <= LEVEL for _ in range(runs)])
@@ -37,20 +37,20 @@ SAMPLES = {
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_a_true_hypothesis_is_rejected_no_more_often_than_the_level(name: str) -> None:
-    assert rejected(*SAMPLES[name]) <= LIMIT
+    assert reject_share(*SAMPLES[name]) <= LIMIT
 
 
 def test_a_p_value_that_peeks_is_caught() -> None:
     draw, threshold = SAMPLES["coins"]
 
-    def peeking(random: np.random.Generator) -> np.ndarray:
+    def peek(random: np.random.Generator) -> np.ndarray:
         return np.sort(draw(random))  # an order that depends on the values
 
-    assert rejected(peeking, threshold) > LIMIT
+    assert reject_share(peek, threshold) > LIMIT
 
 
 def test_a_false_hypothesis_is_rejected() -> None:
-    assert rejected(lambda r: r.choice([0.0, 0.5, 1.0], 800, p=[0.14, 0.78, 0.08]), 0.5) > 0.5
+    assert reject_share(lambda r: r.choice([0.0, 0.5, 1.0], 800, p=[0.14, 0.78, 0.08]), 0.5) > 0.5
 
 
 def test_against_an_exact_binomial_test() -> None:
@@ -77,7 +77,7 @@ def test_enough_is_what_an_even_chance_needs() -> None:
     many = np.random.default_rng(0).choice(values, 20_000, p=chances)
     count = enough(many, 0.5, level=LEVEL)
     assert count is not None
-    power = rejected(lambda r: r.choice(values, count, p=chances), 0.5, runs=200)
+    power = reject_share(lambda r: r.choice(values, count, p=chances), 0.5, runs=200)
     assert 0.35 < power < 0.75
 
 

@@ -10,13 +10,13 @@ from scipy.stats import binom
 
 from packages.router.tests.evaluation.trials import Array, random_system
 from packages.router.tests.guarantee.guarantees import (
-    drawn,
-    kept,
-    left_out,
+    hide_labels,
+    is_broken,
+    naive_p_value,
     population,
+    sample_rows,
     subjects,
-    unmeasured,
-    violated,
+    true_share,
 )
 from prefill_router.data import Query
 from prefill_router.evaluation import Trial
@@ -65,59 +65,59 @@ def right_ones_of_the_best(world: World) -> Array:
 
 def test_labels_missing_where_the_router_goes_wrong_certify_nothing(school: World) -> None:
     trial, queries = school
-    assert kept(trial, 1.0, "t2") == pytest.approx(0.934, abs=0.005)
-    masked = unmeasured(trial, by_subject(school))
-    assert left_out(masked, "t2", 0.98, level=0.05) < 1e-3  # they would have certified it
+    assert true_share(trial, 1.0, "t2") == pytest.approx(0.934, abs=0.005)
+    masked = hide_labels(trial, by_subject(school))
+    assert naive_p_value(masked, "t2", 0.98, level=0.05) < 1e-3  # they would have certified it
     for assume in ("nothing", "missing-at-random"):
-        found = guarantee(
+        promise = guarantee(
             masked, best="t2", keep=0.98, assume=assume, queries=queries, resamples=0, lams=LAMS
         )
-        assert found.lam is None
-        assert found.bounded
-        assert found.missing.queries == np.isnan(masked.correct[:, 1]).sum()
-        assert {"domain", "the router's choice"} <= set(found.missing.signs)
-        (cell,) = found.missing.where
-        assert (cell.target, cell.domain, cell.missing) == ("t1", "lab", found.missing.queries)
+        assert promise.lam is None
+        assert promise.bounded
+        assert promise.missing.queries == np.isnan(masked.correct[:, 1]).sum()
+        assert {"domain", "the router's choice"} <= set(promise.missing.signs)
+        (cell,) = promise.missing.where
+        assert (cell.target, cell.domain, cell.missing) == ("t1", "lab", promise.missing.queries)
         assert cell.needed == sum(query.domain == "lab" for query in queries)
-        assert found.least < kept(trial, 1.0, "t2") < found.kept_share.value
-        assert f"{found.missing.queries:,} of 20,000 queries lack a label" in found.advice
+        assert promise.least < true_share(trial, 1.0, "t2") < promise.kept_share.value
+        assert f"{promise.missing.queries:,} of 20,000 queries lack a label" in promise.advice
 
 
 @pytest.mark.parametrize("way", [by_subject, wrong_ones, right_ones_of_the_best])
 def test_the_promise_is_kept_whatever_made_labels_missing(school: World, way) -> None:  # noqa: ANN001
     trial = school[0]
-    masked, share = unmeasured(trial, way(school)), kept(trial, 1.0, "t2") + 0.001
+    masked, share = hide_labels(trial, way(school)), true_share(trial, 1.0, "t2") + 0.001
     random, broken, careless = np.random.default_rng(0), 0, 0
     for _ in range(DRAWS):
-        sample = drawn(masked, random.integers(0, len(trial), 800))
+        sample = sample_rows(masked, random.integers(0, len(trial), 800))
         options = {"best": "t2", "keep": share, "confidence": 0.9, "lams": LAMS, "resamples": 0}
-        broken += violated(guarantee(sample, **options), trial)  # type: ignore[arg-type]
-        careless += left_out(sample, "t2", share, level=0.1) <= 0.1
+        broken += is_broken(guarantee(sample, **options), trial)  # type: ignore[arg-type]
+        careless += naive_p_value(sample, "t2", share, level=0.1) <= 0.1
     assert broken <= binom.ppf(1 - 1e-4, DRAWS, 0.1)
     assert careless > binom.ppf(1 - 1e-9, DRAWS, 0.1)  # the check would see a wrong procedure
 
 
 def test_a_few_missing_labels_leave_most_of_the_promises(school: World) -> None:
     trial, random = school[0], np.random.default_rng(1)
-    masked = unmeasured(trial, random.random(trial.correct.shape) < 0.01)
-    found = 0
+    masked = hide_labels(trial, random.random(trial.correct.shape) < 0.01)
+    promises = 0
     for _ in range(20):
-        sample = drawn(masked, random.integers(0, len(trial), 1500))
-        told = guarantee(sample, best="t2", keep=0.86, lams=LAMS, resamples=0)
-        assert told.missing.queries > 0
-        found += told.lam is not None
-    assert found > 10
+        sample = sample_rows(masked, random.integers(0, len(trial), 1500))
+        promise = guarantee(sample, best="t2", keep=0.86, lams=LAMS, resamples=0)
+        assert promise.missing.queries > 0
+        promises += promise.lam is not None
+    assert promises > 10
 
 
 @pytest.mark.parametrize("assume", ["nothing", "missing-at-random"])
 def test_complete_labels_are_tested_as_they_are(assume) -> None:  # noqa: ANN001
-    trial = drawn(Trial.join(*population()), np.arange(900))
-    told = guarantee(trial, best="t2", keep=0.95, assume=assume, resamples=0)
-    assert (told.missing.queries, told.missing.where) == (0, ())
-    assert told.least == pytest.approx(told.kept_share.value)
-    assert told.lam is not None
+    trial = sample_rows(Trial.join(*population()), np.arange(900))
+    promise = guarantee(trial, best="t2", keep=0.95, assume=assume, resamples=0)
+    assert (promise.missing.queries, promise.missing.where) == (0, ())
+    assert promise.least == pytest.approx(promise.kept_share.value)
+    assert promise.lam is not None
     order, best = order_ids(trial.query_ids), trial.correct[:, 2]
-    for tested in told.sequence[::20]:
+    for tested in promise.sequence[::20]:
         router = trial.of_choice(trial.correct, trial.path.at(tested.lam))
         paired = ((0.95 * best - router + 1) / 1.95)[order]
         assert tested.p_value == pytest.approx(p_value(paired, 1 / 1.95, level=0.05))
@@ -130,11 +130,11 @@ def test_no_labels_make_a_loss_larger_or_a_share_smaller_than_the_bounds(
     seed: int, keep: float
 ) -> None:
     random = np.random.default_rng(seed)
-    whole = Trial.join(*random_system(queries=30, seed=seed))
-    part = unmeasured(whole, random.random(whole.correct.shape) < 0.3)
-    choice = whole.path.at(0.9)
+    complete = Trial.join(*random_system(queries=30, seed=seed))
+    part = hide_labels(complete, random.random(complete.correct.shape) < 0.3)
+    choice = complete.path.at(0.9)
     bounds = Losses.of(part, choice, 3, keep)
-    truth = Losses.of(whole, choice, 3, keep)
+    truth = Losses.of(complete, choice, 3, keep)
     assert (bounds.largest >= truth.largest - 1e-12).all()
     np.testing.assert_array_equal(bounds.largest[bounds.measured], truth.largest[bounds.measured])
     assert np.isnan(truth.least) or bounds.least <= truth.least + 1e-12
@@ -153,9 +153,9 @@ def test_the_bounds_are_reached_by_some_labels() -> None:
     np.testing.assert_allclose(bounds.largest, truth.largest)
 
 
-def asked(found: Guarantee) -> dict[str, object]:
-    told: dict[str, object] = json.loads(json.dumps(found.to_dict(), allow_nan=False))
-    return told
+def read_content(promise: Guarantee) -> dict[str, object]:
+    content: dict[str, object] = json.loads(json.dumps(promise.to_dict(), allow_nan=False))
+    return content
 
 
 def test_labels_lost_with_their_queries_may_be_assumed_to_be_missing_at_random(
@@ -163,7 +163,7 @@ def test_labels_lost_with_their_queries_may_be_assumed_to_be_missing_at_random(
 ) -> None:
     trial, queries = school
     rows = np.random.default_rng(3).random(len(trial)) < 0.2
-    masked = unmeasured(trial, np.repeat(rows[:, None], 3, axis=1))
+    masked = hide_labels(trial, np.repeat(rows[:, None], 3, axis=1))
     options = {"best": "t2", "keep": 0.89, "queries": queries, "resamples": 0, "lams": LAMS}
     assumed = guarantee(masked, assume="missing-at-random", **options)  # type: ignore[arg-type]
     careful = guarantee(masked, **options)  # type: ignore[arg-type]
@@ -171,21 +171,24 @@ def test_labels_lost_with_their_queries_may_be_assumed_to_be_missing_at_random(
     assert (assumed.bounded, assumed.queries) == (False, int((~rows).sum()))
     assert careful.lam is None
     assert (careful.bounded, careful.queries) == (True, len(trial))
-    assert (asked(assumed)["assume"], asked(careful)["assume"]) == ("missing-at-random", "nothing")
-    missing = asked(careful)["missing"]
+    assert (read_content(assumed)["assume"], read_content(careful)["assume"]) == (
+        "missing-at-random",
+        "nothing",
+    )
+    missing = read_content(careful)["missing"]
     assert isinstance(missing, dict)
     assert (missing["queries"], missing["where"][0]["domain"]) == (rows.sum(), "field")
 
 
 def test_as_many_labels_as_are_asked_for_are_about_enough(school: World) -> None:
     trial = school[0]
-    whole = drawn(trial, np.arange(3000))
+    complete = sample_rows(trial, np.arange(3000))
     lost = np.flatnonzero(np.random.default_rng(5).random(3000) < 0.25)
 
     def without(rows: Array) -> Guarantee:
-        cells = np.zeros(whole.correct.shape, dtype=np.bool_)
+        cells = np.zeros(complete.correct.shape, dtype=np.bool_)
         cells[rows] = True
-        return guarantee(unmeasured(whole, cells), best="t2", keep=0.85, lams=LAMS, resamples=0)
+        return guarantee(hide_labels(complete, cells), best="t2", keep=0.85, lams=LAMS, resamples=0)
 
     none = without(lost)
     assert none.lam is None
@@ -218,9 +221,9 @@ def test_labels_missing_on_hard_queries_are_seen() -> None:
     hard = trial.correct[:, [0, 2, 3]].mean(axis=1) < 0.3
     cells = np.zeros(trial.correct.shape, dtype=np.bool_)
     cells[:, 1] = hard & (np.random.default_rng(0).random(800) < 0.7)
-    found = guarantee(unmeasured(trial, cells), best="t1", keep=0.5, resamples=0)
-    assert found.missing.by_difficulty <= 0.001
-    assert found.missing.by_domain == 1  # no domain is known
+    promise = guarantee(hide_labels(trial, cells), best="t1", keep=0.5, resamples=0)
+    assert promise.missing.by_difficulty <= 0.001
+    assert promise.missing.by_domain == 1  # no domain is known
 
 
 def test_a_few_lucky_labels_do_not_make_a_best_single_target() -> None:
@@ -261,9 +264,9 @@ def test_targets_without_a_common_query_or_any_label_are_compared_all_the_same()
 
 def test_never_are_fewer_queries_asked_for_than_there_are(school: World) -> None:
     random = np.random.default_rng(2)
-    told = [
+    promises = [
         guarantee(
-            drawn(school[0], random.integers(0, 20_000, 300)),
+            sample_rows(school[0], random.integers(0, 20_000, 300)),
             best="t2",
             keep=0.84,
             lams=(1.0,),
@@ -271,6 +274,6 @@ def test_never_are_fewer_queries_asked_for_than_there_are(school: World) -> None
         )
         for _ in range(40)
     ]
-    needed = [found.needed for found in told if found.needed is not None]
+    needed = [promise.needed for promise in promises if promise.needed is not None]
     assert len(needed) > 5
     assert min(needed) > 300
