@@ -13,20 +13,20 @@ OTHERS = ["", "a", "b" * 64, "a" * 64, KEYS[0].upper(), " " + KEYS[1][1:], "\ud8
 def test_it_finds_what_a_dictionary_finds(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shard, "_AT_ONCE", at_once)
     random = np.random.default_rng(0)
-    held = [KEYS[i] for i in random.integers(0, 200, 250)] + OTHERS
-    place = {key: i for i, key in enumerate(held)}
-    index = KeyIndex(key_digests(held))
+    held_keys = [KEYS[i] for i in random.integers(0, 200, 250)] + OTHERS
+    place = {key: i for i, key in enumerate(held_keys)}
+    index = KeyIndex(key_digests(held_keys))
     assert len(index) == len(place)
-    wanted = [*KEYS, *OTHERS, "absent"]
-    found = index.find(key_digests(wanted))
-    assert found.tolist() == [place.get(key, -1) for key in wanted]
-    assert index.holds(key_digests(wanted)).tolist() == [key in place for key in wanted]
+    asked_keys = [*KEYS, *OTHERS, "absent"]
+    places = index.find(key_digests(asked_keys))
+    assert places.tolist() == [place.get(key, -1) for key in asked_keys]
+    assert index.holds(key_digests(asked_keys)).tolist() == [key in place for key in asked_keys]
 
 
 def test_a_key_has_one_digest_whatever_it_is_asked_with() -> None:
     together = key_digests([*KEYS[:5], *OTHERS])
     alone = [key_digests([key])[0] for key in (*KEYS[:5], *OTHERS)]
-    assert together.tolist() == [one.item() for one in alone]
+    assert together.tolist() == [digest.item() for digest in alone]
     assert len(set(together.tolist())) == len(together)
 
 

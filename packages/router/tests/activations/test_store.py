@@ -68,9 +68,9 @@ def test_the_states_come_back_as_a_request_would_see_them(
 def test_rows_follow_the_keys_not_the_disk(store: ActivationStore, dataset: RoutingDataset) -> None:
     keys = list(dataset.prompt_keys)
     shuffled = np.random.default_rng(0).permutation(len(keys)).tolist()
-    wanted = [keys[i] for i in shuffled] + keys[:3]
+    asked_keys = [keys[i] for i in shuffled] + keys[:3]
     rows = store.read(SITES[0], keys)
-    np.testing.assert_array_equal(store.read(SITES[0], wanted), rows[[*shuffled, 0, 1, 2]])
+    np.testing.assert_array_equal(store.read(SITES[0], asked_keys), rows[[*shuffled, 0, 1, 2]])
     assert store.read(SITES[0], []).shape == (0, 8)
 
 
@@ -108,7 +108,7 @@ def test_missing_prompts_and_sites_are_named(store: ActivationStore) -> None:
         store.read(Site(0, "last"), store.keys)
 
 
-def _everything(path: Path, dataset: RoutingDataset) -> None:
+def _read_everything(path: Path, dataset: RoutingDataset) -> None:
     store = ActivationStore.open(path)
     for site in store.sites:
         store.read(site, dataset.prompt_keys)
@@ -135,10 +135,10 @@ def test_any_flipped_bit_of_any_file_is_refused(
     path.write_bytes(bytes(flipped))
     try:
         with pytest.raises(CorruptError, match=path.stem):
-            _everything(small, part)
+            _read_everything(small, part)
     finally:
         path.write_bytes(content)
-    _everything(small, part)
+    _read_everything(small, part)
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".json"])
@@ -149,7 +149,7 @@ def test_a_file_that_was_cut_short_is_refused(
     path = next((store.path / "shards").glob(f"*{suffix}"))
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(CorruptError, match=path.name):
-        _everything(store.path, dataset)
+        _read_everything(store.path, dataset)
 
 
 def test_a_missing_file_is_refused(store: ActivationStore, dataset: RoutingDataset) -> None:
@@ -161,7 +161,7 @@ def test_a_missing_file_is_refused(store: ActivationStore, dataset: RoutingDatas
         store.read(SITES[0], dataset.prompt_keys)
     path.with_suffix(".json").unlink()
     with pytest.raises(StoreError, match=r"lacks the states of \d+ of 40"):
-        _everything(store.path, dataset)
+        _read_everything(store.path, dataset)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_tensors_of_another_shape_type_or_name_are_refused_with_the_reason(
     path = next((store.path / "shards").glob("*.safetensors"))
     save_file(change(load_file(path)), path)
     with pytest.raises(CorruptError, match=reason):
-        _everything(store.path, dataset)
+        _read_everything(store.path, dataset)
 
 
 def test_files_that_were_never_finished_are_ignored(
@@ -190,7 +190,7 @@ def test_files_that_were_never_finished_are_ignored(
     (shards / ".abc.safetensors.x1.tmp").write_bytes(b"half")
     (shards / ".abc.json.x2.tmp").write_bytes(b"{")
     (shards / "abc.safetensors").write_bytes(b"not committed")
-    _everything(store.path, dataset)
+    _read_everything(store.path, dataset)
 
 
 def test_what_is_no_store_is_refused(tmp_path: Path, dataset: RoutingDataset) -> None:
@@ -247,12 +247,12 @@ def test_of_two_that_begin_a_store_at_once_the_second_must_want_the_same(
     mine, other = FakeEncoder(), FakeEncoder(max_tokens=20)
     layout = Layout((Site(1, "last"),), mine.hidden_size, "bfloat16")
 
-    def overtaken(*arguments: Any, **options: Any) -> Any:
+    def lock_after_another(*arguments: Any, **options: Any) -> Any:
         monkeypatch.undo()
         store_module.prepare_store(tmp_path / "s", other.provenance, layout)
         return store_module.writer_lock(*arguments, **options)
 
-    monkeypatch.setattr(store_module, "writer_lock", overtaken)
+    monkeypatch.setattr(store_module, "writer_lock", lock_after_another)
     with pytest.raises(ProvenanceError, match="max_tokens is 20, not 256"):
         store_module.prepare_store(tmp_path / "s", mine.provenance, layout)
     assert [path.name for path in (tmp_path / "s").iterdir()] == [store_module.MANIFEST]

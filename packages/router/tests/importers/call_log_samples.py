@@ -6,7 +6,7 @@ from pathlib import Path
 from .truth import CELLS, COSTS, LABELS, PROMPTS, TARGETS, tokens, write_jsonl
 
 
-def asked(q: int) -> list[dict[str, object]]:
+def call_messages(q: int) -> list[dict[str, object]]:
     """The messages of a call, of which the last user turn is the prompt."""
     parts = [{"type": "text", "text": PROMPTS[q]}, {"type": "image_url", "image_url": {}}]
     return [
@@ -23,7 +23,7 @@ def write_openai_batch(folder: Path) -> list[Path]:
         mine = [q for q, i in CELLS if i == t]
         requests = [
             {"custom_id": f"{q}", "url": "/v1/chat/completions", "method": "POST"}
-            | {"body": {"model": target, "messages": asked(q)}}
+            | {"body": {"model": target, "messages": call_messages(q)}}
             for q in mine
         ]
         results = [
@@ -49,7 +49,7 @@ def write_openai_batch(folder: Path) -> list[Path]:
 
 def write_anthropic_batch(folder: Path) -> list[Path]:
     requests = [
-        {"custom_id": f"{q}-{t}", "params": {"model": TARGETS[t], "messages": asked(q)}}
+        {"custom_id": f"{q}-{t}", "params": {"model": TARGETS[t], "messages": call_messages(q)}}
         for q, t in CELLS
     ]
     (folder / "requests.json").write_text(json.dumps({"requests": requests}))
@@ -76,7 +76,7 @@ def litellm_rows() -> list[dict[str, object]]:
             "model": f"provider/{TARGETS[t]}",
             "model_group": TARGETS[t],
             "cache_hit": "False",
-            "messages": json.dumps(asked(q)),
+            "messages": json.dumps(call_messages(q)),
         }
         for q, t in CELLS
     ]
@@ -89,7 +89,7 @@ def write_langfuse(folder: Path) -> list[Path]:
             "id": f"o{q}{t}",
             "trace_id": f"t{q}{t}",
             "type": "GENERATION",
-            "input": json.dumps({"messages": asked(q)}),
+            "input": json.dumps({"messages": call_messages(q)}),
             "provided_model_name": TARGETS[t],
             "usage_details": {"input": 3, "input_cached_tokens": 4, "output": tokens(q, t)},
             "total_cost": COSTS[q][t],
@@ -117,7 +117,7 @@ def write_langfuse_traces(folder: Path) -> list[Path]:
                 {
                     "id": f"o{q}{t}",
                     "type": "GENERATION",
-                    "input": asked(q),
+                    "input": call_messages(q),
                     "model": TARGETS[t],
                     "usageDetails": {"input": 7, "output": tokens(q, t)},
                     "calculatedTotalCost": COSTS[q][t],
@@ -153,7 +153,7 @@ def phoenix_rows() -> list[dict[str, object]]:
 
 
 def plain(q: int) -> list[dict[str, object]]:
-    return [*asked(q)[:-1], {"role": "user", "content": PROMPTS[q]}]
+    return [*call_messages(q)[:-1], {"role": "user", "content": PROMPTS[q]}]
 
 
 def write_otlp(folder: Path) -> list[Path]:

@@ -101,6 +101,6 @@ def promptfoo_row(q: int, t: int) -> dict[str, object]:
 def write_promptfoo(folder: Path, rows: list[dict[str, object]] | None = None) -> list[Path]:
     listed = [promptfoo_row(q, t) for q, t in CELLS] if rows is None else rows
     file = folder / "promptfoo.json"
-    whole = {"evalId": "eval-1", "results": {"version": 3, "results": listed}, "config": {}}
-    file.write_text(json.dumps(whole))
+    content = {"evalId": "eval-1", "results": {"version": 3, "results": listed}, "config": {}}
+    file.write_text(json.dumps(content))
     return [file]

@@ -24,9 +24,9 @@ LIKE_OWN = ("routellm",)
 @pytest.mark.parametrize("name", SAMPLES)
 def test_a_format_is_recognised_by_its_fields(name: str, tmp_path: Path) -> None:
     sample = SAMPLES[name]
-    found = recognise_format(sample.write(tmp_path))
-    assert found == (None if sample.format in (*OWN, *LIKE_OWN) else sample.format)
-    assert recognise_format([tmp_path]) == found
+    format_name = recognise_format(sample.write(tmp_path))
+    assert format_name == (None if sample.format in (*OWN, *LIKE_OWN) else sample.format)
+    assert recognise_format([tmp_path]) == format_name
 
 
 def test_every_public_format_has_a_signature() -> None:
@@ -44,9 +44,9 @@ def test_failed_cached_and_other_calls_are_left_out(tmp_path: Path) -> None:
     rows = litellm_rows()
     rows[0]["status"], rows[1]["cache_hit"], rows[2]["call_type"] = "failure", "True", "aembedding"
     rows[3]["messages"] = {"messages": [{"role": "assistant", "content": "Hi"}]}
-    found = import_dataset("litellm", [write_jsonl(tmp_path / "spend.jsonl", rows)])
-    assert int((~np.isnan(found.dataset.output_tokens)).sum()) == 5
-    (note,) = [note for note in found.report.notes if note.startswith("left out")]
+    result = import_dataset("litellm", [write_jsonl(tmp_path / "spend.jsonl", rows)])
+    assert int((~np.isnan(result.dataset.output_tokens)).sum()) == 5
+    (note,) = [note for note in result.report.notes if note.startswith("left out")]
     assert note.count("1 ") == 4
 
 
@@ -97,8 +97,8 @@ def test_a_custom_id_of_several_requests_is_refused_unless_the_model_tells(tmp_p
 def langfuse(folder: Path, **scores: float) -> list[Path]:
     """A generation with these scores."""
     rows = [{"id": "o", "traceId": "t", "type": "GENERATION", "input": "Why?", "model": "small"}]
-    told = [{"id": n, "traceId": "t", "name": n, "value": v} for n, v in scores.items()]
-    (folder / "export.json").write_text(json.dumps([*rows, *told]))
+    score_rows = [{"id": n, "traceId": "t", "name": n, "value": v} for n, v in scores.items()]
+    (folder / "export.json").write_text(json.dumps([*rows, *score_rows]))
     return [folder / "export.json"]
 
 
@@ -126,11 +126,11 @@ def test_a_request_of_an_agent_is_its_ask_and_a_short_one_has_what_it_refers_to(
     ask = "Why does test_checkout fail only on Mondays? Find the cause and fix it."
     reminder = {"type": "text", "text": "<system-reminder>\nBe brief.\n</system-reminder>"}
     result = {"type": "tool_result", "tool_use_id": "t", "content": "def handler(): ..."}
-    asked = [reminder, {"type": "text", "text": ask}]
+    parts = [reminder, {"type": "text", "text": ask}]
     agent = {
         "system": [{"type": "text", "text": "You are Claude Code, Anthropic's CLI."}],
         "messages": [
-            {"role": "user", "content": asked},
+            {"role": "user", "content": parts},
             {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "Read"}]},
             {"role": "user", "content": [result, reminder]},
         ],
@@ -158,15 +158,15 @@ def our_log(format_: str, folder: Path) -> list[Path]:
         return [write_jsonl(folder / "log.jsonl", [call])]
     if format_ == "openai_batch":
         sources = batch(folder)
-        asked = {"custom_id": "1", "body": {"model": "small", "messages": OURS}}
-        write_jsonl(sources[0], [asked])
+        request = {"custom_id": "1", "body": {"model": "small", "messages": OURS}}
+        write_jsonl(sources[0], [request])
         return sources
-    said = {
+    messages = {
         f"llm.input_messages.{n}.message.{name}": turn[name]
         for n, turn in enumerate(OURS)
         for name in turn
     }
-    attributes = {"openinference.span.kind": "LLM", "llm.model_name": "small", **said}
+    attributes = {"openinference.span.kind": "LLM", "llm.model_name": "small", **messages}
     span = {"context.span_id": "s", "context.trace_id": "t", "span_kind": "LLM"}
     return [write_jsonl(folder / "log.jsonl", [{**span, "attributes": attributes}])]
 

@@ -19,7 +19,7 @@ def sample(request: pytest.FixtureRequest) -> Sample:
     return SAMPLES[request.param]
 
 
-def read(sample: Sample, sources: list[Path], *, strict: bool = False) -> Imported:
+def import_sample(sample: Sample, sources: list[Path], *, strict: bool = False) -> Imported:
     return import_dataset(sample.format, sources, columns=sample.columns, strict=strict)
 
 
@@ -45,7 +45,7 @@ def test_every_format_has_a_sample() -> None:
 
 
 def test_the_truth_is_read(sample: Sample, tmp_path: Path) -> None:
-    dataset, report = read(sample, sample.write(tmp_path), strict=True)
+    dataset, report = import_sample(sample, sample.write(tmp_path), strict=True)
     assert len(dataset) == len(PROMPTS)
     labels = {c: LABELS[c[0]][c[1]] for c in CELLS} if sample.labels else {}
     if sample.votes:
@@ -58,8 +58,8 @@ def test_the_truth_is_read(sample: Sample, tmp_path: Path) -> None:
     else:
         assert np.isnan(dataset.recorded_cost).all()
     if sample.tokens:
-        found = table_of(dataset, "output_tokens")
-        assert truth(sample, {c: tokens(*c) for c in CELLS}).items() <= found.items()
+        counts = table_of(dataset, "output_tokens")
+        assert truth(sample, {c: tokens(*c) for c in CELLS}).items() <= counts.items()
     else:
         assert np.isnan(dataset.output_tokens).all()
     assert (report.rows_read, report.rows_kept) == (sample.rows, sample.rows)
@@ -71,7 +71,7 @@ def test_the_truth_is_read(sample: Sample, tmp_path: Path) -> None:
 
 def test_what_is_imported_can_be_written_and_read(sample: Sample, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
-    dataset, _ = read(sample, sample.write(tmp_path / "in"))
+    dataset, _ = import_sample(sample, sample.write(tmp_path / "in"))
     write_dataset(dataset, tmp_path / "out")
     again = read_dataset(tmp_path / "out")
     assert again.fingerprint == dataset.fingerprint
@@ -81,8 +81,8 @@ def test_what_is_imported_can_be_written_and_read(sample: Sample, tmp_path: Path
 
 def test_the_same_source_twice_adds_nothing(sample: Sample, tmp_path: Path) -> None:
     sources = sample.write(tmp_path)
-    once, first = read(sample, sources)
-    twice, second = read(sample, sources + sources)
+    once, first = import_sample(sample, sources)
+    twice, second = import_sample(sample, sources + sources)
     assert twice.fingerprint == once.fingerprint
     assert second.malformed == 0
     assert second.rows_kept == first.rows_kept
@@ -91,12 +91,12 @@ def test_the_same_source_twice_adds_nothing(sample: Sample, tmp_path: Path) -> N
 
 def test_a_source_that_does_not_exist_is_an_error(sample: Sample, tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="no such file or folder"):
-        read(sample, [tmp_path / "nowhere"])
+        import_sample(sample, [tmp_path / "nowhere"])
 
 
 def test_an_empty_folder_is_an_error(sample: Sample, tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="holds no file whose name ends in"):
-        read(sample, [tmp_path])
+        import_sample(sample, [tmp_path])
 
 
 def files_of(sources: list[Path]) -> list[Path]:
@@ -115,11 +115,11 @@ def test_a_file_that_is_something_else_is_named(
     sources = sample.write(tmp_path)
     for file in files_of(sources):
         file.write_bytes(content)
-    with pytest.raises(FormatError, match="holds nothing that can be imported") as caught:
-        read(sample, sources)
-    assert str(tmp_path) in str(caught.value)
+    with pytest.raises(FormatError, match="holds nothing that can be imported") as error:
+        import_sample(sample, sources)
+    assert str(tmp_path) in str(error.value)
     with pytest.raises(DataError):
-        read(sample, sources, strict=True)
+        import_sample(sample, sources, strict=True)
 
 
 def test_one_broken_file_of_several_is_reported_and_the_rest_is_read(tmp_path: Path) -> None:
@@ -129,12 +129,12 @@ def test_one_broken_file_of_several_is_reported_and_the_rest_is_read(tmp_path: P
         sources = SAMPLES[name].write(folder)
         broken = files_of(sources)[0]
         broken.write_bytes(broken.read_bytes()[:-20])
-        dataset, report = read(SAMPLES[name], sources)
+        dataset, report = import_sample(SAMPLES[name], sources)
         assert [problem.file.startswith(str(broken)) for problem in report.problems] == [True]
         assert len(dataset.pool) == 1
         assert any("only one target" in note for note in report.notes)
         with pytest.raises(FormatError):
-            read(SAMPLES[name], sources, strict=True)
+            import_sample(SAMPLES[name], sources, strict=True)
 
 
 def test_unknown_formats_and_foreign_columns_are_refused(tmp_path: Path) -> None:

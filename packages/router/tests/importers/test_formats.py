@@ -34,13 +34,13 @@ pytestmark = pytest.mark.slow
 def test_mmlu_pro_as_published(mmlu_pro: Path) -> None:
     """The two original archives give the labels and, but for two corrected questions, the texts."""
     dataset, report = import_dataset("mmlu_pro", [mmlu_pro / "raw"], strict=True)
-    known = read_dataset(mmlu_pro).select(dataset.query_ids, targets=dataset.pool.names)
+    original = read_dataset(mmlu_pro).select(dataset.query_ids, targets=dataset.pool.names)
     assert set(dataset.pool.names) == {"Meta-Llama-3_1-8B-Instruct", "jamba-1.5-large"}
     assert len(dataset) == 9692
-    assert np.array_equal(dataset.correct, known.correct)
+    assert np.array_equal(dataset.correct, original.correct)
     differing = {
         query.id
-        for query, other in zip(dataset.queries, known.queries, strict=True)
+        for query, other in zip(dataset.queries, original.queries, strict=True)
         if query != other
     }
     assert differing == {"mmlu_pro-321", "mmlu_pro-3983"}
@@ -243,9 +243,9 @@ def test_routellm_names_benchmarks_by_file_and_ignores_answers(tmp_path: Path) -
 
 
 def test_routellm_ids_do_not_depend_on_the_order_of_rows(tmp_path: Path) -> None:
-    one = import_dataset("routellm", [write_csv(tmp_path / "t.csv", routellm_rows())])
-    two = import_dataset("routellm", [write_csv(tmp_path / "t.csv", routellm_rows()[::-1])])
-    assert one.dataset.fingerprint == two.dataset.fingerprint
+    forward = import_dataset("routellm", [write_csv(tmp_path / "t.csv", routellm_rows())])
+    backward = import_dataset("routellm", [write_csv(tmp_path / "t.csv", routellm_rows()[::-1])])
+    assert forward.dataset.fingerprint == backward.dataset.fingerprint
 
 
 def test_a_column_that_is_no_target_makes_rows_malformed(tmp_path: Path) -> None:

@@ -104,15 +104,15 @@ STRUCTURED = [
 ]
 
 
-def _replaced(value: object, steps: list[int], by: object) -> object:
+def _replace(value: object, steps: list[int], by: object) -> object:
     """The value with one part of it, found by going down these steps, replaced."""
     if not steps or not isinstance(value, (list, dict)) or not value:
         return by
     if isinstance(value, list):
         at = steps[0] % len(value)
-        return [*value[:at], _replaced(value[at], steps[1:], by), *value[at + 1 :]]
+        return [*value[:at], _replace(value[at], steps[1:], by), *value[at + 1 :]]
     key = list(value)[steps[0] % len(value)]
-    return {**value, key: _replaced(value[key], steps[1:], by)}
+    return {**value, key: _replace(value[key], steps[1:], by)}
 
 
 @pytest.mark.parametrize("name", STRUCTURED)
@@ -129,7 +129,7 @@ def test_absurd_values(name: str, steps: list[int], by: object, line: int) -> No
         (file, *_) = files_of(sources)
         lines = file.read_text().splitlines()
         at = line % len(lines)
-        lines[at] = json.dumps(_replaced(json.loads(lines[at]), steps, by))
+        lines[at] = json.dumps(_replace(json.loads(lines[at]), steps, by))
         file.write_text("\n".join(lines))
         try:
             dataset, report = import_dataset(sample.format, sources, columns=sample.columns)
@@ -142,9 +142,9 @@ def test_absurd_values(name: str, steps: list[int], by: object, line: int) -> No
 
 
 @pytest.mark.parametrize("name", [name for name in SAMPLES if name.endswith("parquet")])
-@pytest.mark.parametrize("kept", [0, 1, 3, 4, 8, 100, 500, -1, -4, -8, -100])
-def test_truncated_parquet(name: str, kept: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [0, 1, 3, 4, 8, 100, 500, -1, -4, -8, -100])
+def test_truncated_parquet(name: str, size: int, tmp_path: Path) -> None:
     (file,) = SAMPLES[name].write(tmp_path)
-    file.write_bytes(file.read_bytes()[:kept])
+    file.write_bytes(file.read_bytes()[:size])
     with pytest.raises(DataError, match="Parquet"):
         import_dataset(SAMPLES[name].format, [file], columns=SAMPLES[name].columns)

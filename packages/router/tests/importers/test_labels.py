@@ -16,7 +16,7 @@ from .truth import write_csv, write_jsonl, write_parquet
 TARGETS = ("a", "b")
 
 
-def scored(scores: Sequence[object]) -> list[dict[str, object]]:
+def score_rows(scores: Sequence[object]) -> list[dict[str, object]]:
     """A row per score, for two targets in turn."""
     return [
         {"prompt": f"{n // 2}?", "target": TARGETS[n % 2], "correct": score}
@@ -25,28 +25,28 @@ def scored(scores: Sequence[object]) -> list[dict[str, object]]:
 
 
 def labels(path: Path, scores: Sequence[object], scale: Scale | None = None) -> list[float]:
-    source = write_jsonl(path / "t.jsonl", scored(scores))
-    found = import_dataset("long", [source], columns=Columns(scale=scale), strict=True)
-    return found.dataset.correct.ravel().tolist()
+    source = write_jsonl(path / "t.jsonl", score_rows(scores))
+    result = import_dataset("long", [source], columns=Columns(scale=scale), strict=True)
+    return result.dataset.correct.ravel().tolist()
 
 
 def test_scores_from_1_to_5_are_not_read_as_all_right(tmp_path: Path) -> None:
     scores = [1 + n % 5 for n in range(100)]
-    source = write_csv(tmp_path / "t.csv", scored(scores))
-    told = refused(
+    source = write_csv(tmp_path / "t.csv", score_rows(scores))
+    message = refused(
         "80 of 100 rows are malformed", "import", "long", source, "--out", tmp_path / "o"
     )
     for piece in ("scores go from 1 to 5", "--scale 1-5", "--threshold 4", "--skip-malformed"):
-        assert piece in told
+        assert piece in message
     assert not (tmp_path / "o").exists()
     succeeded("import", "long", source, "--out", tmp_path / "o", "--scale", "1-5")
-    found = read_dataset(tmp_path / "o").correct.ravel()
-    assert found.tolist() == [(score - 1) / 4 for score in scores]
+    values = read_dataset(tmp_path / "o").correct.ravel()
+    assert values.tolist() == [(score - 1) / 4 for score in scores]
 
 
 @pytest.mark.parametrize("bad", [1, 2])
 def test_one_row_in_a_hundred_may_be_malformed(bad: int, tmp_path: Path) -> None:
-    rows = scored([*[0.5] * (100 - bad), *["?"] * bad])
+    rows = score_rows([*[0.5] * (100 - bad), *["?"] * bad])
     source = write_jsonl(tmp_path / "t.jsonl", rows)
     if bad > 1:
         with pytest.raises(FormatError, match="2 of 100 rows are malformed"):
@@ -56,7 +56,7 @@ def test_one_row_in_a_hundred_may_be_malformed(bad: int, tmp_path: Path) -> None
 
 
 def test_every_row_outside_the_scale_is_told_with_the_scale(tmp_path: Path) -> None:
-    source = write_jsonl(tmp_path / "t.jsonl", scored([2, 10]))
+    source = write_jsonl(tmp_path / "t.jsonl", score_rows([2, 10]))
     with pytest.raises(FormatError, match=r"holds nothing .* --scale 2-10"):
         import_dataset("long", [source])
     with pytest.raises(FormatError, match=r":1: correct is 2; .* --scale"):
@@ -65,9 +65,9 @@ def test_every_row_outside_the_scale_is_told_with_the_scale(tmp_path: Path) -> N
 
 def test_formats_of_others_are_offered_no_scale(tmp_path: Path) -> None:
     rows = [{"question": f"{n}", "model": "m", "isCorrect": n} for n in range(9)]
-    with pytest.raises(FormatError, match="malformed") as caught:
+    with pytest.raises(FormatError, match="malformed") as error:
         import_dataset("nvidia", [write_csv(tmp_path / "t.csv", rows)])
-    assert "--scale" not in str(caught.value)
+    assert "--scale" not in str(error.value)
 
 
 def test_strict_and_skip_malformed_contradict_each_other(tmp_path: Path) -> None:
@@ -108,9 +108,9 @@ def test_scales(
 
 
 def test_what_is_missing_is_missing_on_every_scale(tmp_path: Path) -> None:
-    found = labels(tmp_path, [None, "", "nan", 5], Scale(threshold=4))
-    assert np.isnan(found[:3]).all()
-    assert found[3] == 1
+    values = labels(tmp_path, [None, "", "nan", 5], Scale(threshold=4))
+    assert np.isnan(values[:3]).all()
+    assert values[3] == 1
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_score_outside_the_scale_is_malformed(tmp_path: Path) -> None:
 
 
 def test_a_column_model_names_the_targets(tmp_path: Path) -> None:
-    rows = [{**row, "model": row["target"]} for row in scored([1, 0])]
+    rows = [{**row, "model": row["target"]} for row in score_rows([1, 0])]
     for row in rows:
         del row["target"]
     for path in (
@@ -149,7 +149,7 @@ def test_a_column_model_names_the_targets(tmp_path: Path) -> None:
 
 
 def test_a_column_target_goes_before_a_column_model(tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "t.csv", [{**row, "model": "m"} for row in scored([1, 0])])
+    path = write_csv(tmp_path / "t.csv", [{**row, "model": "m"} for row in score_rows([1, 0])])
     assert import_dataset("long", [path]).dataset.pool.names == TARGETS
 
 
@@ -169,7 +169,7 @@ WIDE = [
 ]
 
 
-def guessed(path: Path, columns: Columns | None = None) -> Imported:
+def guess_targets(path: Path, columns: Columns | None = None) -> Imported:
     return import_dataset("wide", [path], columns=columns)
 
 
@@ -179,12 +179,12 @@ def test_targets_of_a_wide_table_are_guessed_and_told(tmp_path: Path) -> None:
         write_jsonl(tmp_path / "t.jsonl", WIDE),
         write_parquet(tmp_path / "t.parquet", WIDE),
     ):
-        dataset, report = guessed(path)
+        dataset, report = guess_targets(path)
         assert dataset.pool.names == ("small", "large")
         assert any("small, large; name others" in note for note in report.notes)
         assert dataset.correct[:, 0].tolist() == [1, 0, 1, 0]
-    told = succeeded("import", "wide", tmp_path / "t.csv", "--out", tmp_path / "out")
-    assert "used as the targets, since they hold labels: small, large" in told
+    output = succeeded("import", "wide", tmp_path / "t.csv", "--out", tmp_path / "out")
+    assert "used as the targets, since they hold labels: small, large" in output
 
 
 def test_guessed_targets_follow_the_template_of_labels_and_the_scale(tmp_path: Path) -> None:
@@ -192,8 +192,8 @@ def test_guessed_targets_follow_the_template_of_labels_and_the_scale(tmp_path: P
     path = write_csv(tmp_path / "t.csv", rows)
     columns = Columns(correct="ok {target}", cost="usd of {target}", scale=Scale(threshold=3))
     with pytest.raises(FormatError, match=r"lacks the columns \['usd of b'\]"):
-        guessed(path, columns)
-    dataset, _ = guessed(path, Columns(correct="ok {target}", scale=Scale(threshold=3)))
+        guess_targets(path, columns)
+    dataset, _ = guess_targets(path, Columns(correct="ok {target}", scale=Scale(threshold=3)))
     assert dataset.pool.names == TARGETS
     assert dataset.correct[0].tolist() == [1, 0]
 
@@ -201,8 +201,8 @@ def test_guessed_targets_follow_the_template_of_labels_and_the_scale(tmp_path: P
 def test_where_no_column_holds_labels_the_targets_must_be_named(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "t.csv", [{"prompt": "p", "a": 3}, {"prompt": "q", "a": 1}])
     with pytest.raises(ConfigError, match=r"--target-columns a,b,c.*'a'.* --scale"):
-        guessed(path)
-    assert guessed(path, Columns(scale=Scale(ends=(1, 3)))).dataset.pool.names == ("a",)
+        guess_targets(path)
+    assert guess_targets(path, Columns(scale=Scale(ends=(1, 3)))).dataset.pool.names == ("a",)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_where_no_column_holds_labels_the_targets_must_be_named(tmp_path: Path) 
 def test_counts_and_costs_are_no_booleans_and_not_absurd(
     column: str, value: object, reason: str, tmp_path: Path
 ) -> None:
-    rows = [{**row, column: value} for row in scored([1])]
+    rows = [{**row, column: value} for row in score_rows([1])]
     with pytest.raises(FormatError, match=reason):
         import_dataset("long", [write_jsonl(tmp_path / "t.jsonl", rows)], strict=True)
 
@@ -226,8 +226,8 @@ def test_repeated_answers_are_runs_where_that_is_said(tmp_path: Path) -> None:
     labels = {("p", "a"): [1, 1, 0], ("p", "b"): [1, 1], ("q", "a"): ["", 1], ("q", "b"): [0]}
     rows = [
         {"prompt": prompt, "target": target, "correct": label, "cost": 1 + run}
-        for (prompt, target), found in labels.items()
-        for run, label in enumerate(found)
+        for (prompt, target), run_labels in labels.items()
+        for run, label in enumerate(run_labels)
     ]
     source, to = write_csv(tmp_path / "t.csv", rows), tmp_path / "o"
     refused("--repeats mean averages them", "import", "long", source, "--out", to)
@@ -242,10 +242,10 @@ def test_repeated_answers_are_runs_where_that_is_said(tmp_path: Path) -> None:
 def test_rows_of_a_wide_table_are_runs_too(tmp_path: Path) -> None:
     rows = [{"prompt": "p", "a": 1, "b": 0}, {"prompt": "p", "a": 0, "b": 0}]
     source = write_csv(tmp_path / "t.csv", rows)
-    found = import_dataset("wide", [source], columns=Columns(repeats="mean", targets=TARGETS))
-    assert found.dataset.correct.tolist() == [[0.5, 0]]
-    assert "2 labels are the mean of two runs or more" in found.report.notes
-    assert (found.report.rows_kept, found.report.duplicates) == (2, 0)
+    result = import_dataset("wide", [source], columns=Columns(repeats="mean", targets=TARGETS))
+    assert result.dataset.correct.tolist() == [[0.5, 0]]
+    assert "2 labels are the mean of two runs or more" in result.report.notes
+    assert (result.report.rows_kept, result.report.duplicates) == (2, 0)
 
 
 def test_formats_of_others_take_no_repeats(tmp_path: Path) -> None:

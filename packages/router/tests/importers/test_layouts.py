@@ -55,8 +55,8 @@ def test_samples_are_read_without_a_question(
     assert not np.isnan(dataset.correct).any()
     assert dataset.correct[:, names.index("small-8b")].mean() < 0.7
     for table in COSTS | TOKENS:
-        known = ~np.isnan(getattr(dataset, table))
-        assert known.all() if table in holds else not known.any()
+        is_known = ~np.isnan(getattr(dataset, table))
+        assert is_known.all() if table in holds else not is_known.any()
 
 
 def test_sampled_votes_are_read_without_a_question(table_samples: Path) -> None:
@@ -78,8 +78,8 @@ def test_votes_in_parquet_are_those_of_the_lines(table_samples: Path, tmp_path: 
 def labels(format_: str, sources: Sequence[Path], columns: Columns | None = None) -> list[float]:
     """The labels of the first target."""
     dataset, _ = import_dataset(format_, sources, columns=columns, strict=True)
-    found: list[float] = dataset.correct[:, 0].tolist()
-    return found
+    column: list[float] = dataset.correct[:, 0].tolist()
+    return column
 
 
 def test_a_call_that_failed_has_no_label(tmp_path: Path) -> None:
@@ -89,10 +89,10 @@ def test_a_call_that_failed_has_no_label(tmp_path: Path) -> None:
         {**promptfoo_row(2, 0), "response": {"error": "no answer"}, "success": False},
         {**promptfoo_row(3, 0), "failureReason": 1, "error": "expected A"},
     ]
-    found = labels("promptfoo", write_promptfoo(tmp_path, rows))
-    assert found[0] == 1
-    assert np.isnan(found[1:3]).all()
-    assert found[3] == 0
+    values = labels("promptfoo", write_promptfoo(tmp_path, rows))
+    assert values[0] == 1
+    assert np.isnan(values[1:3]).all()
+    assert values[3] == 0
 
 
 def test_another_score_can_be_named(tmp_path: Path) -> None:
@@ -111,13 +111,15 @@ def test_inspect_values_and_scorers(tmp_path: Path) -> None:
     samples[4]["error"] = {"message": "broken off"}
     header, _ = inspect_log(0)
     (tmp_path / "log.json").write_text(json.dumps({**header, "samples": samples}))
-    found = labels("inspect_ai", [tmp_path])
-    assert found[:4] == [1, 0.5, 0, 0]
-    assert np.isnan(found[4])
+    first_labels = labels("inspect_ai", [tmp_path])
+    assert first_labels[:4] == [1, 0.5, 0, 0]
+    assert np.isnan(first_labels[4])
     report = import_dataset("inspect_ai", [tmp_path]).report
     assert any("of the scores match, judge the first" in note for note in report.notes)
-    judged = labels("inspect_ai", [tmp_path], Columns(correct="judge", scale=Scale(ends=(0, 4))))
-    assert judged[:4] == [0, 0.25, 0.5, 0.75]
+    judge_labels = labels(
+        "inspect_ai", [tmp_path], Columns(correct="judge", scale=Scale(ends=(0, 4)))
+    )
+    assert judge_labels[:4] == [0, 0.25, 0.5, 0.75]
 
 
 def test_epochs_of_inspect_are_runs(tmp_path: Path) -> None:

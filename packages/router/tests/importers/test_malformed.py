@@ -1,4 +1,4 @@
-"""Malformed rows are told by file, line and reason, and never guessed at."""
+"""The report names malformed rows by file, line and reason; nothing is guessed."""
 
 import csv
 import json
@@ -19,7 +19,7 @@ from .truth import PROMPTS, write_csv, write_jsonl, write_parquet
 GOOD = {"prompt": "p", "target": "a", "correct": 1}
 
 
-def told(report: ImportReport) -> list[tuple[int | None, str]]:
+def list_problems(report: ImportReport) -> list[tuple[int | None, str]]:
     return [(problem.line, problem.reason) for problem in report.problems]
 
 
@@ -65,12 +65,12 @@ def test_a_cell_that_can_not_be_understood(
     change: dict[str, object], reason: str, tmp_path: Path
 ) -> None:
     report = import_rows(tmp_path, [{**GOOD, "prompt": "other", **change}])
-    assert told(report) == [(2, reason)]
+    assert list_problems(report) == [(2, reason)]
     assert report.problems[0].file == str(tmp_path / "t.jsonl")
     assert (report.rows_read, report.rows_kept, report.malformed) == (2, 1, 1)
-    with pytest.raises(FormatError) as caught:
+    with pytest.raises(FormatError) as error:
         import_dataset("long", [tmp_path / "t.jsonl"], strict=True)
-    assert str(caught.value).startswith(f"{tmp_path / 't.jsonl'}:2: {reason}")
+    assert str(error.value).startswith(f"{tmp_path / 't.jsonl'}:2: {reason}")
 
 
 @pytest.mark.parametrize("missing", [None, "", " ", "nan", "NaN", "null", "None", float("nan")])
@@ -97,7 +97,7 @@ def test_a_line_that_is_no_record(line: bytes, reason: str, tmp_path: Path) -> N
     good = json.dumps(GOOD).encode()
     path.write_bytes(b"\n".join([good, b"", line, json.dumps({**GOOD, "prompt": "q"}).encode()]))
     dataset, report = import_dataset("long", [path], skip_malformed=True)
-    assert [(n, r[: len(reason)]) for n, r in told(report)] == [(3, reason)]
+    assert [(n, r[: len(reason)]) for n, r in list_problems(report)] == [(3, reason)]
     assert (report.rows_read, report.rows_kept, len(dataset)) == (3, 2, 2)
 
 
@@ -117,7 +117,7 @@ def test_csv_lines_are_counted_as_an_editor_counts_them(tmp_path: Path) -> None:
     )
     dataset, report = import_dataset("long", [path], skip_malformed=True)
     assert [query.prompt for query in dataset.queries] == ["two\r\nlines", "fine"]
-    assert told(report) == [
+    assert list_problems(report) == [
         (4, "has 2 cells; the header has 3"),
         (6, "has 4 cells; the header has 3"),
         (7, "prompt isn't valid UTF-8; save the file as UTF-8"),
@@ -141,9 +141,9 @@ def test_csv_lines_are_counted_as_an_editor_counts_them(tmp_path: Path) -> None:
 )
 def test_a_table_without_what_is_needed(content: bytes, reason: str, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_bytes(content)
-    with pytest.raises(FormatError) as caught:
+    with pytest.raises(FormatError) as error:
         import_dataset("long", [tmp_path / "t.csv"])
-    assert reason in str(caught.value)
+    assert reason in str(error.value)
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path: Path) -> None:
@@ -175,10 +175,13 @@ def test_rows_that_repeat_and_rows_that_contradict(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "t.csv", [*rows, rows[0], other_score, other_prompt, rows[0]])
     dataset, report = import_dataset("routerbench", [path], skip_malformed=True)
     assert (report.rows_read, report.rows_kept, report.duplicates) == (9, 5, 2)
-    assert [line for line, _ in told(report)] == [8, 9]
-    assert "query 'made-up.val.1' and target 'beta' have another outcome at " in told(report)[0][1]
-    assert f"{path}:3, which is kept" in told(report)[0][1]
-    assert "query 'made-up.val.2' has another text than at " in told(report)[1][1]
+    assert [line for line, _ in list_problems(report)] == [8, 9]
+    assert (
+        "query 'made-up.val.1' and target 'beta' have another outcome at "
+        in list_problems(report)[0][1]
+    )
+    assert f"{path}:3, which is kept" in list_problems(report)[0][1]
+    assert "query 'made-up.val.2' has another text than at " in list_problems(report)[1][1]
     assert dataset.correct[1, 1] == 1
     with pytest.raises(FormatError, match="have another outcome"):
         import_dataset("routerbench", [path], strict=True)
@@ -238,8 +241,8 @@ def test_prompts_of_routerbench(tmp_path: Path) -> None:
     source = write_csv(tmp_path / "t.csv", rows)
     dataset, report = import_dataset("routerbench", [source], skip_malformed=True)
     prompts = {query.id: query.prompt for query in dataset.queries}
-    kept = {f"s{n}": text for n, (_, text) in enumerate(cells) if text is not None}
-    assert prompts.items() >= kept.items()
+    texts = {f"s{n}": text for n, (_, text) in enumerate(cells) if text is not None}
+    assert prompts.items() >= texts.items()
     assert report.malformed + len(prompts) == len(cells)
 
 
@@ -297,13 +300,13 @@ def test_labels_are_read_as_they_are_written(label: float) -> None:
 @given(st.text(max_size=8))
 def test_texts_are_numbers_as_python_reads_them_or_refused(text: str) -> None:
     try:
-        found = values.cell_amount(text, "x")
+        amount = values.cell_amount(text, "x")
     except DataError:
         return
-    if found is None:
+    if amount is None:
         assert text.strip().lower() in ("", "null", "nan", "none")
     else:
-        assert found == float(text.strip())
+        assert amount == float(text.strip())
 
 
 def test_prompts_of_the_samples_differ() -> None:

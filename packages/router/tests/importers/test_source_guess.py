@@ -32,15 +32,17 @@ def long(folder: Path, scores: Sequence[object], **names: str) -> Path:
     return write_csv(folder / "answers.csv", rows)
 
 
-def guess(path: Path, given: Columns | None = None) -> SourceGuess:
-    return guess_source([path], columns=given)
+def guess_file(path: Path, columns: Columns | None = None) -> SourceGuess:
+    return guess_source([path], columns=columns)
 
 
 def test_a_long_table_by_the_usual_names(tmp_path: Path) -> None:
-    found = guess(long(tmp_path, [1, 0], prompt="User Message", target="LLM", correct="isCorrect"))
-    assert (found.format, found.doubts) == ("long", ())
-    assert found.columns == Columns(prompt="User Message", target="LLM", correct="isCorrect")
-    assert found.facts["scale"] == "0 is wrong, 1 is right"
+    guess = guess_file(
+        long(tmp_path, [1, 0], prompt="User Message", target="LLM", correct="isCorrect")
+    )
+    assert (guess.format, guess.doubts) == ("long", ())
+    assert guess.columns == Columns(prompt="User Message", target="LLM", correct="isCorrect")
+    assert guess.facts["scale"] == "0 is wrong, 1 is right"
 
 
 @pytest.mark.parametrize("write", [write_csv, write_jsonl, write_parquet])
@@ -51,10 +53,10 @@ def test_a_wide_table_with_costs_beside_the_scores(write: object, tmp_path: Path
         for n, text in enumerate(QUESTIONS)
     ]
     name = {"write_csv": "t.csv", "write_jsonl": "t.jsonl"}.get(write.__name__, "t.parquet")  # type: ignore[attr-defined]
-    found = guess(write(tmp_path / name, rows))  # type: ignore[operator]
-    assert (found.format, found.columns.targets, found.doubts) == ("wide", MODELS, ())
-    assert (found.columns.correct, found.columns.cost) == ("{target}_score", "{target}_cost_usd")
-    dataset, _ = import_dataset("wide", [tmp_path / name], columns=found.columns)
+    guess = guess_file(write(tmp_path / name, rows))  # type: ignore[operator]
+    assert (guess.format, guess.columns.targets, guess.doubts) == ("wide", MODELS, ())
+    assert (guess.columns.correct, guess.columns.cost) == ("{target}_score", "{target}_cost_usd")
+    dataset, _ = import_dataset("wide", [tmp_path / name], columns=guess.columns)
     assert dataset.recorded_cost[0].tolist() == [0.1, 0.2]
 
 
@@ -71,21 +73,21 @@ def test_a_wide_table_with_costs_beside_the_scores(write: object, tmp_path: Path
 def test_a_scale_whose_ends_are_seen_is_taken(
     scores: list[float], ends: tuple[float, float], tmp_path: Path
 ) -> None:
-    found = guess(long(tmp_path, scores))
-    assert (found.columns.scale, found.doubts) == (Scale(ends=ends), ())
+    guess = guess_file(long(tmp_path, scores))
+    assert (guess.columns.scale, guess.doubts) == (Scale(ends=ends), ())
 
 
 @pytest.mark.parametrize("scores", [["yes", "no"], [True, False], [0.2, 0.9], ["", 1, 0]])
 def test_labels_need_no_scale(scores: list[object], tmp_path: Path) -> None:
-    assert guess(long(tmp_path, scores)).columns.scale is None
+    assert guess_file(long(tmp_path, scores)).columns.scale is None
 
 
 def test_a_scale_whose_ends_are_not_seen_is_doubted(tmp_path: Path) -> None:
     path = long(tmp_path, [2, 3, 4])
-    (doubt,) = guess(path).doubts
+    (doubt,) = guess_file(path).doubts
     assert (doubt.option, doubt.is_reckless) == ("scale", False)
     assert doubt.choices[0] == "1-5"
-    settled = guess(path, doubt.settle(Columns(), "1-10"))
+    settled = guess_file(path, doubt.settle(Columns(), "1-10"))
     assert (settled.columns.scale, settled.doubts) == (Scale(ends=(1, 10)), ())
 
 
@@ -95,7 +97,7 @@ def test_a_scale_whose_ends_are_not_seen_is_doubted(tmp_path: Path) -> None:
 def test_what_could_turn_labels_round_is_never_guessed(
     scores: list[float], name: str, tmp_path: Path
 ) -> None:
-    (doubt,) = guess(long(tmp_path, scores, correct=name)).doubts
+    (doubt,) = guess_file(long(tmp_path, scores, correct=name)).doubts
     assert doubt.is_reckless
     assert "--scale" in doubt.fix
 
@@ -106,7 +108,7 @@ def test_two_columns_that_could_be_the_score_are_doubted(tmp_path: Path) -> None
         for text in QUESTIONS
         for model in MODELS
     ]
-    (doubt,) = guess(write_csv(tmp_path / "t.csv", rows)).doubts
+    (doubt,) = guess_file(write_csv(tmp_path / "t.csv", rows)).doubts
     assert (doubt.option, doubt.choices) == ("correct", ("correct", "rating"))
 
 
@@ -116,9 +118,9 @@ def test_an_id_that_is_the_row_s_is_not_the_query_s(tmp_path: Path) -> None:
         for n, text in enumerate(QUESTIONS)
         for k, model in enumerate(MODELS)
     ]
-    assert guess(write_csv(tmp_path / "t.csv", rows)).columns.query == "query_id"
+    assert guess_file(write_csv(tmp_path / "t.csv", rows)).columns.query == "query_id"
     alone = [{name: cell for name, cell in row.items() if name != "query_id"} for row in rows]
-    assert guess(write_csv(tmp_path / "t.csv", alone)).columns.query is None
+    assert guess_file(write_csv(tmp_path / "t.csv", alone)).columns.query is None
 
 
 def test_repeated_answers_are_averaged(tmp_path: Path) -> None:
@@ -128,24 +130,24 @@ def test_repeated_answers_are_averaged(tmp_path: Path) -> None:
         for model in MODELS
         for run in (0, 1)
     ]
-    found = guess(write_csv(tmp_path / "t.csv", rows))
-    assert found.columns.repeats == "mean"
-    dataset, _ = import_dataset("long", [tmp_path / "t.csv"], columns=found.columns)
+    guess = guess_file(write_csv(tmp_path / "t.csv", rows))
+    assert guess.columns.repeats == "mean"
+    dataset, _ = import_dataset("long", [tmp_path / "t.csv"], columns=guess.columns)
     assert set(dataset.correct.ravel().tolist()) == {0.5}
 
 
 def test_a_table_without_scores_says_what_to_name(tmp_path: Path) -> None:
     rows = [{"prompt": text, "answer": "because"} for text in QUESTIONS]
     with pytest.raises(ConfigError, match="--target-columns"):
-        guess(write_csv(tmp_path / "t.csv", rows))
+        guess_file(write_csv(tmp_path / "t.csv", rows))
     rows = [{"prompt": text, "model": "small"} for text in QUESTIONS]
     with pytest.raises(ConfigError, match="--correct-column"):
-        guess(write_csv(tmp_path / "t.csv", rows))
+        guess_file(write_csv(tmp_path / "t.csv", rows))
 
 
 def test_a_public_format_takes_no_columns(tmp_path: Path) -> None:
-    found = guess_source(SAMPLES["nvidia"].write(tmp_path))
-    assert (found.format, found.columns, found.doubts) == ("nvidia", Columns(), ())
+    guess = guess_source(SAMPLES["nvidia"].write(tmp_path))
+    assert (guess.format, guess.columns, guess.doubts) == ("nvidia", Columns(), ())
 
 
 @pytest.mark.parametrize(
@@ -173,9 +175,9 @@ def test_columns_by_the_words_in_their_names(names: Sequence[str], tmp_path: Pat
         for n, text in enumerate(QUESTIONS)
         for k, model in enumerate(MODELS)
     ]
-    found = guess(write_csv(tmp_path / "t.csv", rows))
-    assert (found.format, found.doubts) == ("long", ())
-    assert found.columns == Columns(prompt=prompt, target=target, correct=correct, cost=cost)
+    guess = guess_file(write_csv(tmp_path / "t.csv", rows))
+    assert (guess.format, guess.doubts) == ("long", ())
+    assert guess.columns == Columns(prompt=prompt, target=target, correct=correct, cost=cost)
 
 
 @pytest.mark.parametrize(
@@ -194,17 +196,17 @@ def test_labels_in_words_and_stars(
     cells: Sequence[str], labels: list[float], tmp_path: Path
 ) -> None:
     path = long(tmp_path, cells, correct="Feedback (1-5)")
-    found = guess(path)
-    assert found.doubts == ()
-    dataset, _ = import_dataset("long", [path], columns=found.columns)
+    guess = guess_file(path)
+    assert guess.doubts == ()
+    dataset, _ = import_dataset("long", [path], columns=guess.columns)
     assert dataset.correct[0].tolist() == labels
 
 
 def test_a_range_in_the_name_is_the_scale_unless_low_may_be_good(tmp_path: Path) -> None:
     path = long(tmp_path, [2, 3, 4], correct="Human rating (1-5)")
-    found = guess(path)
-    assert (found.columns.scale, found.doubts) == (Scale(ends=(1, 5)), ())
-    (doubt,) = guess(long(tmp_path, [2, 3, 4], correct="Rating (1 = best, 5)")).doubts
+    guess = guess_file(path)
+    assert (guess.columns.scale, guess.doubts) == (Scale(ends=(1, 5)), ())
+    (doubt,) = guess_file(long(tmp_path, [2, 3, 4], correct="Rating (1 = best, 5)")).doubts
     assert doubt.is_reckless
 
 
@@ -233,24 +235,24 @@ def wide(folder: Path, **columns: Sequence[object]) -> Path:
 def test_what_can_be_no_target_is_never_taken_for_one(
     name: str, cells: Sequence[object], tmp_path: Path
 ) -> None:
-    found = guess(wide(tmp_path, small=[0, 1], **{name: cells}, large=[1, 1, 0]))
-    assert (found.columns.targets, found.doubts) == (MODELS, ())
-    assert name in found.facts["no models"]
+    guess = guess_file(wide(tmp_path, small=[0, 1], **{name: cells}, large=[1, 1, 0]))
+    assert (guess.columns.targets, guess.doubts) == (MODELS, ())
+    assert name in guess.facts["no models"]
     with pytest.raises(ConfigError, match=r"one column of scores, 'small'.*Looked for a column"):
-        guess(wide(tmp_path, small=[0, 1], **{name: cells}))
+        guess_file(wide(tmp_path, small=[0, 1], **{name: cells}))
     with pytest.raises(ConfigError, match="no column of scores"):
-        guess(wide(tmp_path, **{name: cells}))
+        guess_file(wide(tmp_path, **{name: cells}))
 
 
 def test_a_target_that_is_always_right_is_one_where_the_names_tell(tmp_path: Path) -> None:
-    found = guess(wide(tmp_path, small_score=[0, 1], large_score=[1], index=[1, 2]))
-    assert found.columns.targets == MODELS
+    guess = guess_file(wide(tmp_path, small_score=[0, 1], large_score=[1], index=[1, 2]))
+    assert guess.columns.targets == MODELS
 
 
 def test_a_table_of_one_model_is_refused(tmp_path: Path) -> None:
     rows = [{"prompt": text, "model": "small", "score": n % 2} for n, text in enumerate(QUESTIONS)]
     with pytest.raises(ConfigError, match="names one model, 'small'; a router chooses"):
-        guess(write_csv(tmp_path / "t.csv", rows))
+        guess_file(write_csv(tmp_path / "t.csv", rows))
 
 
 def test_objects_per_model_and_lists_of_models(tmp_path: Path) -> None:
@@ -258,9 +260,9 @@ def test_objects_per_model_and_lists_of_models(tmp_path: Path) -> None:
         {"prompt": text, "models": {m: {"score": k, "usd": 0.5} for k, m in enumerate(MODELS)}}
         for text in QUESTIONS
     ]
-    found = guess(write_jsonl(tmp_path / "t.jsonl", rows))
-    assert (found.format, found.columns.targets) == ("wide", MODELS)
-    assert (found.columns.correct, found.columns.cost) == (
+    guess = guess_file(write_jsonl(tmp_path / "t.jsonl", rows))
+    assert (guess.format, guess.columns.targets) == ("wide", MODELS)
+    assert (guess.columns.correct, guess.columns.cost) == (
         "models.{target}.score",
         "models.{target}.usd",
     )
@@ -269,13 +271,13 @@ def test_objects_per_model_and_lists_of_models(tmp_path: Path) -> None:
         for text in QUESTIONS
     ]
     path = write_jsonl(tmp_path / "l.jsonl", listed)
-    found = guess(path)
-    assert (found.format, found.columns.target, found.doubts) == ("long", "models", ())
-    dataset, _ = import_dataset("long", [path], columns=found.columns, strict=True)
+    guess = guess_file(path)
+    assert (guess.format, guess.columns.target, guess.doubts) == ("long", "models", ())
+    dataset, _ = import_dataset("long", [path], columns=guess.columns, strict=True)
     assert dataset.correct.tolist() == [[0, 1]] * len(QUESTIONS)
     write_jsonl(path, [{**listed[0], "scores": [0]}, *listed[1:]])
     with pytest.raises(FormatError, match="scores has 1 items, models 2"):
-        import_dataset("long", [path], columns=found.columns, strict=True)
+        import_dataset("long", [path], columns=guess.columns, strict=True)
 
 
 def test_two_scores_per_model_are_a_doubt(tmp_path: Path) -> None:
@@ -287,9 +289,9 @@ def test_two_scores_per_model_are_a_doubt(tmp_path: Path) -> None:
         for text in QUESTIONS
     ]
     path = write_jsonl(tmp_path / "t.jsonl", rows)
-    (doubt,) = guess(path).doubts
+    (doubt,) = guess_file(path).doubts
     assert set(doubt.choices) == {"{target}.helpful_score", "{target}.correct_score"}
-    settled = guess(path, doubt.settle(Columns(), "{target}.correct_score"))
+    settled = guess_file(path, doubt.settle(Columns(), "{target}.correct_score"))
     assert (settled.columns.targets, settled.doubts) == (MODELS, ())
 
 
@@ -301,9 +303,9 @@ def test_an_object_that_is_missing_is_a_missing_answer(tmp_path: Path) -> None:
     del rows[1]["small"]
     rows[2]["large"] = None
     path = write_jsonl(tmp_path / "t.jsonl", rows)
-    found = guess(path)
-    assert (found.columns.targets, found.columns.query) == (MODELS, "id")
-    dataset, report = import_dataset("wide", [path], columns=found.columns)
+    guess = guess_file(path)
+    assert (guess.columns.targets, guess.columns.query) == (MODELS, "id")
+    dataset, report = import_dataset("wide", [path], columns=guess.columns)
     assert report.malformed == 0
     assert np.argwhere(np.isnan(dataset.correct)).tolist() == [[1, 0], [2, 1]]
     answers: list[dict[str, object]] = [
@@ -312,9 +314,9 @@ def test_an_object_that_is_missing_is_a_missing_answer(tmp_path: Path) -> None:
         for model in MODELS
     ]
     path = write_jsonl(tmp_path / "l.jsonl", answers)
-    found = guess(path)
-    assert (found.columns.correct, found.doubts) == ("scores.Helpful", ())
-    dataset, report = import_dataset("long", [path], columns=found.columns)
+    guess = guess_file(path)
+    assert (guess.columns.correct, guess.doubts) == ("scores.Helpful", ())
+    dataset, report = import_dataset("long", [path], columns=guess.columns)
     assert report.malformed == 0
     assert np.isnan(dataset.correct).sum(axis=1).tolist() == [2, 0, 0, 0, 0, 0]
 
@@ -331,10 +333,10 @@ def test_a_list_of_an_object_per_model(
         for text in QUESTIONS
     ]
     path = write(tmp_path / ("t.jsonl" if write is write_jsonl else "t.parquet"), rows)
-    found = guess(path)
-    assert found.doubts == ()
-    assert found.columns.target == "results.model"
-    dataset, _ = import_dataset("long", [path], columns=found.columns, strict=True)
+    guess = guess_file(path)
+    assert guess.doubts == ()
+    assert guess.columns.target == "results.model"
+    dataset, _ = import_dataset("long", [path], columns=guess.columns, strict=True)
     assert dataset.correct.tolist() == [[0, 1]] * len(QUESTIONS)
     assert (dataset.recorded_cost == 0.5).all()
     assert dataset.queries[0].prompt == (Message("user", QUESTIONS[0]),)
@@ -349,13 +351,13 @@ def test_the_only_column_with_scores_is_taken_whatever_its_name(
         for n, text in enumerate(QUESTIONS)
         for k, m in enumerate(MODELS)
     ]
-    found = guess(write_csv(tmp_path / "t.csv", rows))
-    assert (found.columns.correct, found.doubts) == (name, ())
-    both = [{**row, "other": k % 3} for k, row in enumerate(rows)]
-    (doubt,) = guess(write_csv(tmp_path / "t.csv", both)).doubts
+    guess = guess_file(write_csv(tmp_path / "t.csv", rows))
+    assert (guess.columns.correct, guess.doubts) == (name, ())
+    two_columns = [{**row, "other": k % 3} for k, row in enumerate(rows)]
+    (doubt,) = guess_file(write_csv(tmp_path / "t.csv", two_columns)).doubts
     assert (doubt.option, doubt.choices) == ("correct", (name, "other"))
 
 
 def test_stars_are_from_1_to_5(tmp_path: Path) -> None:
-    found = guess(long(tmp_path, [3, 4], correct="Stars"))
-    assert (found.columns.scale, found.doubts) == (Scale(ends=(1, 5)), ())
+    guess = guess_file(long(tmp_path, [3, 4], correct="Stars"))
+    assert (guess.columns.scale, guess.doubts) == (Scale(ends=(1, 5)), ())

@@ -18,7 +18,7 @@ HERE = (Site(2, "last"), Site(2, "mean"), Site(3, "last"), Site(3, "mean"))
 def by_hand() -> tuple[Survey, Grid]:
     fisher = np.array([[1, 9, 0], [5, 1, 0], [2, 8, 0], [0, 0, np.nan]], dtype=np.float64)
     auc = np.array([[60, 70, 50], [80, 62, 50], [65, 75, 50], [50, 52, np.nan]]) / 100
-    found = Survey(
+    survey_by_hand = Survey(
         ("a", "b", "c"),
         HERE,
         100,
@@ -26,13 +26,13 @@ def by_hand() -> tuple[Survey, Grid]:
         np.array([0.9, 0.1, 0.3, 0.2]),
         fisher,
     )
-    return found, Grid(("a", "b", "c"), HERE, (100,), auc[:, None, :])
+    return survey_by_hand, Grid(("a", "b", "c"), HERE, (100,), auc[:, None, :])
 
 
 def test_each_selector_selects_what_it_says() -> None:
-    both = ablation(*by_hand(), poolings=("last", "mean"))
-    assert [s.name for s in both.selectors] == NAMES
-    assert both.targets == ("a", "b")  # c can't be judged everywhere
+    result = ablation(*by_hand(), poolings=("last", "mean"))
+    assert [s.name for s in result.selectors] == NAMES
+    assert result.targets == ("a", "b")  # c can't be judged everywhere
     expected = {
         "Random": (60 + 70 + 80 + 62 + 65 + 75 + 50 + 52) / 8,
         "Last": (65 + 75 + 50 + 52) / 4,
@@ -42,8 +42,8 @@ def test_each_selector_selects_what_it_says() -> None:
         "BestLR": (80 + 75) / 2,
     }
     for name, value in expected.items():
-        assert both[name].auc == pytest.approx(value / 100), name
-    assert both["Fisher J"].sites == (HERE[1], HERE[0])
+        assert result[name].auc == pytest.approx(value / 100), name
+    assert result["Fisher J"].sites == (HERE[1], HERE[0])
 
 
 def test_last_token_sites_alone_by_default() -> None:
@@ -58,8 +58,8 @@ def test_last_token_sites_alone_by_default() -> None:
 def test_nothing_exceeds_the_oracle_and_fisher_reaches_it_where_a_layer_is_planted() -> None:
     dataset = make_routing_dataset(queries=300)
     states = states_of(dataset)
-    found = survey(states, dataset, sites=SITES, dim=6)
-    result = ablation(found, search(states, dataset, sites=SITES, dims=(6,)), dim=6)
+    layer_survey = survey(states, dataset, sites=SITES, dim=6)
+    result = ablation(layer_survey, search(states, dataset, sites=SITES, dims=(6,)), dim=6)
     assert max(s.auc for s in result.selectors) == result["BestLR"].auc
     assert result["Fisher J"].auc == result["BestLR"].auc > result["Random"].auc + 0.1
     assert {site.layer for site in result["BestLR"].sites or ()} == {PLANTED}
@@ -67,10 +67,12 @@ def test_nothing_exceeds_the_oracle_and_fisher_reaches_it_where_a_layer_is_plant
 
 
 def test_nothing_to_compare_is_refused() -> None:
-    found, grid = by_hand()
-    none = Survey(found.targets, HERE, 100, *[np.ones(4)] * 2, np.full((4, 3), np.nan))
+    survey_by_hand, grid = by_hand()
+    none = Survey(survey_by_hand.targets, HERE, 100, *[np.ones(4)] * 2, np.full((4, 3), np.nan))
     with pytest.raises(ConfigError, match="no target"):
         ablation(none, grid)
-    only = Survey(found.targets, HERE[:1], 100, *[np.ones(1)] * 2, found.fisher[:1])
+    only = Survey(
+        survey_by_hand.targets, HERE[:1], 100, *[np.ones(1)] * 2, survey_by_hand.fisher[:1]
+    )
     with pytest.raises(ConfigError, match="poolings"):
         ablation(only, grid, poolings=("mean",))

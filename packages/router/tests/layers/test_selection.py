@@ -39,24 +39,24 @@ def states(dataset: RoutingDataset) -> MemoryActivations:
 @pytest.mark.parametrize("planted", [0, 2, 3, 4])
 def test_a_planted_layer_is_found(dataset: RoutingDataset, method: Automatic, planted: int) -> None:
     states = states_of(dataset, encoder=FakeEncoder(planted_layer=planted))
-    found = select(states, dataset, method=method, sites=SITES, dim=DIM, dims=(3, DIM))
-    assert {choice.site.layer for choice in found.choices} == {planted}
-    assert found.pool.site.layer == planted
-    assert not any(choice.note for choice in found.choices)
+    selection = select(states, dataset, method=method, sites=SITES, dim=DIM, dims=(3, DIM))
+    assert {choice.site.layer for choice in selection.choices} == {planted}
+    assert selection.pool.site.layer == planted
+    assert not any(choice.note for choice in selection.choices)
 
 
 def test_a_planted_layer_is_not_found_by_shuffled_labels(
     dataset: RoutingDataset, states: MemoryActivations
 ) -> None:
     true = survey(states, dataset, sites=SITES, dim=DIM)
-    planted = [i for i, site in enumerate(true.sites) if site.layer == PLANTED]
-    rest = [i for i in range(len(true.sites)) if i not in planted]
-    assert true.fisher[planted].min() > 5 * true.fisher[rest].max()
+    places = [i for i, site in enumerate(true.sites) if site.layer == PLANTED]
+    other_places = [i for i in range(len(true.sites)) if i not in places]
+    assert true.fisher[places].min() > 5 * true.fisher[other_places].max()
     chosen = set()
     for seed in range(8):
         chance = shuffled(dataset, seed=seed)
-        found = survey(states, chance, sites=SITES, dim=DIM)
-        assert found.fisher[planted].max() < true.fisher[planted].min() / 2
+        chance_survey = survey(states, chance, sites=SITES, dim=DIM)
+        assert chance_survey.fisher[places].max() < true.fisher[places].min() / 2
         chosen |= {choice.site.layer for choice in select(states, chance, sites=SITES).choices}
     assert len(chosen) >= 4
 
@@ -64,26 +64,26 @@ def test_a_planted_layer_is_not_found_by_shuffled_labels(
 def test_the_survey_ignores_the_order_of_rows_and_sites(
     dataset: RoutingDataset, states: MemoryActivations
 ) -> None:
-    one = survey(states, dataset, sites=SITES, dim=DIM)
-    other = survey(states, permuted(dataset), sites=SITES[::-1], dim=DIM)
-    assert one.sites == other.sites == tuple(sorted(SITES))
-    np.testing.assert_allclose(other.fisher, one.fisher, rtol=1e-4)
+    first = survey(states, dataset, sites=SITES, dim=DIM)
+    second = survey(states, permuted(dataset), sites=SITES[::-1], dim=DIM)
+    assert first.sites == second.sites == tuple(sorted(SITES))
+    np.testing.assert_allclose(second.fisher, first.fisher, rtol=1e-4)
     np.testing.assert_allclose(
-        other.effective_dimensionality, one.effective_dimensionality, rtol=1e-9
+        second.effective_dimensionality, first.effective_dimensionality, rtol=1e-9
     )
-    np.testing.assert_allclose(other.anisotropy, one.anisotropy, atol=1e-12)
+    np.testing.assert_allclose(second.anisotropy, first.anisotropy, atol=1e-12)
 
 
 def test_the_survey_streams(
     dataset: RoutingDataset, states: MemoryActivations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = survey(states, dataset, sites=SITES[:3], dim=DIM)
+    at_once = survey(states, dataset, sites=SITES[:3], dim=DIM)
     probed = search(states, dataset, sites=SITES[:3], dims=(DIM,))
     monkeypatch.setattr(
         "prefill_router.geometry.SiteStates.__init__.__kwdefaults__", {"chunk_bytes": 4096}
     )
     pieces = survey(states, dataset, sites=SITES[:3], dim=DIM)
-    np.testing.assert_allclose(pieces.fisher, whole.fisher, rtol=1e-4)
+    np.testing.assert_allclose(pieces.fisher, at_once.fisher, rtol=1e-4)
     np.testing.assert_allclose(
         search(states, dataset, sites=SITES[:3], dims=(DIM,)).auc, probed.auc, atol=1e-3
     )
@@ -92,19 +92,19 @@ def test_the_survey_streams(
 def test_the_pool_takes_one_site_for_all(
     dataset: RoutingDataset, states: MemoryActivations
 ) -> None:
-    found = select(states, dataset, scope="pool", sites=SITES, dim=DIM)
-    assert {choice.site for choice in found.choices} == {found.pool.site}
-    assert {choice.note for choice in found.choices} == {"the pool's choice"}
+    selection = select(states, dataset, scope="pool", sites=SITES, dim=DIM)
+    assert {choice.site for choice in selection.choices} == {selection.pool.site}
+    assert {choice.note for choice in selection.choices} == {"the pool's choice"}
     fisher = survey(states, dataset, sites=SITES, dim=DIM)
-    assert found.pool.score == pytest.approx(fisher.fisher.mean(axis=1).max())
+    assert selection.pool.score == pytest.approx(fisher.fisher.mean(axis=1).max())
 
 
 def test_the_grid_takes_the_greatest_auc(
     dataset: RoutingDataset, states: MemoryActivations
 ) -> None:
-    found = select(states, dataset, method="grid", sites=SITES, dims=(2, 4, 8))
+    selection = select(states, dataset, method="grid", sites=SITES, dims=(2, 4, 8))
     table = search(states, dataset, sites=SITES, dims=(2, 4, 8))
-    for k, choice in enumerate(found.choices):
+    for k, choice in enumerate(selection.choices):
         assert choice.score == table.auc[:, :, k].max() == table.at(choice.site, choice.dim)[k]
 
 
@@ -117,17 +117,17 @@ def test_a_target_that_cannot_be_judged_takes_the_pools_choice(
     few = np.flatnonzero(correct[:, 1] == 1)[5:]
     correct[few, 1] = np.nan
     train = relabelled(dataset, correct)
-    found = select(states, train, method=method, sites=SITES, dim=DIM, dims=(DIM,))
-    assert [bool(choice.note) for choice in found.choices] == [True, True, False]
-    assert "too few labels" in found.choices[0].note
-    assert found.choices[0].site == found.pool.site == found.choices[2].site
-    assert found.pool.score == found.choices[2].score  # the others have no say
+    selection = select(states, train, method=method, sites=SITES, dim=DIM, dims=(DIM,))
+    assert [bool(choice.note) for choice in selection.choices] == [True, True, False]
+    assert "too few labels" in selection.choices[0].note
+    assert selection.choices[0].site == selection.pool.site == selection.choices[2].site
+    assert selection.pool.score == selection.choices[2].score  # the others have no say
 
 
 def test_small_datasets_are_judged_by_what_there_is() -> None:
     dataset = make_routing_dataset(queries=12)
-    found = select(states_of(dataset), dataset, sites=SITES, dim=3)
-    assert all("too few labels" in choice.note for choice in found.choices)
+    selection = select(states_of(dataset), dataset, sites=SITES, dim=3)
+    assert all("too few labels" in choice.note for choice in selection.choices)
 
 
 @pytest.mark.parametrize("method", ["fisher", "grid"])
@@ -143,14 +143,14 @@ def test_the_lowest_of_equal_sites_wins(dataset: RoutingDataset, states: MemoryA
     best = states.states[Site(PLANTED, "last")]
     same = {Site(layer, "last"): best for layer in (4, 2, 3)}
     twins = MemoryActivations(states.provenance, states.keys, same, states.counts)
-    found = select(twins, dataset, dim=DIM)
-    assert {choice.site for choice in found.choices} == {Site(2, "last")}
+    selection = select(twins, dataset, dim=DIM)
+    assert {choice.site for choice in selection.choices} == {Site(2, "last")}
 
 
 def test_a_pinned_site_is_taken(dataset: RoutingDataset, states: MemoryActivations) -> None:
     site = Site(1, "mean")
-    found = select(states, dataset, method="pinned", pinned=site, dim=5)
-    assert {(choice.site, choice.dim, choice.score) for choice in found.choices} == {
+    selection = select(states, dataset, method="pinned", pinned=site, dim=5)
+    assert {(choice.site, choice.dim, choice.score) for choice in selection.choices} == {
         (site, 5, None)
     }
     with pytest.raises(ProvenanceError, match=r"lacks the site mean\.9"):
@@ -164,11 +164,11 @@ def test_a_pinned_site_is_taken(dataset: RoutingDataset, states: MemoryActivatio
 def test_each_target_can_have_a_pinned_site(
     dataset: RoutingDataset, states: MemoryActivations
 ) -> None:
-    one, two, three = dataset.pool.names
-    sites = {two: Site(2, "last"), one: Site(1, "mean"), three: Site(1, "mean")}
-    found = select(states, dataset, method="pinned", pinned=sites, dim=5)
-    assert [choice.site for choice in found.choices] == [sites[n] for n in dataset.pool.names]
-    for wrong in ({one: Site(1, "mean")}, {**sites, "nobody": Site(1, "mean")}):
+    first, second, third = dataset.pool.names
+    sites = {second: Site(2, "last"), first: Site(1, "mean"), third: Site(1, "mean")}
+    selection = select(states, dataset, method="pinned", pinned=sites, dim=5)
+    assert [choice.site for choice in selection.choices] == [sites[n] for n in dataset.pool.names]
+    for wrong in ({first: Site(1, "mean")}, {**sites, "nobody": Site(1, "mean")}):
         with pytest.raises(ConfigError, match="pin one site for each"):
             select(states, dataset, method="pinned", pinned=wrong)
 

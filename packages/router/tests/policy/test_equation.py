@@ -13,7 +13,7 @@ def tables(queries: int = 200, targets: int = 6, seed: int = 0) -> tuple[Table, 
     return random.random((queries, targets)), random.random((queries, targets)) ** 3
 
 
-def nearly_dominated(seed: int) -> tuple[Table, Table]:
+def draw_nearly_dominated(seed: int) -> tuple[Table, Table]:
     """Targets 0, 2 and 4 are dominated by their neighbours, by one unit in the last place."""
     correctness, cost = tables(seed=seed)
     correctness[:, 0], cost[:, 0] = correctness[:, 1], np.nextafter(cost[:, 1], 2)
@@ -61,11 +61,11 @@ def test_the_path_in_blocks_is_that_of_the_whole(
     rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     correctness, cost = tables()
-    whole = lambda_path(correctness, cost)
+    expected = lambda_path(correctness, cost)
     monkeypatch.setattr("prefill_router.policy.path._ROWS", rows)
-    found = lambda_path(correctness, cost)
+    path = lambda_path(correctness, cost)
     for name in ("start", "lam", "target"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(whole, name))
+        np.testing.assert_array_equal(getattr(path, name), getattr(expected, name))
 
 
 def test_between_changes_nothing_changes() -> None:
@@ -102,7 +102,7 @@ def test_chosen_cost_and_probability_never_fall_as_lam_rises() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_dominated_target_is_never_chosen_to_the_last_bit(seed: int) -> None:
-    correctness, cost = nearly_dominated(seed)
+    correctness, cost = draw_nearly_dominated(seed)
     path = lambda_path(correctness, cost)
     assert set(path.target.tolist()) <= {1, 3, 5}
     for lam in np.random.default_rng(seed).random(50):
@@ -110,7 +110,7 @@ def test_a_dominated_target_is_never_chosen_to_the_last_bit(seed: int) -> None:
 
 
 def test_a_dominating_target_is_chosen() -> None:
-    correctness, cost = nearly_dominated(0)
+    correctness, cost = draw_nearly_dominated(0)
     assert set(lambda_path(correctness, cost).target.tolist()) == {1, 3, 5}
 
 

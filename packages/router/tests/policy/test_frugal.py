@@ -20,7 +20,7 @@ NAMES = ("cheap", "loud", "middle", "dear")
 COST = np.array([0.01, 0.02, 0.1, 1.0])
 
 
-def planted(rows: int = 3000, *, seed: int = 0) -> tuple[Array, Array, Array]:
+def draw_tables(rows: int = 3000, *, seed: int = 0) -> tuple[Array, Array, Array]:
     """Scores, labels and costs.
 
     `cheap` and `middle` know when they are wrong, each on a scale of its own; `loud` is seldom
@@ -41,7 +41,9 @@ def planted(rows: int = 3000, *, seed: int = 0) -> tuple[Array, Array, Array]:
     return scores, correct, COST * (0.5 + random.random((rows, 4)))
 
 
-def used(policy: Policy, at: float, data: tuple[Array, Array, Array]) -> tuple[float, float]:
+def judge_policy(
+    policy: Policy, at: float, data: tuple[Array, Array, Array]
+) -> tuple[float, float]:
     """What a policy is right on and pays at one setting."""
     scores, correct, cost = data
     choice = policy.choose(scores, np.tile(COST, (len(scores), 1)), at, targets=NAMES)
@@ -50,35 +52,37 @@ def used(policy: Policy, at: float, data: tuple[Array, Array, Array]) -> tuple[f
     return float(correct[rows, choice].mean()), float(paid[rows, choice].mean())
 
 
-def reached(policy: Policy, budget: float, data: tuple[Array, Array, Array]) -> float:
+def best_accuracy(policy: Policy, budget: float, data: tuple[Array, Array, Array]) -> float:
     """The best accuracy of all settings that keep a budget."""
-    found = [used(policy, at, data) for at in np.linspace(0, 1, 201).tolist()]
-    return max((accuracy for accuracy, cost in found if cost <= budget), default=0.0)
+    points = [judge_policy(policy, at, data) for at in np.linspace(0, 1, 201).tolist()]
+    return max((accuracy for accuracy, cost in points if cost <= budget), default=0.0)
 
 
-def learned(budget: float | None = None) -> Cascade:
-    data = planted()
-    found = search_stages(*data, depth=3, budget=budget, steps=20)
-    return Cascade(targets=tuple(NAMES[k] for k in found.columns), knots=found.knots)
+def learn_cascade(budget: float | None = None) -> Cascade:
+    data = draw_tables()
+    stages = search_stages(*data, depth=3, budget=budget, steps=20)
+    return Cascade(targets=tuple(NAMES[k] for k in stages.columns), knots=stages.knots)
 
 
 def test_learned_order_and_thresholds_beat_those_that_are_not() -> None:
-    unseen, found = planted(seed=1), learned()
-    assert found.targets == ("cheap", "middle", "dear")
-    single = replace(found, knots=())  # the same order, one threshold for all
+    unseen, cascade = draw_tables(seed=1), learn_cascade()
+    assert cascade.targets == ("cheap", "middle", "dear")
+    single = replace(cascade, knots=())  # the same order, one threshold for all
     for budget in (0.1, 0.3, 0.5):
-        by_cost = reached(Cascade(), budget, unseen)
-        assert reached(found, budget, unseen) > by_cost + 0.2, budget
-        assert reached(found, budget, unseen) > reached(single, budget, unseen) + 0.02, budget
+        by_cost = best_accuracy(Cascade(), budget, unseen)
+        assert best_accuracy(cascade, budget, unseen) > by_cost + 0.2, budget
+        assert (
+            best_accuracy(cascade, budget, unseen) > best_accuracy(single, budget, unseen) + 0.02
+        ), budget
 
 
 @pytest.mark.parametrize("budget", [0.05, 0.2, 0.45])
 def test_no_list_is_better_within_the_budget(budget: float) -> None:
-    scores, correct, cost = (table[:300] for table in planted())
-    found = search_stages(scores, correct, cost, depth=2, budget=budget, steps=5)
-    policy = Cascade(targets=tuple(NAMES[k] for k in found.columns), knots=found.knots)
-    assert found.at is not None
-    accuracy, paid = used(policy, found.at, (scores, correct, cost))
+    scores, correct, cost = (table[:300] for table in draw_tables())
+    stages = search_stages(scores, correct, cost, depth=2, budget=budget, steps=5)
+    policy = Cascade(targets=tuple(NAMES[k] for k in stages.columns), knots=stages.knots)
+    assert stages.at is not None
+    accuracy, paid = judge_policy(policy, stages.at, (scores, correct, cost))
     assert paid <= budget * (1 + 1e-9)
     best = 0.0
     for first, then in permutations(range(4), 2):
@@ -92,29 +96,31 @@ def test_no_list_is_better_within_the_budget(budget: float) -> None:
 
 
 def test_the_way_rises_from_the_first_answer_to_the_most_accurate_end() -> None:
-    data = planted()
-    found = search_stages(*data, depth=3, budget=0.3, steps=20)
-    policy = Cascade(targets=tuple(NAMES[k] for k in found.columns), knots=found.knots)
-    points = [used(policy, row[0], data) for row in found.knots]
-    assert points[0] == pytest.approx((found.accuracies[0], found.costs[0]))
-    assert points[-1] == pytest.approx((found.accuracies[1], found.costs[1]))
-    low, high = found.costs
-    for row, (_, paid) in zip(found.knots, points, strict=True):
+    data = draw_tables()
+    stages = search_stages(*data, depth=3, budget=0.3, steps=20)
+    policy = Cascade(targets=tuple(NAMES[k] for k in stages.columns), knots=stages.knots)
+    points = [judge_policy(policy, row[0], data) for row in stages.knots]
+    assert points[0] == pytest.approx((stages.accuracies[0], stages.costs[0]))
+    assert points[-1] == pytest.approx((stages.accuracies[1], stages.costs[1]))
+    low, high = stages.costs
+    for row, (_, paid) in zip(stages.knots, points, strict=True):
         assert (paid - low) / (high - low) == pytest.approx(row[0], abs=1e-9)
     assert max(accuracy for accuracy, _ in points) == pytest.approx(points[-1][0])
 
 
 def test_what_was_not_measured_is_left_out() -> None:
-    scores, correct, cost = planted(600)
+    scores, correct, cost = draw_tables(600)
     random = np.random.default_rng(2)
     holes = random.random(correct.shape) < 0.05
-    whole = ~holes.any(axis=1)
+    is_labelled = ~holes.any(axis=1)
     labels, paid = np.where(holes, np.nan, correct), np.where(holes[:, ::-1], np.nan, cost)
-    known = whole & ~holes[:, ::-1].any(axis=1)
-    found = search_stages(scores, labels, paid, depth=3, budget=None, steps=10)
-    same = search_stages(scores[known], correct[known], cost[known], depth=3, budget=None, steps=10)
-    assert found == same
-    assert found.queries == known.sum()
+    is_known = is_labelled & ~holes[:, ::-1].any(axis=1)
+    stages = search_stages(scores, labels, paid, depth=3, budget=None, steps=10)
+    same = search_stages(
+        scores[is_known], correct[is_known], cost[is_known], depth=3, budget=None, steps=10
+    )
+    assert stages == same
+    assert stages.queries == is_known.sum()
     labels = correct.copy()
     labels[30:, 2] = np.nan
     rare = search_stages(scores, labels, cost, depth=3, budget=None, steps=10)
@@ -124,7 +130,7 @@ def test_what_was_not_measured_is_left_out() -> None:
 
 
 def test_what_teaches_nothing_is_refused() -> None:
-    scores, correct, cost = planted(50)
+    scores, correct, cost = draw_tables(50)
     with pytest.raises(FitError, match="no query has a label and a cost"):
         search_stages(scores, np.full_like(correct, np.nan), cost, depth=2, budget=None, steps=5)
     with pytest.raises(FitError, match="no answer costs anything"):
@@ -162,12 +168,12 @@ def test_few_labels_leave_the_prediction_as_it_is() -> None:
     nothing = np.full((3, 1), np.nan)
     scorer = AnswerScorer.fit(np.full((3, 1), 0.5), nothing, nothing, targets=("a",))
     predicted = np.array([[0.1], [0.7], [1.0]])
-    found = scorer.scores(predicted, np.array([[5.0], [np.nan], [1e9]]), targets=("a",))
-    np.testing.assert_allclose(found, predicted, atol=1e-5)
+    scores = scorer.scores(predicted, np.array([[5.0], [np.nan], [1e9]]), targets=("a",))
+    np.testing.assert_allclose(scores, predicted, atol=1e-5)
 
 
 def test_answers_are_scored_by_a_scorer_that_has_not_seen_them() -> None:
-    scores, correct, cost = planted(200)
+    scores, correct, cost = draw_tables(200)
     folds = np.arange(200) % 4
     tokens = np.full(correct.shape, np.nan)
     fit = FrugalCascade(depth=2, folds=4).fit(scores, correct, cost, tokens, folds, targets=NAMES)
@@ -176,13 +182,13 @@ def test_answers_are_scored_by_a_scorer_that_has_not_seen_them() -> None:
     assert fit.notes[0].startswith(f"the cascade calls {fit.policy.targets[0]}")
     assert "is within its budget" not in " ".join(fit.notes)
     budget = replace(FrugalCascade(), budget=0.2)
-    said = budget.fit(scores, correct, cost, tokens, folds, targets=NAMES).notes
-    assert any("is within its budget at lam = " in note for note in said)
+    notes = budget.fit(scores, correct, cost, tokens, folds, targets=NAMES).notes
+    assert any("is within its budget at lam = " in note for note in notes)
 
 
 def test_online_it_stops_where_its_path_says() -> None:
-    policy = learned()
-    scores = planted(40, seed=3)[0]
+    policy = learn_cascade()
+    scores = draw_tables(40, seed=3)[0]
     for at in (0.0, 0.2, 0.6, 1.0):
         chosen = policy.choose(scores, np.tile(COST, (40, 1)), at, targets=NAMES)
         for row, k in zip(scores, chosen, strict=True):
@@ -191,7 +197,7 @@ def test_online_it_stops_where_its_path_says() -> None:
 
 
 def test_save_then_load_gives_the_same() -> None:
-    scores, correct, cost = planted(200)
+    scores, correct, cost = draw_tables(200)
     fit = FrugalCascade(folds=2).fit(
         scores, correct, cost, 100 * cost, np.arange(200) % 2, targets=NAMES
     )

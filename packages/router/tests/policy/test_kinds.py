@@ -106,16 +106,16 @@ ANSWERS = {"small": 0.2, "middle": 0.6, "large": 0.4}
 
 
 def test_a_cascade_online_asks_until_an_answer_passes() -> None:
-    asked: list[str] = []
+    names: list[str] = []
 
     def ask(name: str) -> str:
-        asked.append(name)
+        names.append(name)
         return f"by {name}"
 
     cascade = Cascade(targets=("small", "middle", "large"))
     run = cascade.run(ask, lambda name, _: ANSWERS[name], at=0.5)
-    assert (run.target, run.answer, asked) == ("middle", "by middle", ["small", "middle"])
-    assert [(one.target, one.score) for one in run.trail] == [("small", 0.2), ("middle", 0.6)]
+    assert (run.target, run.answer, names) == ("middle", "by middle", ["small", "middle"])
+    assert [(step.target, step.score) for step in run.trail] == [("small", 0.2), ("middle", 0.6)]
     last = Cascade().run(ask, lambda name, _: ANSWERS[name], at=1.0, targets=tuple(ANSWERS))
     assert last.target == "large"
     assert len(last.trail) == 3
@@ -135,7 +135,7 @@ def test_online_and_on_record_agree(at: float) -> None:
         assert run.answer == chosen[query]
 
 
-def failing(*broken: str) -> Callable[[str], str]:
+def fail_for(*broken: str) -> Callable[[str], str]:
     def ask(name: str) -> str:
         if name in broken:
             raise UpstreamError("it is down", failure="overloaded")
@@ -146,14 +146,14 @@ def failing(*broken: str) -> Callable[[str], str]:
 
 def test_a_cascade_passes_over_a_target_that_fails() -> None:
     names = tuple(ANSWERS)
-    run = Cascade().run(failing("small"), lambda n, _: ANSWERS[n], at=0.5, targets=names)
+    run = Cascade().run(fail_for("small"), lambda n, _: ANSWERS[n], at=0.5, targets=names)
     assert run.answer == "middle"
     assert run.trail[0].failure == "overloaded"
     assert run.trail[0].score is None
-    best = Cascade().run(failing("large"), lambda n, _: ANSWERS[n], at=0.9, targets=names)
+    best = Cascade().run(fail_for("large"), lambda n, _: ANSWERS[n], at=0.9, targets=names)
     assert best.answer == "middle"
     with pytest.raises(UpstreamError, match="down"):
-        Cascade().run(failing(*names), lambda n, _: ANSWERS[n], at=0.9, targets=names)
+        Cascade().run(fail_for(*names), lambda n, _: ANSWERS[n], at=0.9, targets=names)
 
 
 def test_options_that_make_no_sense_are_refused() -> None:

@@ -18,13 +18,13 @@ def check_predictor(
     load: Callable[[Any, Any], Predictor] = load_predictor,
 ) -> None:
     """Put a fitted predictor through all checks, with a few rows such as it was fitted on."""
-    for check in (_range, _rows, _determinism, _refusals):
+    for check in (_check_range, _check_rows, _check_determinism, _check_refusals):
         check(predictor, features)
-    _round_trip(predictor, features, load)
-    _corruption(predictor, load)
+    _check_round_trip(predictor, features, load)
+    _check_corruption(predictor, load)
 
 
-def _range(predictor: Predictor, features: Features) -> None:
+def _check_range(predictor: Predictor, features: Features) -> None:
     for rows in (features, 1000 * features, features[:0]):
         result = predictor.correctness(rows)
         assert result.shape == (len(rows), len(predictor.targets))
@@ -33,22 +33,22 @@ def _range(predictor: Predictor, features: Features) -> None:
         assert ((result >= 0) & (result <= 1)).all()
 
 
-def _rows(predictor: Predictor, features: Features) -> None:
-    whole = predictor.correctness(features)
+def _check_rows(predictor: Predictor, features: Features) -> None:
+    expected = predictor.correctness(features)
     order = np.random.default_rng(0).permutation(len(features))
     alone = np.concatenate([predictor.correctness(row[None]) for row in features])
-    np.testing.assert_allclose(alone, whole, rtol=0, atol=1e-6)
-    np.testing.assert_allclose(predictor.correctness(features[order]), whole[order], atol=1e-6)
+    np.testing.assert_allclose(alone, expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(predictor.correctness(features[order]), expected[order], atol=1e-6)
 
 
-def _determinism(predictor: Predictor, features: Features) -> None:
+def _check_determinism(predictor: Predictor, features: Features) -> None:
     before = features.copy()
     first = predictor.correctness(features)
     assert np.array_equal(first, predictor.correctness(features))
     assert np.array_equal(features, before)
 
 
-def _refusals(predictor: Predictor, features: Features) -> None:
+def _check_refusals(predictor: Predictor, features: Features) -> None:
     assert features.shape[1] == predictor.width
     wider = np.concatenate([features, features[:, :1]], axis=1)
     with pytest.raises(ConfigError, match=rf"{wider.shape[1]} wide.*fitted on {predictor.width}"):
@@ -60,7 +60,7 @@ def _refusals(predictor: Predictor, features: Features) -> None:
             predictor.correctness(broken)
 
 
-def _round_trip(
+def _check_round_trip(
     predictor: Predictor, features: Features, load: Callable[[Any, Any], Predictor]
 ) -> None:
     again = load(predictor.to_dict(), {k: v.copy() for k, v in predictor.tensors().items()})
@@ -70,13 +70,13 @@ def _round_trip(
     assert np.array_equal(again.correctness(features), predictor.correctness(features))
 
 
-def _corruption(predictor: Predictor, load: Callable[[Any, Any], Predictor]) -> None:
+def _check_corruption(predictor: Predictor, load: Callable[[Any, Any], Predictor]) -> None:
     config, tensors = predictor.to_dict(), predictor.tensors()
     for name in tensors:
-        rest = {k: v for k, v in tensors.items() if k != name}
+        others = {k: v for k, v in tensors.items() if k != name}
         flat = np.concatenate([tensors[name].ravel(), tensors[name].ravel()[:1]])
-        broken: list[dict[str, Any]] = [rest, rest | {f"{name}.x": tensors[name]}]
-        broken += [rest | {name: flat}, rest | {name: tensors[name].astype(np.complex64)}]
+        broken: list[dict[str, Any]] = [others, others | {f"{name}.x": tensors[name]}]
+        broken += [others | {name: flat}, others | {name: tensors[name].astype(np.complex64)}]
         for case in broken:
             with pytest.raises(CorruptError):
                 load(config, case)

@@ -94,7 +94,7 @@ def quality(probability: Array, unseen: Examples, base: Array) -> tuple[Array, A
     return auc_by_target(probability, correct), brier
 
 
-def _signal(case: Case) -> None:
+def _check_signal(case: Case) -> None:
     train, unseen = case.planted(), case.planted(seed=1)
     auc, brier = quality(case.correctness(train, unseen.features), unseen, train.base_rates)
     if case.signal == "none":
@@ -106,11 +106,11 @@ def _signal(case: Case) -> None:
     if case.signal == "learnt":
         order = np.random.default_rng(2).permutation(ROWS)
         shuffled = replace(train, correct=train.correct[order])
-        found = quality(case.correctness(shuffled, unseen.features), unseen, train.base_rates)
-        assert found[1].mean() > 0.9, f"Brier score learnt from shuffled labels: {found[1]}"
+        values = quality(case.correctness(shuffled, unseen.features), unseen, train.base_rates)
+        assert values[1].mean() > 0.9, f"Brier score learnt from shuffled labels: {values[1]}"
 
 
-def _missing_labels(case: Case) -> None:
+def _check_missing_labels(case: Case) -> None:
     train, unseen = case.planted(), case.planted(seed=1)
     correct = train.correct.copy()
     right = correct[:, 0] == 1
@@ -125,19 +125,19 @@ def _missing_labels(case: Case) -> None:
         assert mean > (wrong + measured) / 2, f"missing labels were counted as wrong: {mean}"
 
 
-def _rows_without_labels(case: Case) -> None:
+def _check_rows_without_labels(case: Case) -> None:
     train, rows = case.planted(), case.planted(30, seed=1).features
     more = np.concatenate([train.features, 2 * rows])
     correct = np.concatenate([train.correct, np.full((30, 3), np.nan)])
     longer = Examples(more, correct, train.targets, train.groups + ("a",) * 30)
-    found = case.correctness(longer, rows)
-    assert np.isfinite(found).all()
+    actual = case.correctness(longer, rows)
+    assert np.isfinite(actual).all()
     if case.unlabelled_atol is not None:
         expected = case.correctness(train, rows)
-        np.testing.assert_allclose(found, expected, rtol=0, atol=case.unlabelled_atol)
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=case.unlabelled_atol)
 
 
-def _unlearnable_targets(case: Case) -> None:
+def _check_unlearnable_targets(case: Case) -> None:
     train, unseen = case.planted(targets=5), case.planted(targets=5, seed=1)
     correct = train.correct.copy()
     correct[:, 1], correct[:, 3] = 1, np.nan
@@ -152,25 +152,25 @@ def _unlearnable_targets(case: Case) -> None:
         assert auc[[0, 2, 4]].min() > 0.65, f"AUC of the others: {auc}"
 
 
-def _same_seed(case: Case) -> None:
+def _check_seed(case: Case) -> None:
     train = case.planted(200)
-    one, other = case.fit(train, seed=3), case.fit(train, seed=3)
-    assert one.notes == other.notes
-    assert one.predictor.to_dict() == other.predictor.to_dict()
-    tensors = one.predictor.tensors(), other.predictor.tensors()
+    first, second = case.fit(train, seed=3), case.fit(train, seed=3)
+    assert first.notes == second.notes
+    assert first.predictor.to_dict() == second.predictor.to_dict()
+    tensors = first.predictor.tensors(), second.predictor.tensors()
     assert list(tensors[0]) == list(tensors[1])
     for name in tensors[0]:
         assert np.array_equal(tensors[0][name], tensors[1][name]), f"{name} differs"
 
 
-def _order_of_rows(case: Case) -> None:
+def _check_order_of_rows(case: Case) -> None:
     train, rows = case.planted(200), case.planted(30, seed=1).features
     order = np.random.default_rng(3).permutation(200)
     groups = tuple(train.groups[i] for i in order)
     other = Examples(train.features[order], train.correct[order], train.targets, groups)
-    one, two = case.correctness(train, rows), case.correctness(other, rows)
+    expected, actual = case.correctness(train, rows), case.correctness(other, rows)
     if case.order_atol is not None:
-        np.testing.assert_allclose(one, two, rtol=0, atol=case.order_atol)
+        np.testing.assert_allclose(expected, actual, rtol=0, atol=case.order_atol)
 
 
 def _arguments(case: Case) -> None:
@@ -191,7 +191,7 @@ def _few(case: Case) -> None:
     features = case.planted().features
     for rows in (2, 3, 5):
         labels = np.repeat(np.arange(rows) % 2.0, 3).reshape(-1, 3)
-        _defined(case, Examples(features[:rows], labels, ("a", "b", "c"), ("",) * rows))
+        _check_defined(case, Examples(features[:rows], labels, ("a", "b", "c"), ("",) * rows))
 
 
 def _soft_labels(case: Case) -> None:
@@ -214,10 +214,10 @@ def _odd_features(case: Case) -> None:
         1e6 * train.features,
         1e-6 * train.features,
     ):
-        _defined(case, replace(train, features=features))
+        _check_defined(case, replace(train, features=features))
 
 
-def _defined(case: Case, examples: Examples) -> None:
+def _check_defined(case: Case, examples: Examples) -> None:
     """Either a sound predictor or a refusal that says why."""
     try:
         fit = case.fit(examples)
@@ -228,7 +228,7 @@ def _defined(case: Case, examples: Examples) -> None:
     assert ((probability >= 0) & (probability <= 1)).all()
 
 
-def _nothing_to_learn(case: Case) -> None:
+def _check_nothing_to_learn(case: Case) -> None:
     train = case.planted(20)
     for labels in (np.nan, 0.0, 1.0):
         with pytest.raises(FitError, match="nothing to learn"):
@@ -253,17 +253,17 @@ def _predictor(case: Case) -> None:
 
 
 FIT_CHECKS: Mapping[str, Callable[[Case], None]] = {
-    "signal": _signal,
-    "missing labels": _missing_labels,
-    "rows without labels": _rows_without_labels,
-    "unlearnable targets": _unlearnable_targets,
-    "same seed": _same_seed,
-    "order of rows": _order_of_rows,
+    "signal": _check_signal,
+    "missing labels": _check_missing_labels,
+    "rows without labels": _check_rows_without_labels,
+    "unlearnable targets": _check_unlearnable_targets,
+    "same seed": _check_seed,
+    "order of rows": _check_order_of_rows,
     "arguments": _arguments,
     "few": _few,
     "soft labels": _soft_labels,
     "odd features": _odd_features,
-    "nothing to learn": _nothing_to_learn,
+    "nothing to learn": _check_nothing_to_learn,
     "record": _record,
     "predictor": _predictor,
 }

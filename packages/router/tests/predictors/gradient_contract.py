@@ -27,7 +27,7 @@ RATES = np.array([0.3, 0.5, 0.8])
 
 
 @dataclass
-class Planted:
+class PlantedNetwork:
     """Parameters, rows and labels in double precision, and the same dropout in each pass."""
 
     architecture: Architecture
@@ -51,8 +51,8 @@ class Planted:
         )
 
     @staticmethod
-    def keep(layer: int, kept: Mask) -> float:
-        kept[...] = np.random.default_rng(layer).random(kept.shape) < KEEP
+    def keep(layer: int, mask: Mask) -> float:
+        mask[...] = np.random.default_rng(layer).random(mask.shape) < KEEP
         return KEEP
 
     def run(self, parameters: dict[str, Array]) -> tuple[Outputs, Callable[..., None]]:
@@ -72,8 +72,8 @@ class Planted:
             shape = (*outputs.difficulty.shape, 1)
             cells = (self.labels.difficulty, self.labels.difficulty_weights)
             hard = [np.broadcast_to(values[:, None], shape).copy() for values in cells]
-            found = cross_entropy(outputs.difficulty[..., None], *hard)[0].sum()
-            total += outputs.difficulty_weight * float(found)
+            loss = cross_entropy(outputs.difficulty[..., None], *hard)[0].sum()
+            total += outputs.difficulty_weight * float(loss)
         return total
 
 
@@ -84,7 +84,7 @@ def check_finite_differences(architecture: Architecture, untrained: set[str]) ->
         architecture: The networks.
         untrained: Parameters that may have no gradient.
     """
-    planted, step = Planted(architecture), 1e-6
+    planted, step = PlantedNetwork(architecture), 1e-6
     planted.backward()
     vector = planted.parameters.vector
     expected = np.empty_like(vector)
@@ -115,9 +115,9 @@ class TorchPass:
     def drop(self, units: Any, layer: int) -> Any:
         import torch
 
-        kept = np.empty(tuple(units.shape), np.bool_)
-        Planted.keep(layer, kept)
-        return units * torch.from_numpy(kept) / KEEP
+        mask = np.empty(tuple(units.shape), np.bool_)
+        PlantedNetwork.keep(layer, mask)
+        return units * torch.from_numpy(mask) / KEEP
 
     def linear(self, units: Any, name: str) -> Any:
         return units @ self.parameters[f"weight.{name}"] + self.parameters[f"bias.{name}"]
@@ -146,15 +146,15 @@ def compute_torch_loss(outputs: TorchOutputs, labels: NetworkLabels) -> Any:
     import torch
     from torch.nn.functional import binary_cross_entropy_with_logits as entropy, softplus
 
-    wanted, weights = torch.from_numpy(labels.correct), torch.from_numpy(labels.weights)
-    each = entropy(outputs.correct, wanted, reduction="none") * weights
+    correct, weights = torch.from_numpy(labels.correct), torch.from_numpy(labels.weights)
+    each = entropy(outputs.correct, correct, reduction="none") * weights
     total = (each.sum((1, 2)) / weights.sum((1, 2))).sum()
     if outputs.preference is not None:
-        wins, loses = wanted * weights, (1 - wanted) * (weights > 0)
-        both = wins[..., :, None] * loses[..., None, :]
-        both.diagonal(dim1=-2, dim2=-1).zero_()
+        wins, loses = correct * weights, (1 - correct) * (weights > 0)
+        pair_weights = wins[..., :, None] * loses[..., None, :]
+        pair_weights.diagonal(dim1=-2, dim2=-1).zero_()
         gaps = outputs.preference[..., :, None] - outputs.preference[..., None, :]
-        mean = (softplus(-gaps) * both).sum() / both.sum()
+        mean = (softplus(-gaps) * pair_weights).sum() / pair_weights.sum()
         total = total + outputs.preference_weight * mean
     if outputs.difficulty is not None:
         share = torch.from_numpy(labels.difficulty_weights)
@@ -174,7 +174,7 @@ def check_autograd(
         forward: Their forward pass in torch.
     """
     torch = pytest.importorskip("torch")
-    planted = Planted(architecture)
+    planted = PlantedNetwork(architecture)
     planted.backward()
     leaves = {
         name: torch.from_numpy(array.copy()).requires_grad_()

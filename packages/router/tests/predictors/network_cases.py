@@ -47,10 +47,10 @@ def conflict(rows: int = 400) -> Examples:
     random = np.random.default_rng(0)
     features = random.normal(size=(rows, 4)).astype(np.float32)
     first = (features[:, 0] > 0).astype(np.float64)
-    both = np.stack([first, first], axis=1)
+    correct = np.stack([first, first], axis=1)
     disagree = random.random(rows) < 0.3
-    both[disagree, 0], both[disagree, 1] = 1 - first[disagree], first[disagree]
-    return Examples(features, both, ("t0", "t1"), ("",) * rows)
+    correct[disagree, 0], correct[disagree, 1] = 1 - first[disagree], first[disagree]
+    return Examples(features, correct, ("t0", "t1"), ("",) * rows)
 
 
 def compute_slope(logits: Array, edge: Array) -> float:

@@ -13,18 +13,20 @@ NAN = np.nan
 STRENGTHS = np.array([1.0, 0.0, -1.0])
 
 
-def voted(scores: NDArray[np.float64], *, ties: float = 0.0, seed: int = 0) -> NDArray[np.float64]:
+def draw_votes(
+    scores: NDArray[np.float64], *, ties: float = 0.0, seed: int = 0
+) -> NDArray[np.float64]:
     """Labels of a vote on each row, by a Bradley-Terry model with these scores."""
     random = np.random.default_rng(seed)
     labels = np.full(scores.shape, NAN)
     for row, each in enumerate(scores):
         a, b = random.choice(scores.shape[1], 2, replace=False)
-        won = float(random.random() < expit(each[a] - each[b]))
-        labels[row, [a, b]] = (0.5, 0.5) if random.random() < ties else (won, 1 - won)
+        outcome = float(random.random() < expit(each[a] - each[b]))
+        labels[row, [a, b]] = (0.5, 0.5) if random.random() < ties else (outcome, 1 - outcome)
     return labels
 
 
-def planted(rows: int, *, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+def draw_features(rows: int, *, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
     """Features, and scores of which the first target's is one of them."""
     features = np.random.default_rng(seed).normal(size=(rows, 6)).astype(np.float32)
     scores = np.tile(STRENGTHS, (rows, 1))
@@ -64,23 +66,23 @@ def test_rows_that_are_no_votes_are_named(row: list[float], reason: str) -> None
 
 @pytest.mark.parametrize("ties", [0.0, 0.3])
 def test_strengths_are_those_that_the_votes_were_drawn_from(ties: float) -> None:
-    labels = voted(np.tile(STRENGTHS, (4000, 1)), ties=ties)
-    found = fit_strengths(Votes.of(labels))
-    assert abs(found.mean()) < 1e-9
+    labels = draw_votes(np.tile(STRENGTHS, (4000, 1)), ties=ties)
+    strengths = fit_strengths(Votes.of(labels))
+    assert abs(strengths.mean()) < 1e-9
     # a tie tells that two targets are alike, so it pulls both together
-    assert np.allclose(found, (1 - ties) * STRENGTHS, atol=0.12)
+    assert np.allclose(strengths, (1 - ties) * STRENGTHS, atol=0.12)
 
 
 def test_a_target_that_wins_every_vote_has_a_finite_strength() -> None:
-    found = fit_strengths(Votes.of(np.array([[1.0, 0.0, NAN]] * 50)))
-    assert found[0] > 1
-    assert found[2] == pytest.approx(0, abs=1e-4)
-    assert np.isfinite(found).all()
+    strengths = fit_strengths(Votes.of(np.array([[1.0, 0.0, NAN]] * 50)))
+    assert strengths[0] > 1
+    assert strengths[2] == pytest.approx(0, abs=1e-4)
+    assert np.isfinite(strengths).all()
 
 
 def test_the_gradient_reaches_the_lowest_loss() -> None:
-    features, scores = planted(300)
-    votes = Votes.of(voted(scores))
+    features, scores = draw_features(300)
+    votes = Votes.of(draw_votes(scores))
     inputs = features[votes.row].astype(np.float64)
     best = fit_scores(votes, inputs, c=0.1)
 
@@ -99,9 +101,9 @@ def test_the_gradient_reaches_the_lowest_loss() -> None:
 
 @pytest.mark.slow
 def test_a_planted_signal_is_learned_and_probabilities_are_of_winning() -> None:
-    features, scores = planted(1500)
-    fit = LogisticConfig(votes=True).fit(examples(features, voted(scores)))
-    fresh, truth = planted(2000, seed=1)
+    features, scores = draw_features(1500)
+    fit = LogisticConfig(votes=True).fit(examples(features, draw_votes(scores)))
+    fresh, truth = draw_features(2000, seed=1)
     chance = fit.predictor.correctness(fresh)
     ahead = np.log(chance / (1 - chance))
     wins = expit(ahead[:, 0] - ahead[:, 1])
@@ -111,9 +113,9 @@ def test_a_planted_signal_is_learned_and_probabilities_are_of_winning() -> None:
 
 
 def test_shuffled_votes_give_the_strengths_alone() -> None:
-    features, scores = planted(1000)
+    features, scores = draw_features(1000)
     random = np.random.default_rng(3)
-    labels = voted(scores)[random.permutation(1000)]
+    labels = draw_votes(scores)[random.permutation(1000)]
     fit = LogisticConfig(votes=True).fit(examples(features, labels))
     chance = fit.predictor.correctness(features)
     assert chance.std(axis=0).max() < 0.05
@@ -121,8 +123,8 @@ def test_shuffled_votes_give_the_strengths_alone() -> None:
 
 @pytest.mark.slow
 def test_the_order_of_rows_and_rows_without_votes_do_not_matter() -> None:
-    features, scores = planted(200)
-    labels = voted(scores)
+    features, scores = draw_features(200)
+    labels = draw_votes(scores)
     config = LogisticConfig(votes=True)
     expected = config.fit(examples(features, labels)).predictor.correctness(features)
     order = np.random.default_rng(1).permutation(200)

@@ -23,18 +23,19 @@ def examples(width: int = 3) -> Examples:
 def test_constant_is_each_targets_share_of_right_answers() -> None:
     train = examples(5)
     right, count = np.nansum(train.correct, axis=0), (~np.isnan(train.correct)).sum(axis=0)
-    found = ConstantConfig().fit(train).predictor.correctness(train.features[:4])
+    correctness = ConstantConfig().fit(train).predictor.correctness(train.features[:4])
     for i in (0, 1):
-        np.testing.assert_allclose(found[:, i], (right[i] + 1) / (count[i] + 2), rtol=1e-6)
-    np.testing.assert_allclose(found[:, 2], (right.sum() + 1) / (count.sum() + 2), rtol=1e-6)
+        np.testing.assert_allclose(correctness[:, i], (right[i] + 1) / (count[i] + 2), rtol=1e-6)
+    np.testing.assert_allclose(correctness[:, 2], (right.sum() + 1) / (count.sum() + 2), rtol=1e-6)
 
 
 def test_given_is_the_sigmoid_of_each_targets_column() -> None:
     train = examples()
     fit = GivenConfig().fit(train)
-    found = fit.predictor.correctness(train.features)
-    np.testing.assert_allclose(found[:, :2], expit(train.features[:, :2]), rtol=1e-6)
-    assert np.ptp(found[:, 2]) == 0  # c has no labels, so nothing says that its column is a logit
+    correctness = fit.predictor.correctness(train.features)
+    np.testing.assert_allclose(correctness[:, :2], expit(train.features[:, :2]), rtol=1e-6)
+    # c has no labels, so nothing says that its column is a logit
+    assert np.ptp(correctness[:, 2]) == 0
     assert "c can't be learned" in fit.notes[0]
 
 

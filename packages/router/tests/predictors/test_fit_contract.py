@@ -21,7 +21,7 @@ from prefill_router.progress import Progress
 from prefill_router.serialization import Tensors, take_tensors
 
 
-class Own(Predictor):
+class OwnPredictor(Predictor):
     """Each target's probability follows from a column of its own."""
 
     kind: ClassVar[str] = "own"
@@ -50,7 +50,7 @@ class Own(Predictor):
         return {"line": self._line}
 
     @classmethod
-    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "Own":
+    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "OwnPredictor":
         sound = set(config) == {"kind", "targets", "width"} and all(config.values())
         if not sound or config["kind"] != cls.kind:
             raise CorruptError("not its own")
@@ -95,25 +95,27 @@ class OwnConfig(PredictorConfig):
             shared = features[:2, : len(examples.targets)]
         notes = () if self.fault == "no notes" else examples.target_notes()
         training = {"loss": float("nan")} if self.fault == "no record" else {}
-        predictor = Own(examples.targets, features.shape[1], shared)
+        predictor = OwnPredictor(examples.targets, features.shape[1], shared)
         return PredictorFit(predictor, notes, training)
 
     def _line(self, x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
         """Slope and shift by some steps of Newton's method, with a little ridge."""
-        known = ~np.isnan(y)
+        is_known = ~np.isnan(y)
         if self.fault == "looks at the first rows":
-            known &= np.arange(len(y)) < len(y) // 2
-        found, scale = np.zeros(2), max(float(np.abs(x[known]).max(initial=0)), 1e-12)
-        inputs = np.stack([x[known] / scale, np.ones(known.sum())], axis=1).astype(np.float64)
+            is_known &= np.arange(len(y)) < len(y) // 2
+        coefficients, scale = np.zeros(2), max(float(np.abs(x[is_known]).max(initial=0)), 1e-12)
+        inputs = np.stack([x[is_known] / scale, np.ones(is_known.sum())], axis=1).astype(np.float64)
         for _ in range(8 if self.fault != "looks at no feature" else 0):
-            chance = expit(inputs @ found)
+            chance = expit(inputs @ coefficients)
             curve = (inputs.T * (chance * (1 - chance))) @ inputs + 0.1 * np.eye(2)
-            found -= np.linalg.solve(curve, inputs.T @ (chance - y[known]) + 0.1 * found)
-        return found / [scale, 1]
+            coefficients -= np.linalg.solve(
+                curve, inputs.T @ (chance - y[is_known]) + 0.1 * coefficients
+            )
+        return coefficients / [scale, 1]
 
 
 def case(fault: str) -> Case:
-    return Case(config=OwnConfig(fault), load=Own.from_dict)
+    return Case(config=OwnConfig(fault), load=OwnPredictor.from_dict)
 
 
 FAULTS = {
@@ -147,4 +149,6 @@ def test_suite_finds(fault: str) -> None:
 
 def test_suite_finds_labels_that_are_not_cut() -> None:
     with pytest.raises(AssertionError, match="soft labels"):
-        FIT_CHECKS["soft labels"](Case(config=OwnConfig(), cuts_labels=True, load=Own.from_dict))
+        FIT_CHECKS["soft labels"](
+            Case(config=OwnConfig(), cuts_labels=True, load=OwnPredictor.from_dict)
+        )

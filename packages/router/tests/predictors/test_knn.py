@@ -21,7 +21,7 @@ Array = NDArray[Any]
 NAMES = ("a", "b", "c")
 
 
-def drawn(rows: int = 120, *, seed: int = 0, missing: float = 0.0) -> Examples:
+def draw_examples(rows: int = 120, *, seed: int = 0, missing: float = 0.0) -> Examples:
     random = np.random.default_rng(seed)
     features = random.normal(size=(rows, 4)).astype(np.float32)
     correct = random.random((rows, 3)).round(2)
@@ -29,31 +29,31 @@ def drawn(rows: int = 120, *, seed: int = 0, missing: float = 0.0) -> Examples:
     return Examples(features, correct, NAMES, ("",) * rows)
 
 
-def sklearns(train: Examples, rows: Array, *, k: int, weights: Any, cut: bool) -> Array:
+def fit_sklearn(train: Examples, rows: Array, *, k: int, weights: Any, cut: bool) -> Array:
     """One regressor per target, on the rows that it was measured on."""
     columns = []
     for i in range(3):
-        known = ~np.isnan(train.correct[:, i])
-        labels = train.correct[known, i]
+        is_known = ~np.isnan(train.correct[:, i])
+        labels = train.correct[is_known, i]
         model = KNeighborsRegressor(n_neighbors=k, weights=weights, algorithm="brute")
-        model.fit(train.features[known].astype(np.float64), labels >= 0.5 if cut else labels)
+        model.fit(train.features[is_known].astype(np.float64), labels >= 0.5 if cut else labels)
         columns.append(model.predict(rows.astype(np.float64)))
     return np.stack(columns, axis=1)
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.2, 0.6])
 def test_majority_is_the_share_of_votes_among_the_nearest_measured_rows(missing: float) -> None:
-    train, rows = drawn(missing=missing), drawn(40, seed=1).features
-    found = KnnMajorityConfig(k=7).fit(train).predictor.correctness(rows)
-    expected = sklearns(train, rows, k=7, weights="uniform", cut=True)
-    np.testing.assert_allclose(found, expected, atol=1e-12)
-    assert set(np.round(found * 7, 9).ravel()) <= set(range(8))
+    train, rows = draw_examples(missing=missing), draw_examples(40, seed=1).features
+    correctness = KnnMajorityConfig(k=7).fit(train).predictor.correctness(rows)
+    expected = fit_sklearn(train, rows, k=7, weights="uniform", cut=True)
+    np.testing.assert_allclose(correctness, expected, atol=1e-12)
+    assert set(np.round(correctness * 7, 9).ravel()) <= set(range(8))
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.2, 0.6])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_score_is_the_weighted_mean_of_labels(kernel: Kernel, missing: float) -> None:
-    train, rows = drawn(missing=missing), drawn(40, seed=1).features
+    train, rows = draw_examples(missing=missing), draw_examples(40, seed=1).features
 
     def weigh(distances: Array) -> Array:
         u = distances / distances.max(axis=1, keepdims=True) / 1.3
@@ -67,9 +67,9 @@ def test_score_is_the_weighted_mean_of_labels(kernel: Kernel, missing: float) ->
         }[kernel]
 
     config = KnnScoreConfig(k=9, kernel=kernel, bandwidth=1.3)
-    found = config.fit(train).predictor.correctness(rows)
-    expected = sklearns(train, rows, k=9, weights=weigh, cut=False)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    correctness = config.fit(train).predictor.correctness(rows)
+    expected = fit_sklearn(train, rows, k=9, weights=weigh, cut=False)
+    np.testing.assert_allclose(correctness, expected, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -91,9 +91,9 @@ def test_weights(distances: list[float], kernel: Kernel, bandwidth: float) -> No
 
 
 def test_with_the_inverse_a_train_row_is_given_its_own_label() -> None:
-    train = drawn()
-    found = KnnScoreConfig(k=5).fit(train).predictor.correctness(train.features)
-    np.testing.assert_allclose(found, train.correct, atol=1e-6)
+    train = draw_examples()
+    correctness = KnnScoreConfig(k=5).fit(train).predictor.correctness(train.features)
+    np.testing.assert_allclose(correctness, train.correct, atol=1e-6)
     uniform = KnnScoreConfig(k=5, kernel="uniform").fit(train).predictor
     assert np.abs(uniform.correctness(train.features) - train.correct).max() > 0.1  # control
 
@@ -107,7 +107,7 @@ def test_queries_with_equal_features_are_all_counted() -> None:
 
 
 def test_target_that_is_of_one_class_once_cut() -> None:
-    train = drawn()
+    train = draw_examples()
     train.correct[:, 1] = np.where(train.correct[:, 1] > 0.3, 0.9, 0.6)
     fit = KnnMajorityConfig().fit(train)
     assert "b can't be learned: all its 120 training labels are the same" in fit.notes[0]
@@ -118,10 +118,10 @@ def test_target_that_is_of_one_class_once_cut() -> None:
 
 
 def test_more_queries_than_one_pass() -> None:
-    train, rows = drawn(), np.tile(drawn(30).features, (80, 1))
+    train, rows = draw_examples(), np.tile(draw_examples(30).features, (80, 1))
     predictor = KnnScoreConfig(k=3).fit(train).predictor
-    found = predictor.correctness(rows)
-    assert np.array_equal(found, np.tile(found[:30], (80, 1)))
+    correctness = predictor.correctness(rows)
+    assert np.array_equal(correctness, np.tile(correctness[:30], (80, 1)))
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_options_that_make_no_sense(options: dict[str, Any], message: str) -> No
 
 @pytest.mark.parametrize("value", [-0.5, 1.5, 2.0])
 def test_saved_labels_must_be_labels(value: float) -> None:
-    predictor = KnnScoreConfig().fit(drawn()).predictor
+    predictor = KnnScoreConfig().fit(draw_examples()).predictor
     tensors = {name: array.copy() for name, array in predictor.tensors().items()}
     tensors["labels"][3, 1] = value
     with pytest.raises(CorruptError, match="labels"):

@@ -14,7 +14,9 @@ from prefill_router.predictors.logistic import Logistic, LogisticConfig, cross_v
 Array = NDArray[Any]
 
 
-def drawn(rows: int = 300, *, seed: int = 0, spreads: Any = 1.0, weights: Any = 1.0) -> Examples:
+def draw_examples(
+    rows: int = 300, *, seed: int = 0, spreads: Any = 1.0, weights: Any = 1.0
+) -> Examples:
     random = np.random.default_rng(seed)
     features = random.normal(size=(rows, 12)) * spreads + 5
     logits = ((features - 5) / spreads) @ (np.ones(12)[:, None] * weights).repeat(2, axis=1)
@@ -25,22 +27,22 @@ def drawn(rows: int = 300, *, seed: int = 0, spreads: Any = 1.0, weights: Any = 
     return Examples(features.astype(np.float32), correct, ("a", "b"), ("",) * rows)
 
 
-def fitted(train: Examples, **options: Any) -> Logistic:
+def fit_logistic(train: Examples, **options: Any) -> Logistic:
     predictor = LogisticConfig(**options).fit(train).predictor
     assert isinstance(predictor, Logistic)
     return predictor
 
 
-def sklearns(train: Examples, rows: Array, *, c: float, common: bool) -> Array:
+def fit_sklearn(train: Examples, rows: Array, *, c: float, common: bool) -> Array:
     features = train.features.astype(np.float64)
     labelled = features[~np.isnan(train.correct).all(axis=1)]
     mean, spread = labelled.mean(axis=0), labelled.std(axis=0)
     scale = np.sqrt((spread**2).mean()) if common else spread
     columns = []
     for i in range(2):
-        known = ~np.isnan(train.correct[:, i])
+        is_known = ~np.isnan(train.correct[:, i])
         model = LogisticRegression(C=c, tol=1e-12, max_iter=9000, solver="newton-cg")
-        model.fit((features[known] - mean) / scale, train.correct[known, i])
+        model.fit((features[is_known] - mean) / scale, train.correct[is_known, i])
         columns.append(model.predict_proba((rows - mean) / scale)[:, 1])
     return np.stack(columns, axis=1)
 
@@ -48,20 +50,22 @@ def sklearns(train: Examples, rows: Array, *, c: float, common: bool) -> Array:
 @pytest.mark.parametrize("common", [False, True])
 @pytest.mark.parametrize("c", [0.003, 1.0])
 def test_equals_scikit_learns(c: float, common: bool) -> None:
-    train = drawn(spreads=np.linspace(0.1, 3, 12))
-    predictor = fitted(train, c=c, scaling="common" if common else "each")
+    train = draw_examples(spreads=np.linspace(0.1, 3, 12))
+    predictor = fit_logistic(train, c=c, scaling="common" if common else "each")
     rows = train.features[:50]
-    expected = sklearns(train, rows, c=c, common=common)
+    expected = fit_sklearn(train, rows, c=c, common=common)
     np.testing.assert_allclose(predictor.correctness(rows), expected, atol=2e-6)
 
 
 def test_a_soft_label_counts_as_that_share_of_right_answers() -> None:
-    train = drawn()
+    train = draw_examples()
     share = expit(train.features[:, :2].astype(np.float64) - 5).round(1)
-    soft = fitted(Examples(train.features, share, ("a", "b"), train.groups), c=0.1, scaling="each")
+    soft = fit_logistic(
+        Examples(train.features, share, ("a", "b"), train.groups), c=0.1, scaling="each"
+    )
     tenths = (np.arange(10)[:, None, None] < 10 * share).astype(np.float64).reshape(-1, 2)
     ten = Examples(np.tile(train.features, (10, 1)), tenths, ("a", "b"), ("",) * 3000)
-    hard = fitted(ten, c=0.01, scaling="each")
+    hard = fit_logistic(ten, c=0.01, scaling="each")
     np.testing.assert_allclose(
         soft.correctness(train.features), hard.correctness(train.features), atol=1e-3
     )
@@ -71,7 +75,7 @@ def test_the_strength_of_least_loss_is_chosen() -> None:
     grid = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
     chosen = []
     for weights in (0.05, 2.0):
-        train = drawn(400, weights=weights)
+        train = draw_examples(400, weights=weights)
         fit = LogisticConfig(grid=grid, scaling="each").fit(train)
         trials = fit.training["cross_validation"]
         assert fit.training["c"] == min(trials, key=lambda t: t["loss"])["c"]
@@ -83,7 +87,7 @@ def test_scaling_is_chosen_by_what_is_planted() -> None:
     """Where great spreads carry the signal one factor is better, where small ones do one each."""
     spreads = np.geomspace(0.02, 2, 12)
     for weights, scaling in ((spreads / 2, "common"), (1 / spreads / 20, "each")):
-        train = drawn(150, spreads=spreads, weights=weights[:, None])
+        train = draw_examples(150, spreads=spreads, weights=weights[:, None])
         assert LogisticConfig().fit(train).training["scaling"] == scaling
 
 
@@ -117,7 +121,7 @@ def test_options_that_make_no_sense(options: dict[str, Any], message: str) -> No
 
 
 def test_saved_scales_must_be_positive() -> None:
-    predictor = fitted(drawn(), c=0.1, scaling="each")
+    predictor = fit_logistic(draw_examples(), c=0.1, scaling="each")
     tensors = {name: array.copy() for name, array in predictor.tensors().items()}
     tensors["scale"][2] = 0
     with pytest.raises(CorruptError, match="scales"):

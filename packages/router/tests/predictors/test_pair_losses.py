@@ -43,9 +43,9 @@ def test_loss_of_pairs() -> None:
                     total -= w * np.log(expit(scores[q, i] - scores[q, j]))
                     weight += w
     measured = np.where(weights > 0, labels, 0)
-    found = loss(scores, measured, weights)
-    assert found == pytest.approx(total / weight, rel=1e-5)
+    pair_loss = loss(scores, measured, weights)
+    assert pair_loss == pytest.approx(total / weight, rel=1e-5)
     moved = scores + 100 * random.normal(size=(6, 1))
-    assert loss(moved, measured, weights) == pytest.approx(found, rel=1e-4)
+    assert loss(moved, measured, weights) == pytest.approx(pair_loss, rel=1e-4)
     assert loss(moved, np.ones((6, 4)), weights) == 0
     assert loss(scores[:, :1], measured[:, :1], weights[:, :1]) == 0  # a target alone has no pair

@@ -139,5 +139,7 @@ def test_ensemble_is_the_mean_of_sigmoids() -> None:
 
 def test_more_rows_than_one_pass() -> None:
     rows = np.random.default_rng(2).normal(size=(5000, 5)).astype(np.float32)
-    whole = trunk().correctness(rows)
-    np.testing.assert_allclose(whole[4090:4100], trunk().correctness(rows[4090:4100]), atol=1e-12)
+    expected = trunk().correctness(rows)
+    np.testing.assert_allclose(
+        expected[4090:4100], trunk().correctness(rows[4090:4100]), atol=1e-12
+    )

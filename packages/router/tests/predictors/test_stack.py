@@ -16,7 +16,7 @@ Array = NDArray[Any]
 ROWS = 4000
 
 
-def known(seed: int = 0) -> tuple[Array, Array, Array]:
+def draw_parts(seed: int = 0) -> tuple[Array, Array, Array]:
     """The level of each query, what parts its targets, and the labels."""
     random = np.random.default_rng(seed)
     level, apart = random.normal(size=(ROWS, 1)), random.normal(size=(ROWS, 3))
@@ -26,7 +26,7 @@ def known(seed: int = 0) -> tuple[Array, Array, Array]:
 
 
 def test_level_and_choice_are_weighted_apart() -> None:
-    level, apart, correct = known()
+    level, apart, correct = draw_parts()
     noise = np.random.default_rng(1).normal(size=(ROWS, 3))
     noise -= noise.mean(axis=1, keepdims=True)
     knows_level, knows_choice = expit(level + noise), expit(np.zeros((ROWS, 1)) + apart)
@@ -36,13 +36,13 @@ def test_level_and_choice_are_weighted_apart() -> None:
 
 
 def test_missing_labels_and_predictions_have_no_weight() -> None:
-    level, apart, correct = known()
-    one, two = expit(level + apart), np.full((ROWS, 3), 0.5)
-    expected = _fit_weights(np.stack([one, two])[:, :2000], correct[:2000])
-    holes, gaps = correct.copy(), np.stack([one, two])
+    level, apart, correct = draw_parts()
+    good, constant = expit(level + apart), np.full((ROWS, 3), 0.5)
+    expected = _fit_weights(np.stack([good, constant])[:, :2000], correct[:2000])
+    holes, gaps = correct.copy(), np.stack([good, constant])
     holes[2000:3000], gaps[0, 3000:] = np.nan, np.nan
-    for got, wanted in zip(_fit_weights(gaps, holes), expected, strict=True):
-        np.testing.assert_allclose(got, wanted, atol=1e-6)
+    for got, weight in zip(_fit_weights(gaps, holes), expected, strict=True):
+        np.testing.assert_allclose(got, weight, atol=1e-6)
 
 
 def test_without_folds_that_can_be_predicted_members_weigh_the_same() -> None:
@@ -52,12 +52,14 @@ def test_without_folds_that_can_be_predicted_members_weigh_the_same() -> None:
 
 @pytest.mark.slow
 def test_a_row_moves_its_own_prediction_out_of_fold_by_the_weights_alone() -> None:
-    level, apart, correct = (part[:300] for part in known())
+    level, apart, correct = (part[:300] for part in draw_parts())
     rows = Examples((level + apart).astype(np.float32), correct, ("a", "b", "c"), ("",) * 300)
     config = StackConfig(members=({"kind": "knn_score", "k": 5}, {"kind": "logistic", "c": 0.1}))
     folded, changed = replace(rows, folds=np.arange(300) % 3), correct.copy()
     changed[7] = 1 - changed[7]
-    before, after = (config.fit(one).unseen for one in (folded, replace(folded, correct=changed)))
+    before, after = (
+        config.fit(examples).unseen for examples in (folded, replace(folded, correct=changed))
+    )
     assert before is not None
     assert after is not None
     moved = np.abs(after - before).max(axis=1)
@@ -72,7 +74,7 @@ def test_options_and_saved_parts_that_make_no_sense_are_refused() -> None:
             StackConfig(members=members)
     with pytest.raises(ConfigError, match="no option"):
         StackConfig(members=({"kind": "logistic", "depth": 3},))
-    level, apart, correct = (part[:100] for part in known())
+    level, apart, correct = (part[:100] for part in draw_parts())
     rows = Examples((level + apart).astype(np.float32), correct, ("a", "b", "c"), ("",) * 100)
     stack = StackConfig(members=({"kind": "logistic", "c": 0.1},)).fit(rows).predictor
     assert isinstance(stack, Stack)

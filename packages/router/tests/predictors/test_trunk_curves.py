@@ -50,11 +50,11 @@ def test_json_has_the_same_losses_and_no_nan() -> None:
 
 
 def test_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(path: Path, text: str) -> None:
+    def interrupt(path: Path, text: str) -> None:
         del path, text
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(files, "write_text", interrupted)
+    monkeypatch.setattr(files, "write_text", interrupt)
     with pytest.raises(KeyboardInterrupt):
         write_curves(CURVES, tmp_path)
     assert list(tmp_path.iterdir()) == []

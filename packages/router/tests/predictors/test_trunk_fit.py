@@ -19,7 +19,7 @@ Array = NDArray[Any]
 QUICK = TrunkConfig(hidden=(16, 8), seeds=3, keep=2, max_epochs=6, patience=3, batch_size=64)
 
 
-def planted(queries: int = 400, *, seed: int = 0, targets: int = 3) -> tuple[Array, Array]:
+def draw_examples(queries: int = 400, *, seed: int = 0, targets: int = 3) -> tuple[Array, Array]:
     """Features, and labels that follow from them."""
     random = np.random.default_rng(seed)
     features = random.normal(size=(queries, 6)).astype(np.float32)
@@ -31,15 +31,17 @@ def fit(features: Array, correct: Array, config: TrunkConfig = QUICK) -> TrunkFi
     return fit_trunk(features, correct, [f"t{i}" for i in range(correct.shape[1])], config=config)
 
 
-def same(one: TrunkFit, other: TrunkFit) -> bool:
-    pairs = zip(one.predictor.tensors().values(), other.predictor.tensors().values(), strict=True)
+def are_equal(first: TrunkFit, second: TrunkFit) -> bool:
+    pairs = zip(
+        first.predictor.tensors().values(), second.predictor.tensors().values(), strict=True
+    )
     return all(np.array_equal(a, b) for a, b in pairs) and np.array_equal(
-        one.curves.validation, other.curves.validation, equal_nan=True
+        first.curves.validation, second.curves.validation, equal_nan=True
     )
 
 
 def test_learns_what_is_planted_and_nothing_from_shuffled_labels() -> None:
-    features, correct = planted(1500)
+    features, correct = draw_examples(1500)
     config = dataclasses.replace(QUICK, max_epochs=30)
     order = np.random.default_rng(1).permutation(1000)
     base = ((correct[1000:] - correct[:1000].mean(axis=0)) ** 2).mean()
@@ -50,19 +52,19 @@ def test_learns_what_is_planted_and_nothing_from_shuffled_labels() -> None:
 
 
 def test_keeps_the_contract() -> None:
-    features, correct = planted(100)
+    features, correct = draw_examples(100)
     check_predictor(fit(features, correct).predictor, features[:9])
 
 
 def test_same_seed_same_result_and_another_seed_another() -> None:
-    features, correct = planted(100)
-    assert same(fit(features, correct), fit(features, correct))
+    features, correct = draw_examples(100)
+    assert are_equal(fit(features, correct), fit(features, correct))
     other = dataclasses.replace(QUICK, seed=1)
-    assert not same(fit(features, correct), fit(features, correct, other))
+    assert not are_equal(fit(features, correct), fit(features, correct, other))
 
 
 def test_arguments_are_left_as_they_are() -> None:
-    features, correct = planted(100)
+    features, correct = draw_examples(100)
     correct[::7, 1] = np.nan
     before = features.copy(), correct.copy()
     fit(features, correct)
@@ -71,7 +73,7 @@ def test_arguments_are_left_as_they_are() -> None:
 
 
 def test_best_epoch_is_restored_and_the_best_seeds_are_kept() -> None:
-    features, correct = planted(300)
+    features, correct = draw_examples(300)
     config = dataclasses.replace(
         QUICK, seeds=5, keep=2, max_epochs=150, patience=4, learning_rate=0.02, dropout=(0.0, 0.0)
     )
@@ -83,14 +85,16 @@ def test_best_epoch_is_restored_and_the_best_seeds_are_kept() -> None:
     assert np.array_equal(np.nanargmin(curves.validation, axis=1), curves.best_epoch)
     assert set(np.flatnonzero(curves.is_kept)) == set(np.argsort(curves.best)[:2])
 
-    held = hold_out(features, share=config.validation, seed=config.seed).validation
+    validation = hold_out(features, share=config.validation, seed=config.seed).validation
     for place, seed in enumerate(np.flatnonzero(curves.is_kept)):
         single = dataclasses.replace(
             net,
             weights=tuple(w[place : place + 1] for w in net.weights),
             biases=tuple(b[place : place + 1] for b in net.biases),
         )
-        loss = log_loss(correct[held].ravel(), single.correctness(features[held]).ravel())
+        loss = log_loss(
+            correct[validation].ravel(), single.correctness(features[validation]).ravel()
+        )
         assert loss == pytest.approx(curves.best[seed], abs=1e-5)
         # Control: the weights of the last epoch would have had another loss.
         assert abs(loss - curves.validation[seed, epochs[seed] - 1]) > 1e-3
@@ -98,19 +102,19 @@ def test_best_epoch_is_restored_and_the_best_seeds_are_kept() -> None:
 
 def test_missing_labels_have_no_effect() -> None:
     """Rows that only have missing labels might as well not be there; nor do others' cells move."""
-    features, correct = planted(200)
+    features, correct = draw_examples(200)
     correct[np.random.default_rng(3).random(correct.shape) < 0.3] = np.nan
     correct[:10] = np.nan
-    whole, without = fit(features, correct), fit(features[10:], correct[10:])
-    assert same(whole, without)
-    assert whole.notes
+    complete, without = fit(features, correct), fit(features[10:], correct[10:])
+    assert are_equal(complete, without)
+    assert complete.notes
     flipped = correct.copy()
     flipped[50, np.flatnonzero(~np.isnan(correct[50]))[0]] = 0.37
-    assert not same(whole, fit(features, flipped))  # control: a label that is there has one
+    assert not are_equal(complete, fit(features, flipped))  # control: a label that is there has one
 
 
 def test_soft_labels_train_as_they_are() -> None:
-    features, _ = planted(600)
+    features, _ = draw_examples(600)
     share = 1 / (1 + np.exp(-features[:, :2].astype(np.float64)))
     config = dataclasses.replace(QUICK, max_epochs=60, dropout=(0.0, 0.0))
     soft = fit(features, share, config).predictor.correctness(features)
@@ -121,7 +125,7 @@ def test_soft_labels_train_as_they_are() -> None:
 
 @pytest.mark.parametrize(("value", "rate"), [(1.0, 101 / 102), (0.0, 1 / 102), (0.7, 71 / 102)])
 def test_target_of_one_class_gets_its_base_rate(value: float, rate: float) -> None:
-    features, correct = planted(100)
+    features, correct = draw_examples(100)
     correct[:, 1] = value
     result = fit(features, correct)
     np.testing.assert_allclose(result.predictor.correctness(features)[:, 1], rate, rtol=1e-5)
@@ -131,7 +135,7 @@ def test_target_of_one_class_gets_its_base_rate(value: float, rate: float) -> No
 
 
 def test_target_without_labels_gets_the_base_rate_of_all() -> None:
-    features, correct = planted(100)
+    features, correct = draw_examples(100)
     correct[:, 2] = np.nan
     result = fit(features, correct)
     rate = (correct[:, :2].sum() + 1) / (200 + 2)
@@ -143,7 +147,7 @@ def test_target_without_labels_gets_the_base_rate_of_all() -> None:
 
 @pytest.mark.parametrize("queries", [2, 3, 5, 65])
 def test_few_queries(queries: int) -> None:
-    features, _ = planted(queries)
+    features, _ = draw_examples(queries)
     correct = (np.arange(queries) % 2).astype(np.float64)[:, None]
     probability = fit(features, correct).predictor.correctness(features)
     assert np.isfinite(probability).all()
@@ -157,35 +161,35 @@ def test_queries_that_are_all_alike() -> None:
     assert "same features" in result.notes[0]
 
 
-def refused(message: str, features: Array, correct: Array) -> None:
+def check_refused(message: str, features: Array, correct: Array) -> None:
     with pytest.raises(FitError, match=message):
         fit(features, correct)
 
 
 def test_bad_input_is_refused() -> None:
-    features, correct = planted(20)
+    features, correct = draw_examples(20)
     for value in (np.nan, np.inf, -np.inf):
         broken = features.copy()
         broken[4, 2] = value
-        refused("1 rows of features aren't finite, the first is row 4", broken, correct)
+        check_refused("1 rows of features aren't finite, the first is row 4", broken, correct)
     for value in (1.5, -0.1, np.inf):
         wrong = correct.copy()
         wrong[3, 1] = value
-        refused(f"'t1' in row 3 is {value}", features, wrong)
-    refused("nothing to learn", features, np.ones_like(correct))
-    refused("nothing to learn", features, np.full_like(correct, np.nan))
-    refused("nothing to learn", features[:0], correct[:0])
-    refused("no columns", features[:, :0], correct)
+        check_refused(f"'t1' in row 3 is {value}", features, wrong)
+    check_refused("nothing to learn", features, np.ones_like(correct))
+    check_refused("nothing to learn", features, np.full_like(correct, np.nan))
+    check_refused("nothing to learn", features[:0], correct[:0])
+    check_refused("no columns", features[:, :0], correct)
     with pytest.raises(FitError, match="20 rows of features and 2 targets"):
         fit_trunk(features, correct, ["a", "b"], config=QUICK)
-    refused("name at least one", features, correct[:, :0])
+    check_refused("name at least one", features, correct[:, :0])
     with pytest.raises(FitError, match="each once"):
         fit_trunk(features, correct, ["a", "a", "b"], config=QUICK)
 
 
 def test_losses_without_bound_are_refused() -> None:
-    features, correct = planted(50)
-    refused("aren't finite", np.sign(features) * np.float32(3e38), correct)
+    features, correct = draw_examples(50)
+    check_refused("aren't finite", np.sign(features) * np.float32(3e38), correct)
 
 
 @pytest.mark.parametrize(

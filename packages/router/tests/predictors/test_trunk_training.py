@@ -56,7 +56,7 @@ def ordinary(data: NetworkRows, parts: Holdout, config: TrunkConfig, seed: int) 
     import torch
     from torch import Tensor, nn
 
-    class Drawn(nn.Module):
+    class DrawnDropout(nn.Module):
         """Dropout of the units that the draws say."""
 
         def __init__(self, rate: float) -> None:
@@ -66,9 +66,9 @@ def ordinary(data: NetworkRows, parts: Holdout, config: TrunkConfig, seed: int) 
         def forward(self, hidden: Tensor) -> Tensor:
             if not self.training:
                 return hidden
-            kept = np.empty(hidden.shape, np.bool_)
-            draws.draw_mask(kept, dropout=self.rate)
-            return hidden * torch.from_numpy(kept) / keep_probability(self.rate)
+            mask = np.empty(hidden.shape, np.bool_)
+            draws.draw_mask(mask, dropout=self.rate)
+            return hidden * torch.from_numpy(mask) / keep_probability(self.rate)
 
     draws, linear = Draws(config.seed, seed), list[nn.Linear]()
     targets = data.labels.correct.shape[2]
@@ -80,7 +80,7 @@ def ordinary(data: NetworkRows, parts: Holdout, config: TrunkConfig, seed: int) 
         layer.weight.data = torch.from_numpy(weight.T).double()
         layer.bias.data = torch.from_numpy(bias).double()
         linear.append(layer)
-    first, second = map(Drawn, config.dropout)
+    first, second = map(DrawnDropout, config.dropout)
     net = nn.Sequential(linear[0], nn.ReLU(), first, linear[1], nn.ReLU(), second, linear[2])
     adam = torch.optim.Adam(
         net.parameters(), config.learning_rate, weight_decay=config.weight_decay
@@ -123,36 +123,36 @@ def test_equals_an_ordinary_loop() -> None:
 def test_placeholders_of_missing_labels_have_no_effect() -> None:
     data, parts = examples()
     labels, weights = data.labels.correct[0], data.labels.weights[0]
-    one = losses(data, parts, CONFIG, [0])[0]
+    run = losses(data, parts, CONFIG, [0])[0]
     filled = trunk_rows(data.features, np.where(weights == 0, 123, labels), weights)
-    assert losses(filled, parts, CONFIG, [0])[0].train == one.train
+    assert losses(filled, parts, CONFIG, [0])[0].train == run.train
     row, column = np.argwhere(weights)[-1]
     changed = labels.copy()
     changed[row, column] = 1 - changed[row, column]
     other = losses(trunk_rows(data.features, changed, weights), parts, CONFIG, [0])[0]
-    assert other.train != one.train  # control: a label that is there has an effect
+    assert other.train != run.train  # control: a label that is there has an effect
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2, 0.3, 0.9])
 def test_draws(dropout: float) -> None:
-    kept = np.empty((501, 399), np.bool_)
-    Draws(0, 0).draw_mask(kept, dropout=dropout)
-    assert abs(kept.mean() - (1 - dropout)) < 0.005
+    mask = np.empty((501, 399), np.bool_)
+    Draws(0, 0).draw_mask(mask, dropout=dropout)
+    assert abs(mask.mean() - (1 - dropout)) < 0.005
     assert abs(keep_probability(dropout) - (1 - dropout)) < 1e-5
-    assert np.abs(kept.mean(axis=0) - kept.mean()).max() < 0.15
-    again, other = np.empty_like(kept), np.empty_like(kept)
+    assert np.abs(mask.mean(axis=0) - mask.mean()).max() < 0.15
+    again, other = np.empty_like(mask), np.empty_like(mask)
     Draws(0, 0).draw_mask(again, dropout=dropout)
     Draws(0, 1).draw_mask(other, dropout=dropout)
-    assert np.array_equal(kept, again)
-    assert dropout == 0 or not np.array_equal(kept, other)
+    assert np.array_equal(mask, again)
+    assert dropout == 0 or not np.array_equal(mask, other)
 
 
 def test_held_out_rows_in_blocks_have_the_loss_of_the_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     data, parts = examples(dtype=np.float64)
-    whole = losses(data, parts, CONFIG, [0, 1])
+    runs = losses(data, parts, CONFIG, [0, 1])
     monkeypatch.setattr(training, "_VALIDATION_ROWS", 7)
     for seed, run in losses(data, parts, CONFIG, [0, 1]).items():
-        np.testing.assert_allclose(run.validation, whole[seed].validation, rtol=1e-9)
-        assert run.best_epoch == whole[seed].best_epoch
+        np.testing.assert_allclose(run.validation, runs[seed].validation, rtol=1e-9)
+        assert run.best_epoch == runs[seed].best_epoch

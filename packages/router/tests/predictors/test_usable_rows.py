@@ -25,28 +25,28 @@ def examples(width: int) -> Examples:
 @pytest.mark.parametrize("missing", [np.nan, -1.0])
 @pytest.mark.parametrize("width", [1, 2, 3, 9])
 def test_rows_are_sorted_by_all_their_bytes(width: int, missing: float) -> None:
-    given = examples(width)
-    assert given.costs is not None
-    rows = np.flatnonzero(given.present.any(axis=1))
+    train = examples(width)
+    assert train.costs is not None
+    rows = np.flatnonzero(train.present.any(axis=1))
 
     def content(row: int) -> tuple[bytes, str, bytes]:
-        labels = np.where(np.isnan(given.correct[row]), missing, given.correct[row] + 0.0)
-        features = (given.features[row] + np.float32(0)).tobytes()
-        return features + labels.tobytes(), given.groups[row], given.costs[row].tobytes()
+        labels = np.where(np.isnan(train.correct[row]), missing, train.correct[row] + 0.0)
+        features = (train.features[row] + np.float32(0)).tobytes()
+        return features + labels.tobytes(), train.groups[row], train.costs[row].tobytes()
 
     order = np.array(sorted(rows.tolist(), key=content))
-    found = usable_rows(given, missing=missing)
-    np.testing.assert_array_equal(found.features, given.features[order])
-    np.testing.assert_array_equal(found.correct, given.correct[order])
-    assert found.groups == tuple(given.groups[row] for row in order)
-    assert not np.signbit(found.features[found.features == 0]).any()
-    assert np.signbit(given.features[given.features == 0]).any()
+    rows_kept = usable_rows(train, missing=missing)
+    np.testing.assert_array_equal(rows_kept.features, train.features[order])
+    np.testing.assert_array_equal(rows_kept.correct, train.correct[order])
+    assert rows_kept.groups == tuple(train.groups[row] for row in order)
+    assert not np.signbit(rows_kept.features[rows_kept.features == 0]).any()
+    assert np.signbit(train.features[train.features == 0]).any()
 
 
 def test_equal_rows_share_a_number_in_order_of_appearance() -> None:
     rows = examples(3).features
-    seen: dict[bytes, int] = {}
-    expected = [seen.setdefault(row.tobytes(), len(seen)) for row in rows]
+    numbers: dict[bytes, int] = {}
+    expected = [numbers.setdefault(row.tobytes(), len(numbers)) for row in rows]
     assert row_numbers(rows).tolist() == expected
     assert row_numbers(np.asfortranarray(rows)).tolist() == expected
 
@@ -57,5 +57,5 @@ def test_mean_and_spread_of_blocks_are_those_of_the_whole(monkeypatch: pytest.Mo
     np.testing.assert_array_equal(mean, rows.mean(axis=0, dtype=np.float64))
     np.testing.assert_array_equal(spread, rows.std(axis=0, dtype=np.float64))
     monkeypatch.setattr(statistics, "_BLOCK_ROWS", 7)
-    for found, whole in zip(mean_and_spread(rows), (mean, spread), strict=True):
-        np.testing.assert_allclose(found, whole, rtol=1e-12)
+    for actual, expected in zip(mean_and_spread(rows), (mean, spread), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-12)

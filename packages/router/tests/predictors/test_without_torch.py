@@ -46,11 +46,11 @@ assert not [name for name in sys.modules if name.partition(".")[0] == "torch"]
 def check_without_torch(kinds: dict[str, dict[str, Any]]) -> None:
     """Check that these kinds are fitted, with these options, where torch isn't installed."""
     program = PROGRAM.replace("KINDS", repr(kinds), 1)
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == list(kinds)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.split() == list(kinds)
 
 
 def test_fitting_never_imports_torch() -> None:

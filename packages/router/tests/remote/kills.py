@@ -14,21 +14,21 @@ class KilledError(BaseException):
 
 
 @contextmanager
-def killed_before(step: int) -> Iterator[None]:
+def kill_before(step: int) -> Iterator[None]:
     """Raise before the `step`-th change."""
-    left = step
+    steps_left = step
 
-    def counted(change: Callable[..., object]) -> Callable[..., object]:
-        def ended(*arguments: object) -> object:
-            nonlocal left
-            left -= 1
-            if left == 0:
+    def count_change(change: Callable[..., object]) -> Callable[..., object]:
+        def change_or_die(*arguments: object) -> object:
+            nonlocal steps_left
+            steps_left -= 1
+            if steps_left == 0:
                 raise KilledError
             return change(*arguments)
 
-        return ended
+        return change_or_die
 
-    changes = {name: counted(getattr(RemotePath, name)) for name in CHANGES}
+    changes = {name: count_change(getattr(RemotePath, name)) for name in CHANGES}
     with mock.patch.multiple(RemotePath, **changes):
         yield
 
@@ -42,7 +42,7 @@ def kills(write: Callable[[], object]) -> Iterator[int]:
     while True:
         step += 1
         try:
-            with killed_before(step):
+            with kill_before(step):
                 write()
         except KilledError:
             yield step

@@ -38,13 +38,13 @@ def job(s3: None, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Remot
         patch.setenv("PREFILL_ROUTER_CACHE", str(tmp_path_factory.mktemp("cache")))
         write_dataset(make_routing_dataset(queries=80, missing=0.05), place / "answers")
         answers, states = place / "answers", place / "states"
-        told = succeeded("encode", answers, "--encoder", tiny, "--out", states, "--json")
-        assert json.loads(told)["store"] == states.url
+        output = succeeded("encode", answers, "--encoder", tiny, "--out", states, "--json")
+        assert json.loads(output)["store"] == states.url
         recipe = tmp_path_factory.mktemp("recipe") / "recipe.yaml"
         recipe.write_text(RECIPE)
         fit = ("fit", "--no-verdict", "--test=0.15", answers, "--store", states, "--recipe", recipe)
-        told = succeeded(*fit, "--out", place / "router")
-        assert f"router: {place}/router" in told
+        output = succeeded(*fit, "--out", place / "router")
+        assert f"router: {place}/router" in output
     return place
 
 
@@ -62,12 +62,12 @@ def test_commands_read_datasets_stores_and_routers_at_urls(
     succeeded("describe", answers)
     assert json.loads(succeeded("route", router, "hello", "--encoder-folder", tiny, "--json"))
     assert "Targets" in succeeded("show", router)
-    judged = ("--data", answers, "--store", states, "--resamples", 20)
-    succeeded("evaluate", router, *judged, "--out", tmp_path / "report")
+    options = ("--data", answers, "--store", states, "--resamples", 20)
+    succeeded("evaluate", router, *options, "--out", tmp_path / "report")
     origin = json.loads((tmp_path / "report" / "origin.json").read_text())
     assert origin["sources"] == ["router", "answers"]
     assert f"{answers}" in (tmp_path / "report" / "index.html").read_text()
-    succeeded("compare", router, router, *judged)
+    succeeded("compare", router, router, *options)
     succeeded("split", answers, "--out", tmp_path / "split.json")
     write_dataset(make_routing_dataset(queries=80), tmp_path / "more")
     succeeded("merge", answers, tmp_path / "more", "--out", job / "both")
@@ -88,8 +88,10 @@ def test_the_gateway_reads_a_router_at_a_url(job: RemotePath, tmp_path: Path) ->
     names = Router.load(job / "router").pool.names
     rows = "".join(f"  - {{name: {n}, base_url: 'http://127.0.0.1:9/v1'}}\n" for n in names)
     (tmp_path / "pool.yaml").write_text(f"targets:\n{rows}")
-    told = succeeded("serve", job / "router", "--pool", tmp_path / "pool.yaml", "--check", "--json")
-    assert json.loads(told)["router"] == fingerprint(job / "router")
+    output = succeeded(
+        "serve", job / "router", "--pool", tmp_path / "pool.yaml", "--check", "--json"
+    )
+    assert json.loads(output)["router"] == fingerprint(job / "router")
 
 
 def test_nothing_is_replaced_without_being_asked(job: RemotePath, tmp_path: Path) -> None:
@@ -124,8 +126,8 @@ def test_what_must_be_on_the_disk_is_refused_at_a_url(
 
 
 def test_a_password_in_a_url_is_refused_and_never_shown() -> None:
-    told = refused("a password or a query", "describe", "s3://key:hunter2@bucket/answers")
-    assert "hunter2" not in told
+    output = refused("a password or a query", "describe", "s3://key:hunter2@bucket/answers")
+    assert "hunter2" not in output
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

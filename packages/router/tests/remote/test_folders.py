@@ -82,14 +82,14 @@ def test_a_writer_that_is_killed_at_any_step_leaves_the_old_or_the_new(place: Re
                 read_dataset(place)
         else:
             assert same(read_dataset(place), OLD)
-    seen = []
+    lengths = []
     for _ in kills(lambda: write_dataset(NEW, place)):
-        found = read_dataset(place)
-        seen.append(len(found))
-        assert same(found, OLD if len(found) == len(OLD) else NEW)
-    assert seen[0] == len(OLD)
-    assert seen[-1] == len(NEW)
-    assert len(seen) > 6
+        dataset = read_dataset(place)
+        lengths.append(len(dataset))
+        assert same(dataset, OLD if len(dataset) == len(OLD) else NEW)
+    assert lengths[0] == len(OLD)
+    assert lengths[-1] == len(NEW)
+    assert len(lengths) > 6
 
 
 @pytest.mark.parametrize("suffix", [TABLE, "CURRENT"])
@@ -120,12 +120,12 @@ def test_a_reader_finds_one_content_however_often_it_is_replaced_meanwhile(
     monkeypatch.setattr(folder_module, "ABANDONED_AFTER", AT_ONCE)
     fetch, writes = RemotePath.get, [NEW, NEWER]
 
-    def fetched(self: RemotePath, *arguments: object) -> None:
+    def fetch_meanwhile(self: RemotePath, *arguments: object) -> None:
         while writes:
             write_dataset(writes.pop(0), place)
         fetch(self, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(RemotePath, "get", fetched)
+    monkeypatch.setattr(RemotePath, "get", fetch_meanwhile)
     assert same(read_dataset(place), NEWER)
 
 
@@ -143,14 +143,14 @@ def test_leftovers_of_killed_writers_are_removed_once_they_are_old(
     for step in kills(lambda: write_dataset(OLD, place)):
         if step == 5:
             break
-    left = set(objects(place))
-    assert left
+    leftovers = set(objects(place))
+    assert leftovers
     write_dataset(OLD, place)
-    assert left <= set(objects(place))
+    assert leftovers <= set(objects(place))
     monkeypatch.setattr(folder_module, "ABANDONED_AFTER", AT_ONCE)
     write_dataset(NEW, place)
     write_dataset(NEWER, place)
-    assert not left & set(objects(place))
+    assert not leftovers & set(objects(place))
     generations = {name.split("/")[1] for name in objects(place) if name != "CURRENT"}
     assert len(generations) == 2
 
@@ -167,10 +167,10 @@ def test_of_two_writers_the_later_one_is_told_and_its_files_are_kept(
     with pytest.raises(StoreError, match=r"by another process meanwhile.* are in ") as raised:
         slow.__exit__(None, None, None)
     assert same(read_dataset(place), NEW)
-    kept = Path(str(raised.value).rpartition(" are in ")[2])
-    assert (kept / "file").read_text() == "slow"
-    (kept / "file").unlink()
-    kept.rmdir()
+    folder = Path(str(raised.value).rpartition(" are in ")[2])
+    assert (folder / "file").read_text() == "slow"
+    (folder / "file").unlink()
+    folder.rmdir()
 
 
 @pytest.mark.usefixtures("s3")
@@ -301,26 +301,26 @@ def test_a_url_that_became_a_path_makes_no_folder(
 def test_long_transfers_show_their_progress_and_short_ones_do_not(
     place: RemotePath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[tuple[str, float]] = []
+    tasks: list[tuple[str, float]] = []
 
-    class Seen(Progress):
+    class RecordedProgress(Progress):
         def task(self, label: str, *, total: float):  # noqa: ANN202
-            seen.append((label, total))
+            tasks.append((label, total))
             return SilentProgress().task(label, total=total)
 
-    shown = RemotePath(place.url, Seen())
-    write_dataset(OLD, shown)
-    assert not seen
+    place_with_progress = RemotePath(place.url, RecordedProgress())
+    write_dataset(OLD, place_with_progress)
+    assert not tasks
     monkeypatch.setattr(path_module, "_PROGRESS_BYTES", 1000)
-    write_dataset(NEW, shown)
-    read_dataset(shown)
-    labels: Sequence[str] = [label for label, _ in seen]
+    write_dataset(NEW, place_with_progress)
+    read_dataset(place_with_progress)
+    labels: Sequence[str] = [label for label, _ in tasks]
     assert labels == [f"{doing} {place.name}, MB" for doing in ("uploading", "downloading")]
-    assert seen[0][1] >= seen[1][1] > 0.004
+    assert tasks[0][1] >= tasks[1][1] > 0.004
 
 
 def test_a_place_is_sent_to_other_processes_without_what_shows_its_progress() -> None:
     place = location("S3://bucket/answers/", progress=SilentProgress())
-    sent = pickle.loads(pickle.dumps(place))
-    assert sent == place == RemotePath("s3://bucket/answers")
-    assert sent.resolve().name == "answers"
+    copy = pickle.loads(pickle.dumps(place))
+    assert copy == place == RemotePath("s3://bucket/answers")
+    assert copy.resolve().name == "answers"

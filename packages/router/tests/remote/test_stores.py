@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from packages.router.tests.remote.kills import KilledError, killed_before
+from packages.router.tests.remote.kills import KilledError, kill_before
 from packages.router.tests.remote.test_folders import objects, replace, upload
 from prefill_router.activations import ActivationStore, Site
 from prefill_router.data import QueryFile, folder, open_queries, write_dataset
@@ -52,9 +52,9 @@ def local(tmp_path: Path) -> Path:
 
 def test_its_objects_are_the_files_of_a_store_on_the_disk(place: RemotePath, local: Path) -> None:
     store = encode(place)
-    found = {str(p.relative_to(local)): p.read_bytes() for p in local.rglob("*") if p.is_file()}
-    assert len(found) > 5
-    assert objects(place) == found
+    files = {str(p.relative_to(local)): p.read_bytes() for p in local.rglob("*") if p.is_file()}
+    assert len(files) > 5
+    assert objects(place) == files
     pairs = zip(read_everything(store), read_everything(ActivationStore.open(local)), strict=True)
     assert all(np.array_equal(a, b) for a, b in pairs)
     store.verify()
@@ -72,12 +72,12 @@ def test_an_encoding_that_is_killed_goes_on_with_the_rest(
     encoded: list[int] = []
     states = FakeEncoder.states
 
-    def counted(self: FakeEncoder, chunk: Sequence[TokenizedPrompt], *rest: object) -> object:
+    def count_calls(self: FakeEncoder, chunk: Sequence[TokenizedPrompt], *rest: object) -> object:
         encoded.append(len(chunk))
         return states(self, chunk, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(FakeEncoder, "states", counted)
-    with pytest.raises(KilledError), killed_before(1 + 2 * 2):  # manifest, a shard, half a shard
+    monkeypatch.setattr(FakeEncoder, "states", count_calls)
+    with pytest.raises(KilledError), kill_before(1 + 2 * 2):  # manifest, a shard, half a shard
         encode(place)
     assert len(encoded) == 2
     store = ActivationStore.open(place)
@@ -90,7 +90,7 @@ def test_an_encoding_that_is_killed_goes_on_with_the_rest(
 
 def test_every_kill_leaves_a_store_that_can_be_read(place: RemotePath) -> None:
     for step in range(2, 7):
-        with pytest.raises(KilledError), killed_before(step):
+        with pytest.raises(KilledError), kill_before(step):
             encode(place / f"{step}")
         ActivationStore.open(place / f"{step}").verify()
 
@@ -102,11 +102,11 @@ def test_only_the_tensors_that_are_asked_for_are_read_and_only_once(
     sizes: list[int] = []
     read: Callable[..., list[bytes]] = RemotePath.ranges
 
-    def counted(wanted: Sequence[tuple[RemotePath, int, int]]) -> list[bytes]:
-        sizes.extend(stop - start for _, start, stop in wanted)
-        return read(wanted)
+    def count_calls(ranges: Sequence[tuple[RemotePath, int, int]]) -> list[bytes]:
+        sizes.extend(stop - start for _, start, stop in ranges)
+        return read(ranges)
 
-    monkeypatch.setattr(RemotePath, "ranges", staticmethod(counted))
+    monkeypatch.setattr(RemotePath, "ranges", staticmethod(count_calls))
     keys = [prompt.key for prompt in ENCODER.tokenize(DATA.queries)]
     for _ in range(2):
         ActivationStore.open(place).read(SITES[0], keys)
@@ -179,8 +179,8 @@ def test_workers_of_an_engine_write_at_the_url(
     place: RemotePath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stream(_: RayEngine, make: Any, items: Iterable[Any], **__: object) -> Iterator[Any]:
-        work, sent = pickle.loads(pickle.dumps((make, list(items))))
-        yield from map(work("cpu"), sent)
+        work, payload = pickle.loads(pickle.dumps((make, list(items))))
+        yield from map(work("cpu"), payload)
 
     monkeypatch.setattr(RayEngine, "stream", stream)
     monkeypatch.setattr(workers, "load_encoder_for", lambda *_, **__: ENCODER)

@@ -34,16 +34,16 @@ def random(seed: int = 0) -> np.random.Generator:
 def test_typos_are_one_mistake_behind_the_first_letter_in_a_share_of_the_words() -> None:
     before = PROSE.split()
     after = add_typos(PROSE, random(), rate=0.1).split()
-    changed = [(one, other) for one, other in zip(before, after, strict=True) if one != other]
+    changed = [(word, other) for word, other in zip(before, after, strict=True) if word != other]
     longer = sum(len(word) >= 4 and word.isalpha() for word in before)
     assert len(changed) == round(0.1 * longer)
     lengths = set()
-    for one, other in changed:
-        assert one[0] == other[0]
-        same = max(k for k in range(len(one)) if one[:k] == other[:k])
-        rest = len(one) - same - 2
-        assert rest <= 0 or one[-rest:] == other[-rest:]
-        lengths.add(len(other) - len(one))
+    for word, other in changed:
+        assert word[0] == other[0]
+        same = max(k for k in range(len(word)) if word[:k] == other[:k])
+        end = len(word) - same - 2
+        assert end <= 0 or word[-end:] == other[-end:]
+        lengths.add(len(other) - len(word))
     assert lengths == {-1, 0, 1}
 
 
@@ -66,8 +66,8 @@ def test_options_move_under_their_letters_and_all_else_stays() -> None:
     head, tail = "Which of the following is it? A. is no line of its own.\n\nA. ", "\n\nAnswer"
     assert moved.startswith(head)
     assert moved.endswith(tail + " with a letter.")
-    found = re.split(r"\n(?:[BC]\. )", moved[len(head) : moved.index(tail)])
-    assert sorted(found) == ["alpha", "beta,\n   on two lines", "gamma"]
+    options = re.split(r"\n(?:[BC]\. )", moved[len(head) : moved.index(tail)])
+    assert sorted(options) == ["alpha", "beta,\n   on two lines", "gamma"]
 
 
 @pytest.mark.parametrize("form", ["{}. ", "({}) ", "{}) ", "[{}]: ", "  {}. "])
@@ -106,36 +106,36 @@ def test_wording_replaces_phrases_and_keeps_capitals() -> None:
 
 def test_a_prompt_is_changed_in_the_same_way_whatever_the_others_are() -> None:
     queries = [Query(f"q{i}", f"Question number {i}, {PROSE[:90]}") for i in range(6)]
-    whole = perturb(queries, "typos", seed=1)
-    assert perturb(queries[3:4], "typos", seed=1) == whole[3:4]
-    assert perturb(queries, "typos", seed=2) != whole
-    assert perturb(queries, "typos", seed=1, typos=1.0) != whole
-    assert [query.id for query in whole] == [query.id for query in queries]
+    expected = perturb(queries, "typos", seed=1)
+    assert perturb(queries[3:4], "typos", seed=1) == expected[3:4]
+    assert perturb(queries, "typos", seed=2) != expected
+    assert perturb(queries, "typos", seed=1, typos=1.0) != expected
+    assert [query.id for query in expected] == [query.id for query in queries]
     assert perturb(queries, "options") == []
 
 
 def test_in_a_chat_the_latest_message_of_the_user_is_changed() -> None:
     turns = [("system", "Kindly"), ("user", "older"), ("user", "What is it?"), ("assistant", "Hm")]
-    [found] = perturb([Query("q", tuple(Message(*turn) for turn in turns))], "wording")
-    assert [turn.content for turn in found.prompt] == ["Kindly", "older", "What's it?", "Hm"]
+    [variant] = perturb([Query("q", tuple(Message(*turn) for turn in turns))], "wording")
+    assert [turn.content for turn in variant.prompt] == ["Kindly", "older", "What's it?", "Hm"]
     [alone] = perturb([Query("q", (Message("system", "What is it?"),))], "wording")
     assert alone.prompt == (Message("system", "What's it?"),)
 
 
 def test_paraphrases_are_matched_by_id() -> None:
     queries = [Query("a", "one", "b", "d"), Query("b", "two"), Query("c", "three")]
-    others = [Query("b", "two"), Query("a", "uno"), Query("z", "x")]
-    assert pair_paraphrases(queries, others) == [Query("a", "uno", "b", "d")]
+    strangers = [Query("b", "two"), Query("a", "uno"), Query("z", "x")]
+    assert pair_paraphrases(queries, strangers) == [Query("a", "uno", "b", "d")]
     with pytest.raises(DataError, match="none of the 1 paraphrases"):
         pair_paraphrases(queries, [Query("b", "two")])
 
 
 def test_a_sample_is_a_part_in_order() -> None:
-    whole = make_routing_dataset(queries=30)
-    some = sample_queries(whole, 10, seed=3)
+    dataset = make_routing_dataset(queries=30)
+    some = sample_queries(dataset, 10, seed=3)
     rows = [int(i[1:]) for i in some.query_ids]
     assert len(rows) == 10
     assert rows == sorted(rows)
     assert rows != list(range(10))
-    assert sample_queries(whole, 30) is whole
-    assert sample_queries(whole, None) is whole
+    assert sample_queries(dataset, 30) is dataset
+    assert sample_queries(dataset, None) is dataset
