@@ -67,8 +67,8 @@ def run(*arguments: object, stdin: bytes = b"") -> Done:
         try:
             main()
             code = 0
-        except SystemExit as ended:
-            code = int(ended.code or 0)
+        except SystemExit as error:
+            code = int(error.code or 0)
     texts = []
     for stream in streams[1:]:
         stream.flush()

@@ -67,8 +67,8 @@ def main() -> None:
     folder, kind = Path(sys.argv[1]), sys.argv[2]
     write, read, size = KINDS[kind]
     write(folder, "a")
-    before, step, ended = "a", 0, 9
-    while ended == 9:
+    before, step, code = "a", 0, 9
+    while code == 9:
         step += 1
         after = "b" if before == "a" else "a"
         child = os.fork()
@@ -76,11 +76,11 @@ def main() -> None:
             die_at(step)
             write(folder, after)
             os._exit(0)
-        ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         now = read(folder)
         if now not in (before * size, after * size):
             sys.exit(f"torn at step {step}")
-        if ended == 0 and now != after * size:
+        if code == 0 and now != after * size:
             sys.exit("a write that ended well left the old content")
         before = now[0]
         for path in folder.glob(".*"):  # what the dead leave would make the next write longer

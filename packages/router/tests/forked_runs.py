@@ -54,8 +54,8 @@ def work(arguments: list[str]) -> None:
         sys.stdout = sys.stderr
         main()
         code = 0
-    except SystemExit as ended:
-        code = int(ended.code or 0)
+    except SystemExit as error:
+        code = int(error.code or 0)
     except KeyboardInterrupt:
         code = 130
     except BaseException:

@@ -20,12 +20,12 @@ def forks(log: Path, program: str = "packages.router.tests.killed_process") -> I
     """A function that runs commands; what they tell goes to a file."""
     single = dict.fromkeys(("OMP_NUM_THREADS", "POLARS_MAX_THREADS"), "1")
     with (
-        log.open("w") as told,
+        log.open("w") as errors,
         running(
             [sys.executable, "-m", program],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=told,
+            stderr=errors,
             text=True,
             env={**os.environ, **single, "TOKENIZERS_PARALLELISM": "false"},
             cwd=ROOT,

@@ -17,8 +17,8 @@ def short_training() -> Iterator[None]:
     """Train networks for three epochs at most, and judge and choose layers on two folds."""
     train = training.train_epochs
 
-    def train_shortly(trainer: training.Trainer, *, max_epochs: int, **others: Any) -> None:
-        train(trainer, max_epochs=min(max_epochs, MOST_EPOCHS), **others)
+    def train_shortly(trainer: training.Trainer, *, max_epochs: int, **options: Any) -> None:
+        train(trainer, max_epochs=min(max_epochs, MOST_EPOCHS), **options)
 
     with (
         mock.patch.object(training, "train_epochs", train_shortly),

@@ -11,7 +11,7 @@ from prefill_router.statistics import _STAKES, ChangeDetector, log_capital
 
 def path(shortfalls: list[float]) -> list[float]:
     detector = ChangeDetector()
-    return [detector.add(one, worst=1.0) for one in shortfalls]
+    return [detector.add(shortfall, worst=1.0) for shortfall in shortfalls]
 
 
 def test_capital_is_the_mean_over_strategies_of_products() -> None:
@@ -23,13 +23,15 @@ def test_capital_is_the_mean_over_strategies_of_products() -> None:
 def test_detector_is_the_sum_of_the_capitals_of_all_who_began() -> None:
     shortfalls = [0.5, -0.25, 0.1, 0.4]
     for end, value in enumerate(path(shortfalls), 1):
-        begun = [log_capital(np.array(shortfalls[i:end]), worst=1.0)[-1] for i in range(end)]
-        assert value == pytest.approx(np.logaddexp.reduce(begun), abs=1e-12)
+        capitals = [log_capital(np.array(shortfalls[i:end]), worst=1.0)[-1] for i in range(end)]
+        assert value == pytest.approx(np.logaddexp.reduce(capitals), abs=1e-12)
 
 
 def test_what_was_computed_does_not_depend_on_what_follows() -> None:
-    drawn = np.random.default_rng(0).uniform(-1, 1, 50)
-    assert np.array_equal(log_capital(drawn, worst=1.0)[:20], log_capital(drawn[:20], worst=1.0))
+    shortfalls = np.random.default_rng(0).uniform(-1, 1, 50)
+    assert np.array_equal(
+        log_capital(shortfalls, worst=1.0)[:20], log_capital(shortfalls[:20], worst=1.0)
+    )
 
 
 @pytest.mark.slow

@@ -57,8 +57,12 @@ def test_aliases_repeat_a_bounded_amount(name: str, tmp_path: Path) -> None:
 
 def test_a_few_aliases_are_what_they_stand_for(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("a: &a {x: 1}\nb: *a\nc: {<<: *a, y: [*a, *a]}\n")
-    one = {"x": 1}
-    assert read_yaml(tmp_path / "a.yaml") == {"a": one, "b": one, "c": {**one, "y": [one, one]}}
+    shared = {"x": 1}
+    assert read_yaml(tmp_path / "a.yaml") == {
+        "a": shared,
+        "b": shared,
+        "c": {**shared, "y": [shared, shared]},
+    }
 
 
 @pytest.mark.parametrize("number", ["1" + ":59" * 10**4, "1:0.5" + "0" * 10**4])
@@ -99,12 +103,12 @@ def test_tables_have_a_bounded_number_of_columns(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_records_have_a_bounded_number_of_fields(tmp_path: Path) -> None:
     fields = {f"c{n}": 1 for n in range(10**5)}
-    whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
-    whole.write_text(json.dumps({"prompt": "p", **fields}))
+    complete, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
+    complete.write_text(json.dumps({"prompt": "p", **fields}))
     names = list(fields)
     lines = [names[n : n + 5000] for n in range(0, 10**5, 5000)]
     parts.write_text("\n".join(json.dumps({"prompt": "p", **dict.fromkeys(n, 1)}) for n in lines))
-    for table in (whole, parts):
+    for table in (complete, parts):
         with pytest.raises(FormatError, match="at most 10,000 are supported"):
             import_dataset("wide", [table])
 
@@ -133,16 +137,16 @@ def test_braces_that_begin_no_object_are_given_up(filler: str) -> None:
 
 
 def test_a_reply_may_have_braces() -> None:
-    told = read_verdict("{ x; {} }\n" * 500 + VERDICT, soft=False)
-    assert told is not None
-    assert told.score == 1.0
+    verdict = read_verdict("{ x; {} }\n" * 500 + VERDICT, soft=False)
+    assert verdict is not None
+    assert verdict.score == 1.0
 
 
 @pytest.mark.parametrize("filler", ["111," * 10**5, "1,111," * 10**5, "$ " * 10**5, "1*" * 10**5])
 def test_numbers_are_found_behind_a_long_list(filler: str) -> None:
-    found = extract_number(f"{filler} The answer is 1,234.")
-    assert found is not None
-    assert found.value == 1234
+    number = extract_number(f"{filler} The answer is 1,234.")
+    assert number is not None
+    assert number.value == 1234
 
 
 @pytest.mark.parametrize("text", ["1" * 10**5 + "x", "1." + "1" * 10**5 + "x", "9" * 10**5 + "e"])
@@ -174,10 +178,10 @@ def test_columns_that_only_some_records_have_are_looked_at_there(tmp_path: Path)
 
 def test_a_verdict_that_is_nested_too_deeply_to_be_written_is_read() -> None:
     deep = "[" * 980 + "]" * 980
-    found = [read_verdict(f'{{"correct": "yes", "extracted": {deep[n:-n]}}}', soft=False)
+    verdicts = [read_verdict(f'{{"correct": "yes", "extracted": {deep[n:-n]}}}', soft=False)
              for n in range(1, 60)]  # fmt: skip
-    assert {verdict.extracted for verdict in found if verdict} - {""}
-    assert all(verdict is None or verdict.score == 1.0 for verdict in found)
+    assert {verdict.extracted for verdict in verdicts if verdict} - {""}
+    assert all(verdict is None or verdict.score == 1.0 for verdict in verdicts)
 
 
 def test_numbers_that_a_dictionary_would_all_look_at_are_no_names(tmp_path: Path) -> None:

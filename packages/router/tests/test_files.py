@@ -26,15 +26,15 @@ KINDS = {"file": ("file",), "folder": ("folder/one", "folder/two", "folder/deep/
 @pytest.mark.parametrize("kind", KINDS)
 def test_dying_at_any_step_leaves_the_old_or_the_new(kind: str, tmp_path: Path) -> None:
     program = [sys.executable, "-m", "packages.router.tests.crashes", tmp_path, kind]
-    ended = subprocess.run(program, capture_output=True, text=True, check=False, cwd=ROOT)
-    assert ended.returncode == 0, ended.stderr
-    assert int(ended.stdout) > {"file": 8, "folder": 20}[kind]  # steps at which it died
+    process = subprocess.run(program, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert process.returncode == 0, process.stderr
+    assert int(process.stdout) > {"file": 8, "folder": 20}[kind]  # steps at which it died
 
 
 def test_a_careless_write_is_caught(tmp_path: Path) -> None:
     program = [sys.executable, "-m", "packages.router.tests.crashes", tmp_path, "careless"]
-    ended = subprocess.run(program, capture_output=True, text=True, check=False, cwd=ROOT)
-    assert "torn at step" in ended.stderr
+    process = subprocess.run(program, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert "torn at step" in process.stderr
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -136,7 +136,7 @@ NAMES = ["a", "b.bin", "empty"]
 
 
 @pytest.fixture
-def sealed(tmp_path: Path) -> Path:
+def checked_folder(tmp_path: Path) -> Path:
     (tmp_path / "a").write_text("text\n" * 20)
     (tmp_path / "b.bin").write_bytes(bytes(range(256)))
     (tmp_path / "empty").write_bytes(b"")
@@ -144,10 +144,13 @@ def sealed(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_was_written_passes(sealed: Path) -> None:
-    files.verify_checksums(sealed, NAMES)
+def test_what_was_written_passes(checked_folder: Path) -> None:
+    files.verify_checksums(checked_folder, NAMES)
     program = ["sha256sum", "--check", "--strict", files.CHECKSUMS]
-    assert subprocess.run(program, cwd=sealed, capture_output=True, check=False).returncode == 0
+    assert (
+        subprocess.run(program, cwd=checked_folder, capture_output=True, check=False).returncode
+        == 0
+    )
 
 
 @pytest.mark.parametrize("name", ["a", "b.bin", files.CHECKSUMS])
@@ -156,43 +159,43 @@ def test_what_was_written_passes(sealed: Path) -> None:
 )
 @given(place=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
 def test_a_flipped_byte_anywhere_is_noticed(
-    sealed: Path, name: str, place: float, flip: int
+    checked_folder: Path, name: str, place: float, flip: int
 ) -> None:
-    path = sealed / name
+    path = checked_folder / name
     before = path.read_bytes()
     at = int(place * len(before))
     path.write_bytes(before[:at] + bytes([before[at] ^ flip]) + before[at + 1 :])
     try:
         with pytest.raises(CorruptError):
-            files.verify_checksums(sealed, NAMES)
+            files.verify_checksums(checked_folder, NAMES)
     finally:
         path.write_bytes(before)
-    files.verify_checksums(sealed, NAMES)
+    files.verify_checksums(checked_folder, NAMES)
 
 
-def test_every_end_of_line_of_the_list_counts(sealed: Path) -> None:
-    path = sealed / files.CHECKSUMS
+def test_every_end_of_line_of_the_list_counts(checked_folder: Path) -> None:
+    path = checked_folder / files.CHECKSUMS
     before = path.read_bytes()
     for at in (i for i, byte in enumerate(before) if byte == 10):
         for byte in b"\r\x0b\x0c\x1c\x1d\x1e\x85 \0":
             path.write_bytes(before[:at] + bytes([byte]) + before[at + 1 :])
             with pytest.raises(CorruptError):
-                files.verify_checksums(sealed, NAMES)
+                files.verify_checksums(checked_folder, NAMES)
 
 
-def test_what_is_missing_or_cut_or_longer_is_named(sealed: Path) -> None:
-    (sealed / "empty").write_bytes(b"x")
+def test_what_is_missing_or_cut_or_longer_is_named(checked_folder: Path) -> None:
+    (checked_folder / "empty").write_bytes(b"x")
     with pytest.raises(CorruptError, match="empty isn't what was written"):
-        files.verify_checksums(sealed, NAMES)
-    (sealed / "empty").unlink()
+        files.verify_checksums(checked_folder, NAMES)
+    (checked_folder / "empty").unlink()
     with pytest.raises(CorruptError, match="lacks the file empty"):
-        files.verify_checksums(sealed, NAMES)
-    (sealed / "new").write_bytes(b"x")
+        files.verify_checksums(checked_folder, NAMES)
+    (checked_folder / "new").write_bytes(b"x")
     with pytest.raises(CorruptError, match="doesn't list new"):
-        files.verify_checksums(sealed, ["new"])
-    (sealed / files.CHECKSUMS).unlink()
+        files.verify_checksums(checked_folder, ["new"])
+    (checked_folder / files.CHECKSUMS).unlink()
     with pytest.raises(CorruptError, match="lacks the file SHA256SUMS"):
-        files.verify_checksums(sealed, ["a"])
+        files.verify_checksums(checked_folder, ["a"])
 
 
 LEFT_FILE = """
@@ -208,11 +211,11 @@ LEFT_FOLDER = LEFT_FILE.replace("replacing_file", "replacing_folder").replace(
 )
 
 
-def left_by_a_killed_run(path: Path, program: str) -> Path:
+def leave_temporary(path: Path, program: str) -> Path:
     killed = subprocess.run([sys.executable, "-c", program, path], check=False)
     assert killed.returncode == -signal.SIGKILL
-    (left,) = path.parent.glob(f".{path.name}.*.tmp")
-    return left
+    (temporary,) = path.parent.glob(f".{path.name}.*.tmp")
+    return temporary
 
 
 @pytest.mark.parametrize("program", [LEFT_FILE, LEFT_FOLDER])
@@ -221,26 +224,26 @@ def test_what_a_killed_run_left_goes_with_the_next(
     program: str, after: str, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    left = left_by_a_killed_run(out, program)
-    others = [tmp_path / f".{name}.abcdefgh.tmp" for name in ("outer", "ou", "out.json")]
-    others.append(tmp_path / ".out.mine.tmp")
-    for other in others:
+    temporary = leave_temporary(out, program)
+    strangers = [tmp_path / f".{name}.abcdefgh.tmp" for name in ("outer", "ou", "out.json")]
+    strangers.append(tmp_path / ".out.mine.tmp")
+    for other in strangers:
         other.touch()
     if after == "check":
         files.check_place(out)
     else:
         files.write_text(out, "new")
-    assert not left.exists()
-    assert all(other.exists() for other in others)
+    assert not temporary.exists()
+    assert all(other.exists() for other in strangers)
 
 
 @pytest.mark.parametrize("program", [LEFT_FILE, LEFT_FOLDER])
 def test_what_a_killed_holder_of_the_lock_left_goes_with_the_next(
     program: str, tmp_path: Path
 ) -> None:
-    left = left_by_a_killed_run(tmp_path / "out", program)
+    temporary = leave_temporary(tmp_path / "out", program)
     with files.writer_lock(tmp_path, "out", wait=True):
-        assert not left.exists()
+        assert not temporary.exists()
 
 
 @pytest.mark.parametrize("program", [LEFT_FILE, LEFT_FOLDER])
@@ -257,20 +260,20 @@ def test_what_a_live_writer_writes_stays(program: str, tmp_path: Path) -> None:
             assert mine.exists()
             mine.write_text("mine")
         writer.communicate(b"\n")
-    found = out if out.is_file() else out / "x"
-    assert found.read_text() == "half"
+    path = out if out.is_file() else out / "x"
+    assert path.read_text() == "half"
 
 
 def test_without_locks_only_what_is_old_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left = left_by_a_killed_run(tmp_path / "out", LEFT_FILE)
+    temporary = leave_temporary(tmp_path / "out", LEFT_FILE)
     monkeypatch.setattr(files, "_HAS_LOCKS", False)
     files.check_place(tmp_path / "out")
-    assert left.exists()
-    os.utime(left, (time.time() - 7200,) * 2)
+    assert temporary.exists()
+    os.utime(temporary, (time.time() - 7200,) * 2)
     files.check_place(tmp_path / "out")
-    assert not left.exists()
+    assert not temporary.exists()
 
 
 def test_what_was_put_aside_stays_until_something_is_in_its_place(tmp_path: Path) -> None:

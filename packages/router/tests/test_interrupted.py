@@ -75,11 +75,11 @@ def states(command: Stem, folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def router(command: Stem, folder: Path, states: Path) -> Path:
-    command(*fit_of(folder, states), "--out", folder / "router")
+    command(*fit_arguments(folder, states), "--out", folder / "router")
     return folder / "router"
 
 
-def fit_of(folder: Path, states: Path) -> tuple[object, ...]:
+def fit_arguments(folder: Path, states: Path) -> tuple[object, ...]:
     return (
         "fit",
         "--no-verdict",
@@ -96,7 +96,7 @@ def content(path: Path) -> Content:
     return {str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file()}
 
 
-def left_over(path: Path) -> list[Path]:
+def find_leftovers(path: Path) -> list[Path]:
     return [p for p in path.parent.iterdir() if p.name.startswith(f".{path.name}.")]
 
 
@@ -109,21 +109,21 @@ def moments(rounds: int, duration: float) -> Iterator[tuple[int, float]]:
 
 
 def test_encode_goes_on(command: Stem, folder: Path, states: Path) -> None:
-    whole, unfinished = content(states), 0
-    assert len(whole) > 10  # several shards
+    expected, unfinished = content(states), 0
+    assert len(expected) > 10  # several shards
     encode = ("encode", folder / "answers", "--encoder", folder / "tiny", "--out")
     _, duration = command(*encode, folder / "again")
-    assert content(folder / "again") == whole
+    assert content(folder / "again") == expected
     for turn, (number, seconds) in enumerate(moments(ROUNDS["encode"], duration)):
         out = folder / f"states-{turn}"
         command(*encode, out, number=number, seconds=seconds)
         if (out / "manifest.json").is_file():
-            held = ActivationStore.open(out)
-            held.verify()
-            unfinished += len(held) < 40
+            store = ActivationStore.open(out)
+            store.verify()
+            unfinished += len(store) < 40
         command(*encode, out)
-        kept = {k: v for k, v in content(out).items() if not k.startswith(".manifest")}
-        assert kept == whole
+        files = {k: v for k, v in content(out).items() if not k.startswith(".manifest")}
+        assert files == expected
     assert unfinished  # else nothing was interrupted
 
 
@@ -139,22 +139,22 @@ def stop_at_random(
     Returns:
         How many seconds it takes.
     """
-    whole, took = [], []
+    contents, took = [], []
     for seed in (0, 1):
         took.append(command(*arguments(seed))[1])
-        whole.append(content(out))
-    assert whole[0] != whole[1]
-    current, ended = 1, set()
+        contents.append(content(out))
+    assert contents[0] != contents[1]
+    current, outcomes = 1, set()
     for number, seconds in moments(rounds, min(took)):
         command(*arguments(1 - current), number=number, seconds=seconds)
-        found = content(out)
-        assert found in whole
+        files = content(out)
+        assert files in contents
         check(out)
-        ended.add(found == whole[current])
-        current = whole.index(found)
-    assert True in ended  # else nothing was interrupted
+        outcomes.add(files == contents[current])
+        current = contents.index(files)
+    assert True in outcomes  # else nothing was interrupted
     command(*arguments(0))
-    assert content(out) == whole[0]
+    assert content(out) == contents[0]
     return min(took)
 
 
@@ -162,7 +162,7 @@ def test_fit_leaves_the_old_router_or_the_new(command: Stem, folder: Path, state
     out = folder / "fits" / "router"
 
     def fit(seed: int) -> tuple[object, ...]:
-        return (*fit_of(folder, states), "--out", out, "--overwrite", "--seed", seed)
+        return (*fit_arguments(folder, states), "--out", out, "--overwrite", "--seed", seed)
 
     stop_at_random(command, out, fit, ROUNDS["fit"], Router.load)
 
@@ -173,15 +173,15 @@ def test_evaluate_leaves_the_old_report_or_the_new_and_cleans_up(
     out = folder / "reports" / "report"
 
     def evaluate(seed: int) -> tuple[object, ...]:
-        judged = ("evaluate", router, "--data", folder / "answers", "--store", states)
-        return (*judged, "--out", out, "--resamples", 20, "--seed", seed)
+        evaluate = ("evaluate", router, "--data", folder / "answers", "--store", states)
+        return (*evaluate, "--out", out, "--resamples", 20, "--seed", seed)
 
     took = stop_at_random(command, out, evaluate, ROUNDS["evaluate"], is_report)
     for turn in range(40):  # a process that is killed while it writes leaves something
-        if left_over(out):
+        if find_leftovers(out):
             break
         command(*evaluate(0), number=signal.SIGKILL, seconds=(0.3 + turn % 10 / 10) * took)
-    assert left_over(out)
+    assert find_leftovers(out)
     (out.parent / ".report.mine.tmp").mkdir()  # no name of ours
     command(*evaluate(1))
-    assert left_over(out) == [out.parent / ".report.mine.tmp"]
+    assert find_leftovers(out) == [out.parent / ".report.mine.tmp"]

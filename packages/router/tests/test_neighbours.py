@@ -26,17 +26,17 @@ def brute_force(
 ) -> Found:
     distances, rows = np.full((len(queries), k), np.inf), np.full((len(queries), k), -1)
     for i, query in enumerate(queries.astype(np.float64)):
-        left = [r for r in range(len(vectors)) if not exclude or keys[r] != exclude[i]]
-        of = {r: float(np.sqrt(((vectors[r] - query) ** 2).sum())) for r in left}
-        nearest = sorted(left, key=lambda r, of=of: (of[r], r))[:k]
+        candidates = [r for r in range(len(vectors)) if not exclude or keys[r] != exclude[i]]
+        of = {r: float(np.sqrt(((vectors[r] - query) ** 2).sum())) for r in candidates}
+        nearest = sorted(candidates, key=lambda r, of=of: (of[r], r))[:k]
         rows[i, : len(nearest)] = nearest
         distances[i, : len(nearest)] = [of[r] for r in nearest]
     return distances, rows
 
 
-def same(found: Found, expected: Found, *, scale: float = 1.0) -> None:
-    assert np.array_equal(found[1], expected[1])
-    np.testing.assert_allclose(found[0], expected[0], rtol=1e-9, atol=1e-12 * scale)
+def assert_same(actual: Found, expected: Found, *, scale: float = 1.0) -> None:
+    assert np.array_equal(actual[1], expected[1])
+    np.testing.assert_allclose(actual[0], expected[0], rtol=1e-9, atol=1e-12 * scale)
 
 
 @pytest.mark.parametrize("scale", [1, 1e-25, 1e6, 1e20])
@@ -48,9 +48,9 @@ def test_is_brute_force_at_every_scale(scale: float, centre: float, dim: int) ->
     vectors[100:150] = vectors[0]
     vectors[3] *= 10
     queries[:3] = vectors[[0, 3, 7]]
-    found = NeighbourIndex.of(vectors).search(queries, 9)
-    same(found, brute_force(vectors, queries, 9), scale=scale * (1 + centre))
-    assert found[0][0, 0] == 0
+    result = NeighbourIndex.of(vectors).search(queries, 9)
+    assert_same(result, brute_force(vectors, queries, 9), scale=scale * (1 + centre))
+    assert result[0][0, 0] == 0
 
 
 def test_of_equally_near_rows_the_first_comes_first() -> None:
@@ -58,7 +58,7 @@ def test_of_equally_near_rows_the_first_comes_first() -> None:
     vectors = random.integers(0, 3, (2000, 3)).astype(np.float32)
     queries = random.integers(0, 3, (30, 3)).astype(np.float32)
     for k in (1, 7, 90):
-        same(NeighbourIndex.of(vectors).search(queries, k), brute_force(vectors, queries, k))
+        assert_same(NeighbourIndex.of(vectors).search(queries, k), brute_force(vectors, queries, k))
 
 
 def test_rows_of_the_query_s_own_key_are_passed_over() -> None:
@@ -68,7 +68,7 @@ def test_rows_of_the_query_s_own_key_are_passed_over() -> None:
     queries, own = vectors[[0, 150, 300]], ["k0", "nobody's", "r300"]
     index = NeighbourIndex.of(vectors, keys)
     for k in (1, 10, 60, 450):
-        same(index.search(queries, k, own), brute_force(vectors, queries, k, keys, own))
+        assert_same(index.search(queries, k, own), brute_force(vectors, queries, k, keys, own))
     assert set(index.search(queries[:1], 400, own[:1])[1][0]) == set(range(100, 500))
 
 
@@ -89,11 +89,11 @@ def test_fewer_rows_than_asked_for() -> None:
 def test_a_query_s_answer_is_its_own(seed: int, count: int, k: int, dim: int) -> None:
     vectors, queries = normal(count, dim, seed), normal(25, dim, seed + 1)
     index = NeighbourIndex.of(vectors)
-    whole = index.search(queries, k)
+    expected = index.search(queries, k)
     for i in (0, 24):
         alone = index.search(queries[i : i + 1], k)
-        assert all(np.array_equal(a[0], w[i]) for a, w in zip(alone, whole, strict=True))
-    same(whole, brute_force(vectors, queries, k))
+        assert all(np.array_equal(a[0], w[i]) for a, w in zip(alone, expected, strict=True))
+    assert_same(expected, brute_force(vectors, queries, k))
 
 
 def test_rounding_of_float32_would_be_seen() -> None:
@@ -102,7 +102,7 @@ def test_rounding_of_float32_would_be_seen() -> None:
     rounded = (x**2).sum(1)[:, None] + (y**2).sum(1)[None] - 2 * x @ y.T
     nearest = np.argsort(rounded, axis=1, kind="stable")[:, :5]
     assert not np.array_equal(nearest, brute_force(y, x, 5)[1])
-    same(NeighbourIndex.of(y).search(x, 5), brute_force(y, x, 5))
+    assert_same(NeighbourIndex.of(y).search(x, 5), brute_force(y, x, 5))
 
 
 def test_what_makes_no_sense_is_refused() -> None:

@@ -60,9 +60,9 @@ INF, NAN = float("inf"), float("nan")
     ],
 )
 def test_an_option_that_makes_no_sense_is_named(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError) as error:
         check_options(Options(**wrong))
-    assert str(refused.value) == message
+    assert str(error.value) == message
 
 
 def test_options_that_make_sense() -> None:
@@ -80,17 +80,17 @@ def test_a_number_of_another_type_is_an_error_of_its_type() -> None:
         check_options(Options(count=2.5))  # type: ignore[arg-type]
 
 
-class Own:
+class UnknownType:
     """A type that pydantic doesn't know."""
 
 
 @dataclass(frozen=True)
 class OwnOptions:
     kind: ClassVar[Literal["mine"]] = "mine"
-    own: Own | Literal["auto"] = "auto"
+    own: UnknownType | Literal["auto"] = "auto"
 
 
 def test_options_may_have_types_of_their_own() -> None:
-    check_options(OwnOptions(own=Own()))
+    check_options(OwnOptions(own=UnknownType()))
     with pytest.raises(ConfigError, match="own is 'other'"):
         check_options(OwnOptions(own="other"))  # type: ignore[arg-type]

@@ -4,10 +4,10 @@ from packages.router.tests.part_cases import check_cases, check_guide
 
 
 def test_a_kind_without_a_case_is_reported_with_what_to_add_and_where() -> None:
-    with pytest.raises(AssertionError) as caught:
+    with pytest.raises(AssertionError) as error:
         check_cases(["constant", "x"], ["constant"], to="CASES in a.py", guide="predictors.md")
     message = "add a case for 'x' to CASES in a.py and a row to docs/guides/predictors.md"
-    assert str(caught.value).startswith(message)
+    assert str(error.value).startswith(message)
 
 
 def test_a_case_without_a_kind_is_reported() -> None:

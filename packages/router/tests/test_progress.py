@@ -9,7 +9,7 @@ from prefill_router.progress import BarProgress
 
 
 class Clock:
-    """Stands still until it is told to go on."""
+    """Stands still until a test moves it."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -18,14 +18,14 @@ class Clock:
         return self.now
 
 
-def shown(*, terminal: bool) -> tuple[BarProgress, Clock, io.StringIO]:
+def make_bar(*, terminal: bool) -> tuple[BarProgress, Clock, io.StringIO]:
     text, clock = io.StringIO(), Clock()
     console = Console(file=text, force_terminal=terminal, width=200)
     return BarProgress(console=console, clock=clock), clock, text
 
 
 def test_where_there_is_no_terminal_a_line_comes_every_ten_seconds() -> None:
-    bar, clock, text = shown(terminal=False)
+    bar, clock, text = make_bar(terminal=False)
     counts = []
     with bar.task("training [a]", total=1200) as advance:
         for _ in range(60):
@@ -40,7 +40,7 @@ def test_where_there_is_no_terminal_a_line_comes_every_ten_seconds() -> None:
 
 
 def test_the_note_stands_behind_what_is_left() -> None:
-    bar, clock, text = shown(terminal=False)
+    bar, clock, text = make_bar(terminal=False)
     with bar.task("trials", total=4) as advance:
         clock.now += 30
         advance(note="best 0.7")
@@ -50,7 +50,7 @@ def test_the_note_stands_behind_what_is_left() -> None:
 
 
 def test_a_step_that_takes_long_is_told_once_it_is_done() -> None:
-    bar, clock, text = shown(terminal=False)
+    bar, clock, text = make_bar(terminal=False)
     with bar.task("files", total=2) as advance:
         clock.now += 3600
         advance()
@@ -63,21 +63,21 @@ def test_a_step_that_takes_long_is_told_once_it_is_done() -> None:
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_work_that_is_already_done_shows_nothing(terminal: bool) -> None:
-    bar, _, text = shown(terminal=terminal)
+    bar, _, text = make_bar(terminal=terminal)
     with bar.task("bootstrap", total=0):
         pass
     assert text.getvalue() == ""
 
 
 def test_what_fails_has_no_last_line() -> None:
-    bar, _, text = shown(terminal=False)
+    bar, _, text = make_bar(terminal=False)
     with pytest.raises(RuntimeError), bar.task("files", total=2):
         raise RuntimeError
     assert text.getvalue() == ""
 
 
 def test_a_terminal_has_a_bar() -> None:
-    bar, _, text = shown(terminal=True)
+    bar, _, text = make_bar(terminal=True)
     with bar.task("training", total=2) as advance:
         advance(2, note="done [here]")
     assert "\N{BOX DRAWINGS HEAVY HORIZONTAL}" in text.getvalue()

@@ -20,7 +20,7 @@ from prefill_router.quickstart import read_table
 def rows(queries: int, *, best: int = 5) -> list[dict[str, Any]]:
     """Sums, which one target can do, and words, which the other can; scored from 1."""
     chance = random.Random(0)
-    asked = [
+    questions = [
         f"What is {chance.randint(100, 900)}+{chance.randint(100, 900)}?"
         if n % 2
         else f"Spell the word number {chance.randint(1, 10**6)} backwards, please."
@@ -33,7 +33,7 @@ def rows(queries: int, *, best: int = 5) -> list[dict[str, Any]]:
             "rating": chance.choice((best - 1, best) if n % 2 == k else (1, 2)),
             "cost": (1 + k) * 1e-4,
         }
-        for n, text in enumerate(asked)
+        for n, text in enumerate(questions)
         for k, model in enumerate(("gpt-4o-mini", "mine"))
     ]
 
@@ -43,8 +43,8 @@ def test_tables_of_every_kind_are_read_alike(tmp_path: Path) -> None:
     frame = pl.DataFrame(plain)
     frame.write_csv(tmp_path / "t.csv")
     tables = (plain, frame, pd.DataFrame(plain), tmp_path / "t.csv", str(tmp_path / "t.csv"))
-    first, *others = [read_table(table) for table in tables]
-    assert {other.fingerprint for other in others} == {first.fingerprint}
+    first, *datasets = [read_table(table) for table in tables]
+    assert {other.fingerprint for other in datasets} == {first.fingerprint}
     assert first.correct.min() == 0.0
     assert read_table(first) is first
 
@@ -55,8 +55,8 @@ def test_what_cannot_be_known_is_asked_for() -> None:
         del row["rating"]
     with pytest.raises(ConfigError, match="columns=Columns"):
         read_table(table)
-    known = read_table(table, columns=Columns(scale=Scale(ends=(5, 1))))
-    assert known.correct.max() == 1.0
+    dataset = read_table(table, columns=Columns(scale=Scale(ends=(5, 1))))
+    assert dataset.correct.max() == 1.0
     with pytest.raises(ConfigError, match="is a int"):
         read_table(3)
 
@@ -75,11 +75,11 @@ def test_all_that_a_table_does_not_tell_is_asked_for_at_once() -> None:
     ]
     for row in table:
         row["grade"] = 4 - int(str(row["rank"]))
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError) as error:
         read_table(table)
-    assert "correct='grade', scale=Scale(ends=(WORST, BEST))" in str(caught.value)
-    known = read_table(table, columns=Columns(correct="rank", scale=Scale(ends=(3, 1))))
-    assert known.correct.max() == 1.0
+    assert "correct='grade', scale=Scale(ends=(WORST, BEST))" in str(error.value)
+    dataset = read_table(table, columns=Columns(correct="rank", scale=Scale(ends=(3, 1))))
+    assert dataset.correct.max() == 1.0
 
 
 @pytest.mark.slow
@@ -106,8 +106,8 @@ def test_a_table_becomes_a_router(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_columns_are_a_dict_too() -> None:
     table = {name: [row[name] for row in rows(8)] for name in rows(8)[0]}
-    found = read_table(table, columns={"prompt": "question", "scale": Scale(ends=(1, 5))})
-    assert len(found) == 8
+    dataset = read_table(table, columns={"prompt": "question", "scale": Scale(ends=(1, 5))})
+    assert len(dataset) == 8
     with pytest.raises(ConfigError, match="did you mean 'prompt'"):
         read_table(table, columns={"promt": "question"})
     with pytest.raises(ConfigError, match="give a list of columns"):
@@ -120,7 +120,7 @@ WIDE = pl.DataFrame({"question": [f"What is {n}?" for n in range(40)], "a": [0, 
 
 
 @pytest.mark.parametrize(
-    ("table", "named"),
+    ("table", "words"),
     [
         (WIDE, "columns=Columns(target=..., correct=...)"),
         (WIDE.head(0), "columns=Columns(targets=(...))"),
@@ -131,13 +131,13 @@ WIDE = pl.DataFrame({"question": [f"What is {n}?" for n in range(40)], "a": [0, 
          "Scale(ends=(WORST, BEST))"),
     ],
 )  # fmt: skip
-def test_errors_name_what_a_notebook_has(table: pl.DataFrame, named: str) -> None:
-    with pytest.raises(PrefillRouterError) as caught:
+def test_errors_name_what_a_notebook_has(table: pl.DataFrame, words: str) -> None:
+    with pytest.raises(PrefillRouterError) as error:
         read_table(table)
-    told = str(caught.value)
-    assert named in told
-    assert not re.search(r"(?<!install )--[a-z]|parquet|/tmp|prefill-router-", told)
-    for name in re.findall(r"\b([A-Z][a-z]+)\(", told):
+    message = str(error.value)
+    assert words in message
+    assert not re.search(r"(?<!install )--[a-z]|parquet|/tmp|prefill-router-", message)
+    for name in re.findall(r"\b([A-Z][a-z]+)\(", message):
         assert hasattr(prefill_router, name)
 
 
@@ -145,9 +145,9 @@ def test_rows_that_cannot_be_read_are_to_be_corrected() -> None:
     table = [{**row, "rating": "?" if row["rating"] == 2 else row["rating"]} for row in rows(20)]
     with pytest.raises(
         PrefillRouterError, match=r"row \d+ of the table: .*; correct these"
-    ) as caught:
+    ) as error:
         read_table(table, columns=Columns(correct="rating", scale=Scale(ends=(1, 5))))
-    assert "--" not in str(caught.value)
+    assert "--" not in str(error.value)
 
 
 def test_an_option_is_named_as_its_reader_gives_it() -> None:

@@ -26,7 +26,7 @@ _NUMBERS = BeartypeConf(is_pep484_tower=True)
 Function = Callable[..., Any]
 MOST_CALLS = 20
 """How many calls of one function are checked in each test."""
-_tests_begun = 0
+_test_count = 0
 
 
 def install() -> None:
@@ -36,17 +36,17 @@ def install() -> None:
 
 def begin_test() -> None:
     """Check the first calls of every function anew."""
-    global _tests_begun
-    _tests_begun += 1
+    global _test_count
+    _test_count += 1
 
 
 def jaxtyped(*, typechecker: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def decorate(what: Any) -> Any:
         if not inspect.isclass(what):
             return typechecker(what)
-        made = vars(what).get("__init__")
-        if dataclasses.is_dataclass(what) and made and made.__globals__ is not globals():
-            what.__init__ = typechecker(made)
+        init = vars(what).get("__init__")
+        if dataclasses.is_dataclass(what) and init and init.__globals__ is not globals():
+            what.__init__ = typechecker(init)
         return what
 
     return decorate
@@ -64,7 +64,7 @@ def with_numeric_tower(function: Function) -> Function:
         with annotations.axes:
             annotations.check_arguments(args, options)
             if annotations.is_coroutine:
-                return _awaited(function, annotations, args, options)
+                return _await_result(function, annotations, args, options)
             result = function(*args, **options)
             annotations.check("return", result)
             return result
@@ -72,7 +72,7 @@ def with_numeric_tower(function: Function) -> Function:
     return call
 
 
-async def _awaited(
+async def _await_result(
     function: Function, annotations: "Annotations", args: tuple[Any, ...], options: dict[str, Any]
 ) -> Any:
     __tracebackhide__ = True
@@ -89,14 +89,14 @@ class Annotations:
         self._function, self._code = function, code
         self._test = self._calls = 0
         self.is_coroutine = bool(code.co_flags & inspect.CO_COROUTINE)
-        named = code.co_argcount + code.co_kwonlyargcount
+        count = code.co_argcount + code.co_kwonlyargcount
         self._positions, self._names = (
             code.co_varnames[: code.co_argcount],
-            code.co_varnames[:named],
+            code.co_varnames[:count],
         )
-        others = iter(code.co_varnames[named:])
-        self._more_positions = next(others) if code.co_flags & inspect.CO_VARARGS else ""
-        self._more_names = next(others) if code.co_flags & inspect.CO_VARKEYWORDS else ""
+        variadic = iter(code.co_varnames[count:])
+        self._more_positions = next(variadic) if code.co_flags & inspect.CO_VARARGS else ""
+        self._more_names = next(variadic) if code.co_flags & inspect.CO_VARKEYWORDS else ""
 
     @classmethod
     def of(cls, function: Any) -> "Annotations":
@@ -108,15 +108,15 @@ class Annotations:
 
     def are_due(self) -> bool:
         """Whether the call that begins is one of those that are checked."""
-        if self._test != _tests_begun:
-            self._test, self._calls = _tests_begun, 0
+        if self._test != _test_count:
+            self._test, self._calls = _test_count, 0
         self._calls += 1
         return self._calls <= MOST_CALLS and not jaxtyping.config.jaxtyping_disable
 
     @functools.cached_property
     def hints(self) -> dict[str, Any]:
         """The annotations that forbid anything, by the names of arguments, and `return`."""
-        return {n: hint for n, hint in _resolved(self._function).items() if hint is not Any}
+        return {n: hint for n, hint in _resolve_hints(self._function).items() if hint is not Any}
 
     @functools.cached_property
     def axes(self) -> Any:
@@ -145,25 +145,25 @@ class Annotations:
 _ANNOTATIONS: dict[int, Annotations] = {}
 
 
-def _resolved(function: Function) -> dict[str, Any]:
+def _resolve_hints(function: Function) -> dict[str, Any]:
     """Annotations without strings; anything goes where a name isn't known while tests run."""
     each = {}
     for name, hint in function.__annotations__.items():
-        one = SimpleNamespace(__annotations__={name: hint})
+        holder = SimpleNamespace(__annotations__={name: hint})
         try:
-            found = get_type_hints(one, function.__globals__, include_extras=True)[name]
+            resolved_hint = get_type_hints(holder, function.__globals__, include_extras=True)[name]
         except (AttributeError, NameError):
-            found = Any
-        each[name] = bool if get_origin(found) is TypeGuard else _bounded(found)
+            resolved_hint = Any
+        each[name] = bool if get_origin(resolved_hint) is TypeGuard else _bind(resolved_hint)
     return each
 
 
-def _bounded(hint: Any) -> Any:
+def _bind(hint: Any) -> Any:
     """An annotation with the bounds of its type variables, where these are given as strings."""
     if isinstance(hint, TypeVar):
         bound = hint.__bound__
         is_string = isinstance(bound, ForwardRef)
         return getattr(sys.modules[hint.__module__], bound.__forward_arg__) if is_string else hint
-    given = getattr(hint, "__parameters__", ())
-    bounds = tuple(map(_bounded, given))
-    return hint if bounds == given else hint[bounds]
+    parameters = getattr(hint, "__parameters__", ())
+    bounds = tuple(map(_bind, parameters))
+    return hint if bounds == parameters else hint[bounds]

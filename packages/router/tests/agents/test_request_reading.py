@@ -232,8 +232,8 @@ def test_after_a_summary_nothing_is_asked_until_the_person_asks_again() -> None:
 
 def test_earlier_asks_come_oldest_first() -> None:
     turns = (user(RULES, "one"), ANSWER, result(), user(RULES), ANSWER, user("two"), ANSWER)
-    found = read_turns(*turns, user("three", RULES), headers=CLAUDE)
-    assert (found.ask, found.earlier) == ("three", ("one", "two"))
+    reading = read_turns(*turns, user("three", RULES), headers=CLAUDE)
+    assert (reading.ask, reading.earlier) == ("three", ("one", "two"))
 
 
 KINDS: dict[str, tuple[dict[str, str], tuple[Turn, ...], str]] = {
@@ -414,9 +414,9 @@ def test_repeated_calls_and_stalled_steps_are_counted_back_to_the_ask() -> None:
         ((test, look, step("pytest", "1 passed")), 0, 0),
         ((test, step("pytest", "1 passed")), 1, 0),
     ):
-        turns = [turn for one in steps for turn in one]
-        found = read_turns(user(ASK), *turns, headers=CLAUDE)
-        assert (found.repeated_calls, found.stalled_steps) == (repeated, stalled), steps
+        turns = [turn for step in steps for turn in step]
+        reading = read_turns(user(ASK), *turns, headers=CLAUDE)
+        assert (reading.repeated_calls, reading.stalled_steps) == (repeated, stalled), steps
         after = read_turns(user(ASK), *turns, user("Stop."), headers=CLAUDE)
         assert (after.repeated_calls, after.stalled_steps) == (0, 0)
 
@@ -456,8 +456,8 @@ def test_marks_can_be_added_for_an_agent_and_for_a_new_one() -> None:
     assert read_request([turn], headers=CLAUDE, harnesses=marks).ask == ASK
     assert read_request([turn], headers=CLAUDE, harnesses=load_harnesses()).ask != ASK
     ours = {"user-agent": "our-agent/1", "x-our-session": "o7"}
-    found = read_request([user("<memo>\nx\n</memo>", ASK)], headers=ours, harnesses=marks)
-    assert (found.agent, found.ask, found.conversation) == ("ours", ASK, "o7")
+    reading = read_request([user("<memo>\nx\n</memo>", ASK)], headers=ours, harnesses=marks)
+    assert (reading.agent, reading.ask, reading.conversation) == ("ours", ASK, "o7")
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def router(answers: RoutingDataset) -> Router:
 
 
 @pytest.fixture(scope="session")
-def saved(
+def workspace(
     router: Router, answers: RoutingDataset, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """A folder with the router and the answers."""

@@ -42,8 +42,8 @@ def test_the_interval_holds_the_accuracy_about_as_often_as_it_says() -> None:
     for seed in range(60):
         predictions, truth = world(seed, error=0.15)
         assignment = assign(select_rows(predictions, slice(PROMPTS)), budget=1200)
-        judged = draw_trial(select_rows(predictions, slice(PROMPTS, None)), truth[PROMPTS:], seed)
-        expected = expect_accuracy(assignment, judged, resamples=200)
+        trial = draw_trial(select_rows(predictions, slice(PROMPTS, None)), truth[PROMPTS:], seed)
+        expected = expect_accuracy(assignment, trial, resamples=200)
         p = truth[np.arange(PROMPTS), assignment.choice]
         observed = (np.random.default_rng([seed, 2]).random(PROMPTS) < p).mean()
         covers.append(expected.corrected.lower <= observed <= expected.corrected.upper)
@@ -55,8 +55,8 @@ def test_the_interval_holds_the_accuracy_about_as_often_as_it_says() -> None:
 def test_right_predictions_need_no_correction() -> None:
     predictions, truth = world(0, error=0.0)
     assignment = assign(select_rows(predictions, slice(PROMPTS)), budget=1200, limits={"t3": 50})
-    judged = draw_trial(select_rows(predictions, slice(PROMPTS, None)), truth[PROMPTS:], 0)
-    expected = expect_accuracy(assignment, judged, resamples=200)
+    trial = draw_trial(select_rows(predictions, slice(PROMPTS, None)), truth[PROMPTS:], 0)
+    expected = expect_accuracy(assignment, trial, resamples=200)
     assert expected.error.lower < 0 < expected.error.upper
     assert expected.corrected.lower < expected.predicted < expected.corrected.upper
     assert expected.judged == JUDGED
@@ -65,10 +65,10 @@ def test_right_predictions_need_no_correction() -> None:
 def test_the_turns_of_a_conversation_stay_together() -> None:
     predictions, truth = world(0, error=0.0)
     assignment = assign(select_rows(predictions, slice(PROMPTS)), budget=1200)
-    judged = draw_trial(select_rows(predictions, slice(PROMPTS, None)), truth[PROMPTS:], 0)
+    trial = draw_trial(select_rows(predictions, slice(PROMPTS, None)), truth[PROMPTS:], 0)
     turns = tuple(f"c{row // 100}" for row in range(JUDGED))
     one_in_each = np.repeat(np.random.default_rng(1).random(JUDGED // 100) < 0.5, 100)
-    same = dataclasses.replace(judged, correct=np.tile(one_in_each[:, None], (1, 4)) * 1.0)
+    same = dataclasses.replace(trial, correct=np.tile(one_in_each[:, None], (1, 4)) * 1.0)
     alone, together = (
         expect_accuracy(
             assignment, dataclasses.replace(same, conversations=groups), resamples=200

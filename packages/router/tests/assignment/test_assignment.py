@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from packages.router.tests.assignment.worlds import (
-    best_by_trying,
-    least_by_trying,
+    find_best_right,
+    find_least_cost,
     predictions_of,
     random_predictions,
     spread_of,
@@ -31,7 +31,7 @@ def test_bound_best_and_ours_are_in_this_order(seed: int) -> None:
     for share in (0.02, 0.2, 0.5):
         budget = budget_at(predictions, share)
         assignment = assign(predictions, budget=budget)
-        best = best_by_trying(predictions, budget, {})
+        best = find_best_right(predictions, budget, {})
         assert assignment.bound >= best - 1e-9
         assert best >= assignment.expected_right - 1e-9
         assert assignment.expected_cost <= budget * (1 + 1e-9)
@@ -48,7 +48,7 @@ def test_the_same_with_limits_which_are_kept(seed: int) -> None:
     for share in (0.05, 0.4, 1.0):
         limits = {f"t{k}": int(random.integers(1, 4)) for k in (1, 2)}
         budget = budget_at(predictions, share)
-        best = best_by_trying(predictions, budget, limits)
+        best = find_best_right(predictions, budget, limits)
         if best == -np.inf:
             with pytest.raises(ConfigError, match="the cheapest assignment"):
                 assign(predictions, budget=budget, limits=limits)
@@ -65,8 +65,8 @@ def test_the_gap_is_less_than_one_upgrade(seed: int) -> None:
     predictions = random_predictions(400, 5, seed)
     most = np.ptp(predictions.correctness, axis=1).max()
     for share in (0.0, 0.01, 0.1, 0.3, 0.9):
-        found = assign(predictions, budget=budget_at(predictions, share))
-        assert found.gap <= most
+        assignment = assign(predictions, budget=budget_at(predictions, share))
+        assert assignment.gap <= most
 
 
 def test_it_is_equation_2_at_one_lam_but_for_what_is_left_of_the_budget() -> None:
@@ -120,9 +120,9 @@ def test_limits_that_are_not_reached_change_nothing() -> None:
 
 def test_a_limit_of_none_and_equal_prompts() -> None:
     same = predictions_of(np.tile([0.2, 0.5, 0.9], (50, 1)), np.tile([1.0, 2.0, 4.0], (50, 1)))
-    found = assign(same, budget=1000, limits={"t2": 0, "t1": 20})
-    assert found.counts == {"t0": 30, "t1": 20, "t2": 0}
-    assert found.gap < 0.2
+    assignment = assign(same, budget=1000, limits={"t2": 0, "t1": 20})
+    assert assignment.counts == {"t0": 30, "t1": 20, "t2": 0}
+    assert assignment.gap < 0.2
 
 
 @pytest.mark.slow
@@ -130,13 +130,13 @@ def test_the_least_budget_is_enough_and_less_is_refused_with_it() -> None:
     for seed in range(4):
         predictions = random_predictions(5, 3, seed)
         for limits in ({}, {"t0": 2, "t1": 2}):
-            least = least_by_trying(predictions, limits)
+            least = find_least_cost(predictions, limits)
             assert assign(predictions, budget=least, limits=limits).expected_cost <= least + 1e-9
-            with pytest.raises(ConfigError) as refused:
+            with pytest.raises(ConfigError) as error:
                 assign(predictions, budget=least * 0.999, limits=limits)
-            told = float(re.findall(r"costs \$([0-9.]+);", str(refused.value))[0])
-            assert least <= told <= least * 1.0001
-            assert assign(predictions, budget=told, limits=limits).expected_cost <= told * (
+            cost = float(re.findall(r"costs \$([0-9.]+);", str(error.value))[0])
+            assert least <= cost <= least * 1.0001
+            assert assign(predictions, budget=cost, limits=limits).expected_cost <= cost * (
                 1 + 1e-9
             )
 
@@ -148,8 +148,8 @@ def test_equal_prompts_go_to_the_cheapest_targets_that_have_room(
     monkeypatch.setattr("prefill_router.assignment.assignment.MOST_CELLS", cells, raising=False)
     same = predictions_of(np.tile([0.2, 0.5, 0.9], (200, 1)), np.tile([1.0, 2.0, 3.0], (200, 1)))
     limits = {"t0": 50, "t2": 30}
-    found = assign(same, budget=350, limits=limits)
-    assert found.counts == {"t0": 50, "t1": 150, "t2": 0}
+    assignment = assign(same, budget=350, limits=limits)
+    assert assignment.counts == {"t0": 50, "t1": 150, "t2": 0}
     for budget in (360, 399):
         assert assign(same, budget=budget, limits=limits).gap < 0.5
     with pytest.raises(ConfigError, match=r"costs \$350;" if cells else r"costs about \$350;"):
@@ -164,7 +164,7 @@ def test_the_least_cost_is_enough_where_many_prompts_cost_the_same(seed: int) ->
     cost = random.integers(1, 5, (prompts, 3)).astype(np.float64)
     predictions = predictions_of(random.uniform(0, 1, (prompts, 3)), cost)
     limits = {name: int(random.integers(1, prompts)) for name in ("t0", "t1")}
-    least = least_by_trying(predictions, limits)
+    least = find_least_cost(predictions, limits)
     assert assign(predictions, budget=least, limits=limits).expected_cost == least
 
 

@@ -64,9 +64,9 @@ def assignment_of(prompts: PromptFile) -> Assignment:
         random_predictions(len(ids), 3, 0), query_ids=ids, targets=POOL.names
     )
     rows = np.arange(len(ids))
-    whole = assign(predictions, budget=1e9)
+    assignment = assign(predictions, budget=1e9)
     return dataclasses.replace(
-        whole,
+        assignment,
         choice=choice,
         correctness=predictions.correctness[rows, choice],
         cost=predictions.estimated_cost[rows, choice],
@@ -125,8 +125,8 @@ def test_a_batch_keeps_its_requests_but_for_the_model(tmp_path: Path) -> None:
     files = ("t0", "org%2Ft1", "t2")
     for model, file in zip(names, files, strict=True):
         [line] = lines_of(out / f"{file}.jsonl")
-        kept = {k: v for k, v in line["body"].items() if k in body}
-        assert kept == {**body, "model": model}
+        fields = {k: v for k, v in line["body"].items() if k in body}
+        assert fields == {**body, "model": model}
     with pytest.raises(DataError, match=r"'p2'.*\['tools'\].*translated"):
         write_batches(tmp_path, rows)
 
@@ -156,7 +156,7 @@ TURNS = CHAT[1:]
 
 
 @pytest.mark.parametrize(
-    ("effort", "params", "changed"),
+    ("effort", "params", "effort_fields"),
     [
         (
             "low",
@@ -179,12 +179,12 @@ TURNS = CHAT[1:]
     ],
 )
 def test_a_claude_gets_its_effort_and_keeps_the_rest_of_the_request(
-    tmp_path: Path, effort: str, params: dict[str, Any], changed: dict[str, Any]
+    tmp_path: Path, effort: str, params: dict[str, Any], effort_fields: dict[str, Any]
 ) -> None:
     target = Target(name=f"c:{effort}", model="claude-sonnet-4-6", effort=effort)
     head = {"model": "m", "max_tokens": 9, "messages": TURNS}
-    sent = request_for(tmp_path, target, {"params": {**head, **params}}, "anthropic")
-    assert sent == {**head, "model": "claude-sonnet-4-6", **changed}
+    request = request_for(tmp_path, target, {"params": {**head, **params}}, "anthropic")
+    assert request == {**head, "model": "claude-sonnet-4-6", **effort_fields}
 
 
 def test_thinking_keeps_within_the_limit_of_the_request(tmp_path: Path) -> None:
@@ -194,12 +194,12 @@ def test_thinking_keeps_within_the_limit_of_the_request(tmp_path: Path) -> None:
         (9, {"type": "disabled"}),
     ):
         params = {"model": "m", "max_tokens": limit, "messages": TURNS}
-        sent = request_for(tmp_path, target, {"params": params}, "anthropic")
-        assert (sent["max_tokens"], sent["thinking"]) == (limit, thinking)
+        request = request_for(tmp_path, target, {"params": params}, "anthropic")
+        assert (request["max_tokens"], request["thinking"]) == (limit, thinking)
 
 
 @pytest.mark.parametrize(
-    ("dialect", "options", "changed"),
+    ("dialect", "options", "effort_fields"),
     [
         (
             "openai",
@@ -225,12 +225,12 @@ def test_thinking_keeps_within_the_limit_of_the_request(tmp_path: Path) -> None:
     ],
 )
 def test_a_chat_asks_for_the_effort_of_its_target_alone(
-    tmp_path: Path, dialect: Dialect, options: dict[str, Any], changed: dict[str, Any]
+    tmp_path: Path, dialect: Dialect, options: dict[str, Any], effort_fields: dict[str, Any]
 ) -> None:
     body = {"model": "m", "messages": TURNS}
     row = {"url": "/v1/chat/completions", "body": {**body, **options}}
-    sent = request_for(tmp_path, Target(name="c:low"), row, dialect)
-    assert sent == {**body, "model": "c", **changed}
+    request = request_for(tmp_path, Target(name="c:low"), row, dialect)
+    assert request == {**body, "model": "c", **effort_fields}
     plain = request_for(tmp_path, Target(name="c"), row, "openai")
     assert plain == {**body, **options, "model": "c"}
 
@@ -241,8 +241,8 @@ def test_other_endpoints_say_the_effort_in_their_own_way_or_are_refused(tmp_path
         "url": "/v1/responses",
         "body": {**body, "reasoning": {"effort": "high", "summary": "auto"}},
     }
-    sent = request_for(tmp_path, target, row, "openai")
-    assert sent == {**body, "model": "c", "reasoning": {"effort": "low", "summary": "auto"}}
+    request = request_for(tmp_path, target, row, "openai")
+    assert request == {**body, "model": "c", "reasoning": {"effort": "low", "summary": "auto"}}
     row = {"url": "/v1/embeddings", "body": body}
     with pytest.raises(DataError, match=r"'a'.*can't say the effort of 'c:low'.*--at-most c:low=0"):
         request_for(tmp_path, target, row, "openai")
@@ -253,9 +253,9 @@ def test_other_endpoints_say_the_effort_in_their_own_way_or_are_refused(tmp_path
 def test_a_translated_request_has_no_field_that_thinking_refuses(tmp_path: Path) -> None:
     target = Target(name="c:low", model="claude-sonnet-4-6", effort="low")
     body = {"model": "m", "messages": TURNS, "temperature": 0.2, "max_tokens": 9}
-    sent = request_for(tmp_path, target, {"body": body}, "anthropic")
-    assert "temperature" not in sent
-    assert sent["thinking"] == {"type": "adaptive"}
+    request = request_for(tmp_path, target, {"body": body}, "anthropic")
+    assert "temperature" not in request
+    assert request["thinking"] == {"type": "adaptive"}
 
 
 def test_ids_are_made_from_the_position_and_must_be_distinct(tmp_path: Path) -> None:
@@ -283,9 +283,9 @@ def test_a_record_that_is_no_prompt_is_named_with_its_line(
     tmp_path: Path, row: dict[str, Any], reason: str
 ) -> None:
     path = write_jsonl(tmp_path / "prompts.jsonl", [{"prompt": "a"}, row])
-    with pytest.raises(FormatError, match=rf"prompts\.jsonl:2: .*{reason}") as refused:
+    with pytest.raises(FormatError, match=rf"prompts\.jsonl:2: .*{reason}") as error:
         list(PromptFile(path).blocks())
-    assert "secret" not in str(refused.value)
+    assert "secret" not in str(error.value)
 
 
 def test_what_is_not_there_and_what_is_something_else(tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ def test_what_is_not_there_and_what_is_something_else(tmp_path: Path) -> None:
     path = PromptFile(write_jsonl(tmp_path / "prompts.jsonl", [{"prompt": "a"}]))
     with pytest.raises(DataError, match="isn't an assignment"):
         write_assignment(assignment_of(path), path, POOL, tmp_path / "notes")
-    assert [one.name for one in (tmp_path / "notes").iterdir()] == ["mine.txt"]
+    assert [path.name for path in (tmp_path / "notes").iterdir()] == ["mine.txt"]
     with pytest.raises(FormatError, match="isn't an assignment"):
         SavedAssignment.read(tmp_path / "notes")
 
@@ -355,13 +355,13 @@ def test_results_are_joined_by_id_and_compared_with_the_forecast(tmp_path: Path)
         write_jsonl(tmp_path / "two.jsonl", [anthropic_result("prompt-3", 200)] * 2),
     ]
     labels = write_csv(tmp_path / "labels.csv", [{"id": "prompt-2", "correct": 1}])
-    saved = SavedAssignment.read(out)
-    checked = check_results(saved, results, labels=read_labels(labels, saved))
+    assignment = SavedAssignment.read(out)
+    checked = check_results(assignment, results, labels=read_labels(labels, assignment))
     first, second = checked.targets["org/t1"], checked.targets["t2"]
     assert (first.prompts, first.answered, first.failed, first.labelled) == (3, 1, 1, 1)
     assert first.observed_cost == pytest.approx((10 * 1 + 100 * 4) / 1e6)
     assert second.observed_cost == pytest.approx((10 * 2 + 200 * 8) / 1e6)
-    row = saved.table.row(1, named=True)
+    row = assignment.table.row(1, named=True)
     assert (first.expected_cost, first.predicted) == (row["expected_cost"], row["correctness"])
     assert (first.observed, second.observed) == (1.0, None)
     assert (checked.unknown, checked.total.answered, checked.total.prompts) == (1, 2, 9)
@@ -381,9 +381,9 @@ def test_answers_are_graded_by_the_tasks_that_the_prompts_are(tmp_path: Path) ->
     second["result"]["message"]["content"] = parts
     results = [openai_result("prompt-1", 1, "yes"), second, openai_result("prompt-3", 1, "Hi")]
     paths = [write_jsonl(tmp_path / "results.jsonl", results)]
-    found = grade_results(SavedAssignment.read(out), paths, tmp_path / "prompts.jsonl")
-    assert found.labels == {"prompt-1": 1.0, "prompt-2": 0.0}
-    assert found.ungraded == {"needs_judge": 1}
+    report = grade_results(SavedAssignment.read(out), paths, tmp_path / "prompts.jsonl")
+    assert report.labels == {"prompt-1": 1.0, "prompt-2": 0.0}
+    assert report.ungraded == {"needs_judge": 1}
     other = write_jsonl(tmp_path / "other.jsonl", [{"id": "x", "prompt": "a", "answer": "b"}])
     with pytest.raises(DataError, match=r"no task of .* has an answer"):
         grade_results(SavedAssignment.read(out), paths, other)
@@ -394,40 +394,40 @@ def test_answers_are_graded_by_the_tasks_that_the_prompts_are(tmp_path: Path) ->
 
 def test_tasks_without_ids_are_the_prompts_in_their_order(tmp_path: Path) -> None:
     rows = [{"prompt": "a", "answer": "yes"}, {"prompt": "b", "answer": "no"}]
-    saved = SavedAssignment.read(write_batches(tmp_path, rows))
+    assignment = SavedAssignment.read(write_batches(tmp_path, rows))
     answers = [openai_result("prompt-1", 1, "yes"), openai_result("prompt-2", 1, "no")]
     paths = [write_jsonl(tmp_path / "results.jsonl", answers)]
-    labels = grade_results(saved, paths, tmp_path / "prompts.jsonl").labels
+    labels = grade_results(assignment, paths, tmp_path / "prompts.jsonl").labels
     assert labels == {"prompt-1": 1.0, "prompt-2": 1.0}
-    turned = write_jsonl(tmp_path / "turned.jsonl", rows[::-1])
+    reversed_file = write_jsonl(tmp_path / "turned.jsonl", rows[::-1])
     with pytest.raises(
         FormatError,
         match=r"turned\.jsonl:1: this task has another prompt than the assigned prompt 'prompt-1'",
     ):
-        grade_results(saved, paths, turned)
+        grade_results(assignment, paths, reversed_file)
     ids = [{"id": f"prompt-{2 - n}", **row} for n, row in enumerate(rows[::-1])]
-    named = write_jsonl(tmp_path / "named.jsonl", ids)
-    assert grade_results(saved, paths, named).labels == labels
+    id_file = write_jsonl(tmp_path / "named.jsonl", ids)
+    assert grade_results(assignment, paths, id_file).labels == labels
 
 
 def test_two_tasks_with_one_id_are_refused(tmp_path: Path) -> None:
     row = {"id": "x", "prompt": "a", "answer": "yes"}
-    saved = SavedAssignment.read(write_batches(tmp_path, [row]))
+    assignment = SavedAssignment.read(write_batches(tmp_path, [row]))
     paths = [write_jsonl(tmp_path / "results.jsonl", [openai_result("x", 1, "yes")])]
     twice = write_jsonl(tmp_path / "twice.jsonl", [row, {**row, "answer": "no"}])
     with pytest.raises(FormatError, match=r"twice\.jsonl:2: two tasks have the id 'x'"):
-        grade_results(saved, paths, twice)
+        grade_results(assignment, paths, twice)
 
 
 def test_a_missing_label_is_no_other_label(tmp_path: Path) -> None:
-    saved = SavedAssignment.read(write_batches(tmp_path, [{"id": "a", "prompt": "a"}]))
+    assignment = SavedAssignment.read(write_batches(tmp_path, [{"id": "a", "prompt": "a"}]))
     path = tmp_path / "labels.csv"
     for text in ("a,1\na,\n", "a,\na,1\n"):
         path.write_text(f"id,correct\n{text}")
-        assert read_labels(path, saved) == {"a": 1.0}
+        assert read_labels(path, assignment) == {"a": 1.0}
     path.write_text("id,correct\na,1\na,0\n")
     with pytest.raises(FormatError, match="two different labels"):
-        read_labels(path, saved)
+        read_labels(path, assignment)
 
 
 def test_reasoning_is_no_part_of_an_answers_text(tmp_path: Path) -> None:
@@ -460,9 +460,9 @@ def test_labels_are_those_of_each_prompts_own_target(
     pool = Pool(tuple(Target(name=name) for name in POOL.names))
     write_dataset(dataclasses.replace(dataset, pool=pool), tmp_path / "graded")
     out = write_batches(tmp_path, [{"id": i, "prompt": "a"} for i in dataset.query_ids])
-    found = read_labels(tmp_path / "graded", SavedAssignment.read(out))
+    labels = read_labels(tmp_path / "graded", SavedAssignment.read(out))
     mine = {name: dataset.correct[row, row] for row, name in enumerate(dataset.query_ids)}
-    assert found == {name: value for name, value in mine.items() if not np.isnan(value)}
+    assert labels == {name: value for name, value in mine.items() if not np.isnan(value)}
 
 
 def test_results_and_folders_that_can_not_be_used(tmp_path: Path) -> None:

@@ -20,11 +20,11 @@ def prompts(tmp_path: Path) -> Path:
     return write_jsonl(tmp_path / "prompts.jsonl", rows)
 
 
-def test_from_prompts_to_batches_and_back(saved: Path, prompts: Path, tmp_path: Path) -> None:
+def test_from_prompts_to_batches_and_back(workspace: Path, prompts: Path, tmp_path: Path) -> None:
     out = tmp_path / "batches"
-    words = ("assign", saved / "router", prompts, "--out", out, "--format", "openai")
+    words = ("assign", workspace / "router", prompts, "--out", out, "--format", "openai")
     budget = 0.01
-    limited = ("--budget", budget, "--at-most", "target-2=20%", "--data", saved / "answers")
+    limited = ("--budget", budget, "--at-most", "target-2=20%", "--data", workspace / "answers")
     summary = json.loads(succeeded(*words, *limited, "--json"))
     assert summary.pop("out") == str(out)
     assert summary == json.loads((out / "assignment.json").read_text())
@@ -59,8 +59,8 @@ def test_from_prompts_to_batches_and_back(saved: Path, prompts: Path, tmp_path: 
     assert "no answer has a label" in succeeded(*check)
 
 
-def test_what_is_shown_and_the_same_again(saved: Path, prompts: Path, tmp_path: Path) -> None:
-    words = ("assign", saved / "router", prompts, "--out", tmp_path / "batches")
+def test_what_is_shown_and_the_same_again(workspace: Path, prompts: Path, tmp_path: Path) -> None:
+    words = ("assign", workspace / "router", prompts, "--out", tmp_path / "batches")
     result = run(*words, "--budget", 0.01)
     assert result.code == 0, result.err
     assert "target-0" in result.out
@@ -70,35 +70,37 @@ def test_what_is_shown_and_the_same_again(saved: Path, prompts: Path, tmp_path: 
     assert {p.name: p.read_bytes() for p in (tmp_path / "batches").iterdir()} == first
     refused("pass --overwrite", *words, "--budget", 0.012)
     succeeded(*words, "--budget", 0.012, "--overwrite")
-    refused("isn't an assignment", *words[:4], saved / "answers", "--budget", 1, "--overwrite")
+    refused("isn't an assignment", *words[:4], workspace / "answers", "--budget", 1, "--overwrite")
 
 
 def test_a_pool_file_says_where_targets_are_and_the_router_what_they_cost(
-    saved: Path, prompts: Path, tmp_path: Path
+    workspace: Path, prompts: Path, tmp_path: Path
 ) -> None:
-    pool = read_pool(saved / "answers" / "pool.yaml")
+    pool = read_pool(workspace / "answers" / "pool.yaml")
     claude = Provider(name="a", base_url="https://a.example/v1", dialect="anthropic")
     moved = tuple(replace(t, provider="a", input_price=9.0) for t in pool)
     write_pool(Pool(moved, providers=(claude,)), tmp_path / "pool.yaml")
     out = tmp_path / "batches"
-    words = ("assign", saved / "router", prompts, "--budget", 0.01, "--out", out)
-    done = run(*words, "--pool", tmp_path / "pool.yaml")
-    assert done.code == 0, done.err
-    assert "has other prices; the router's count" in " ".join(done.err.split())
+    words = ("assign", workspace / "router", prompts, "--budget", 0.01, "--out", out)
+    result = run(*words, "--pool", tmp_path / "pool.yaml")
+    assert result.code == 0, result.err
+    assert "has other prices; the router's count" in " ".join(result.err.split())
     line = json.loads((out / "target-0.jsonl").read_text().splitlines()[0])
     assert line["params"]["model"] == "target-0"
-    told = json.loads((out / "assignment.json").read_text())
-    assert [t["input_price"] for t in told["pool"]["targets"]] == [t.input_price for t in pool]
+    summary = json.loads((out / "assignment.json").read_text())
+    assert [t["input_price"] for t in summary["pool"]["targets"]] == [t.input_price for t in pool]
 
 
 @pytest.mark.parametrize("limit", ["target-0", "target-0=-1", "target-0=101%", "target-0=x", "=1"])
-def test_limits_that_are_no_numbers(limit: str, saved: Path, prompts: Path, tmp_path: Path) -> None:
-    words = ("assign", saved / "router", prompts, "--out", tmp_path / "out", "--budget", 1)
+def test_limits_that_are_no_numbers(
+    limit: str, workspace: Path, prompts: Path, tmp_path: Path
+) -> None:
+    words = ("assign", workspace / "router", prompts, "--out", tmp_path / "out", "--budget", 1)
     malformed("--at-most is", *words, "--at-most", limit)
 
 
-def test_what_can_not_be_assigned(saved: Path, prompts: Path, tmp_path: Path) -> None:
-    words = ("assign", saved / "router", prompts, "--out", tmp_path / "out", "--budget")
+def test_what_can_not_be_assigned(workspace: Path, prompts: Path, tmp_path: Path) -> None:
+    words = ("assign", workspace / "router", prompts, "--out", tmp_path / "out", "--budget")
     refused(r"cheapest assignment costs \$0\.0", *words, 0)
     refused("unknown targets.*did you mean", *words, 1, "--at-most", "target-9=1")
     none = [part for k in range(3) for part in ("--at-most", f"target-{k}=10")]

@@ -34,7 +34,7 @@ def spread_of(predictions: Predictions) -> tuple[float, float]:
     return float(cost.min(axis=1).sum()), float(cost.max(axis=1).sum())
 
 
-def best_by_trying(predictions: Predictions, budget: float, limits: Mapping[str, int]) -> float:
+def find_best_right(predictions: Predictions, budget: float, limits: Mapping[str, int]) -> float:
     """The expected right answers of the best assignment; -inf where none is allowed."""
     rows, count = range(len(predictions)), len(predictions.targets)
     most = [limits.get(name, len(predictions)) for name in predictions.targets]
@@ -47,7 +47,7 @@ def best_by_trying(predictions: Predictions, budget: float, limits: Mapping[str,
     return best
 
 
-def least_by_trying(predictions: Predictions, limits: Mapping[str, int]) -> float:
+def find_least_cost(predictions: Predictions, limits: Mapping[str, int]) -> float:
     """The cost of the cheapest assignment within the limits."""
     rows, count = range(len(predictions)), len(predictions.targets)
     most = [limits.get(name, len(predictions)) for name in predictions.targets]

@@ -41,9 +41,9 @@ def _check_range(calibrator: Calibrator, correctness: Array) -> None:
 
 
 def _check_rows(calibrator: Calibrator, correctness: Array) -> None:
-    whole = calibrator.calibrate(correctness)
+    at_once = calibrator.calibrate(correctness)
     alone = np.concatenate([calibrator.calibrate(row[None]) for row in correctness])
-    np.testing.assert_allclose(alone, whole, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(alone, at_once, rtol=0, atol=1e-12)
 
 
 def _check_determinism(calibrator: Calibrator, correctness: Array) -> None:
@@ -63,9 +63,9 @@ def _check_order(calibrator: Calibrator, correctness: Array) -> None:
 
 
 def _check_columns(calibrator: Calibrator, correctness: Array) -> None:
-    changed = correctness.copy()
-    changed[:, 0] = 1 - changed[:, 0]
-    before, after = calibrator.calibrate(correctness), calibrator.calibrate(changed)
+    other = correctness.copy()
+    other[:, 0] = 1 - other[:, 0]
+    before, after = calibrator.calibrate(correctness), calibrator.calibrate(other)
     assert np.array_equal(before[:, 1:], after[:, 1:])
 
 
@@ -100,9 +100,9 @@ def _check_corruption(calibrator: Calibrator, load: Load) -> None:
     if tensors:
         cases.append((config | {"targets": [*calibrator.targets, "one too many"]}, tensors))
     for name, array in tensors.items():
-        rest = {k: v for k, v in tensors.items() if k != name}
+        others = {k: v for k, v in tensors.items() if k != name}
         bad = (np.append(array, array[:1]), array.astype(np.float64), np.full_like(array, np.nan))
-        cases += [(config, rest), *((config, rest | {name: value}) for value in bad)]
+        cases += [(config, others), *((config, others | {name: value}) for value in bad)]
     for name in config:
         cases.append(({k: v for k, v in config.items() if k != name}, tensors))
         cases.append((config | {name: None}, tensors))

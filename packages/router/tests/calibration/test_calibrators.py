@@ -266,16 +266,16 @@ def test_isotonic_is_straight_between_the_middles_of_its_steps() -> None:
     correct = np.concatenate([[0.0] * 5, [1, 0, 0, 0, 0], [0.0] * 5, [1, 1, 1, 1, 0]])[:, None]
     isotonic = fit_kind("isotonic", scores, correct).calibrator
     new_scores = np.array([0, 0.1, 0.25, 0.4, 0.55, 0.7, 1])[:, None]
-    wanted = [0, 0, 0.05, 0.1, 0.45, 0.8, 0.8]
-    assert isotonic.calibrate(new_scores)[:, 0] == pytest.approx(wanted, abs=1e-6)
+    expected = [0, 0, 0.05, 0.1, 0.45, 0.8, 0.8]
+    assert isotonic.calibrate(new_scores)[:, 0] == pytest.approx(expected, abs=1e-6)
 
 
 def test_percentile_is_the_mid_rank() -> None:
     scores = np.array([0.2, 0.2, 0.4, 0.6, 0.8, *([0.9] * 5)])[:, None]
     percentile = fit_kind("percentile", scores, np.full_like(scores, np.nan)).calibrator
     new_scores = np.array([0, 0.1, 0.2, 0.3, 0.4, 0.9, 1])[:, None]
-    wanted = [0, 0.05, 0.1, 0.175, 0.25, 0.75, 1]
-    assert percentile.calibrate(new_scores)[:, 0] == pytest.approx(wanted, abs=1e-6)
+    expected = [0, 0.05, 0.1, 0.175, 0.25, 0.75, 1]
+    assert percentile.calibrate(new_scores)[:, 0] == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["percentile", "z_score", "platt"])
@@ -289,9 +289,9 @@ def test_z_score_is_standard_normal() -> None:
 
     correctness, correct = sample(targets=1)
     line = np.log(correctness / (1 - correctness))
-    wanted = norm.cdf((line - line.mean()) / line.std())
+    expected = norm.cdf((line - line.mean()) / line.std())
     result = fit_kind("z_score", correctness, correct).calibrator.calibrate(correctness)
-    np.testing.assert_allclose(result, wanted, atol=1e-5)
+    np.testing.assert_allclose(result, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["platt", "isotonic"])
@@ -334,9 +334,9 @@ def test_too_few_queries_change_nothing(kind: CalibratorKind, rows: int) -> None
 def test_equal_predictions_become_equal_numbers(kind: CalibratorKind) -> None:
     correct = np.array([1.0, 0.0, 0.0, 0.0] * 5)[:, None]
     fit = fit_kind(kind, np.full_like(correct, 0.7), correct)
-    wanted = {"none": 0.7, "platt": 0.25, "isotonic": 0.25, "percentile": 0.5, "z_score": 0.5}
+    expected = {"none": 0.7, "platt": 0.25, "isotonic": 0.25, "percentile": 0.5, "z_score": 0.5}
     given_back = fit.calibrator.calibrate(np.array([[0.7]]))
-    assert given_back[0, 0] == pytest.approx(wanted[kind], abs=0.03)
+    assert given_back[0, 0] == pytest.approx(expected[kind], abs=0.03)
     assert bool(fit.notes) == (kind != "none")
 
 

@@ -46,16 +46,15 @@ def test_noise_is_taken_away() -> None:
         correct, _, _ = draw_labels(200, hard=0.2, own=0.0, seed=seed)
         shrinkages.append(fit(LEVEL + noise(200, seed + 1000), correct))
     assert np.mean([shrinkage.choice for shrinkage in shrinkages]) < 0.05
-    assert (
-        np.mean([shrinkage.choice == 0 for shrinkage in shrinkages]) > 0.7
-    )  # one standard error: 84 % by chance
+    # one standard error: 84 % by chance
+    assert np.mean([shrinkage.choice == 0 for shrinkage in shrinkages]) > 0.7
 
 
 def test_what_is_known_stays() -> None:
     correct, shared, apart = draw_labels(4000, hard=0.1, own=0.15)
-    known = fit(LEVEL + shared + apart, correct)
-    assert known.choice > 0.9
-    assert known.difficulty > 0.9
+    exact = fit(LEVEL + shared + apart, correct)
+    assert exact.choice > 0.9
+    assert exact.difficulty > 0.9
     half = fit(LEVEL + 2 * (shared + apart), correct)
     assert half.choice == pytest.approx(0.5, abs=0.07)
     contrary = fit(LEVEL - shared - apart, correct)
@@ -64,9 +63,9 @@ def test_what_is_known_stays() -> None:
 
 def test_difficulty_and_choice_are_learned_apart() -> None:
     correct, shared, _ = draw_labels(4000, hard=0.25, own=0.0)
-    found = fit(LEVEL + shared + noise(4000), correct)
-    assert found.difficulty > 0.8
-    assert found.choice < 0.1
+    shrinkage = fit(LEVEL + shared + noise(4000), correct)
+    assert shrinkage.difficulty > 0.8
+    assert shrinkage.choice < 0.1
 
 
 def test_rates_of_folds_are_no_signal_against_the_predictions() -> None:
@@ -118,11 +117,11 @@ def test_a_label_that_is_missing_helps_nobody() -> None:
     correct, shared, _ = draw_labels(4000, hard=0.3, own=0.0)
     hidden = correct.copy()
     hidden[(shared[:, 0] < 0) & (np.arange(4000) % 10 > 0), 3] = np.nan
-    whole, lacking = common_rates(correct), common_rates(hidden)
+    complete, lacking = common_rates(correct), common_rates(hidden)
     plain = np.nanmean(hidden[:, 3])
-    assert plain - whole[3] > 0.1  # control: its own rows flatter it
-    assert abs(lacking[3] - whole[3]) < 0.04
-    np.testing.assert_allclose(lacking[:3], whole[:3], atol=0.03)
+    assert plain - complete[3] > 0.1  # control: its own rows flatter it
+    assert abs(lacking[3] - complete[3]) < 0.04
+    np.testing.assert_allclose(lacking[:3], complete[:3], atol=0.03)
 
 
 def test_rates_where_targets_share_no_query_or_have_no_label() -> None:

@@ -32,10 +32,10 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     succeeded("encode", job.answers, "--encoder", job.tiny, "--out", job.states)
     succeeded("split", job.answers, "--out", job.split)
     fit = (*FIT, job.answers, "--store", job.states, "--split", job.split, "--dim", 8)
-    judged = ("evaluate", job.router, "--data", job.answers, "--store", job.states)
+    evaluate = ("evaluate", job.router, "--data", job.answers, "--store", job.states)
     with short_training(), coarse_figures():
         succeeded(*fit, "--out", job.router)
-        succeeded(*judged, "--resamples", 20, "--out", job.report)
+        succeeded(*evaluate, "--resamples", 20, "--out", job.report)
     return job
 
 

@@ -22,11 +22,11 @@ def without_checksums(folder: Path) -> None:
 def edit(name: str, change: Callable[[pl.DataFrame], pl.DataFrame]) -> Breaking:
     """Rewrites a table of the dataset."""
 
-    def breaking(folder: Path) -> None:
+    def break_frame(folder: Path) -> None:
         path = folder / f"{name}.parquet"
         change(pl.read_parquet(path)).write_parquet(path)
 
-    return breaking
+    return break_frame
 
 
 def write(name: str, content: bytes) -> Breaking:
@@ -129,9 +129,9 @@ def commands(job: Job, out: Path) -> dict[str, tuple[object, ...]]:
 @pytest.mark.parametrize(("place", "bad"), [*enumerate(BAD_DATA)], ids=BAD_DATA)
 def test_dataset_that_cannot_be_used(copy: Job, tmp_path: Path, place: int, bad: str) -> None:
     """All commands share one reader, so each dataset is given to two commands in turn."""
-    breaking, reason = BAD_DATA[bad]
+    break_frame, reason = BAD_DATA[bad]
     without_checksums(copy.answers)
-    breaking(copy.answers)
+    break_frame(copy.answers)
     for command in (COMMANDS[(place + more) % len(COMMANDS)] for more in (0, 3)):
         refused(reason, *commands(copy, tmp_path / "out")[command])
         assert not (tmp_path / "out").exists()

@@ -88,16 +88,16 @@ def test_store_of_another_encoder_is_no_use_to_a_router(job: Job, tmp_path: Path
     other = save_tiny_encoder(tmp_path / "other" / "tiny", seed=1)  # the same name, other weights
     states = tmp_path / "states"
     succeeded("encode", job.answers, "--encoder", other, "--out", states)
-    judged = ("evaluate", job.router, "--data", job.answers, "--store", states, "--resamples", 0)
-    refused("revision is", *judged, "--encoder-folder", other, "--out", tmp_path / "report")
+    evaluate = ("evaluate", job.router, "--data", job.answers, "--store", states, "--resamples", 0)
+    refused("revision is", *evaluate, "--encoder-folder", other, "--out", tmp_path / "report")
     refused("revision is", "encode", job.answers, "--encoder", other, "--out", job.states)
     refused("revision is", "route", job.router, "Why?", "--encoder-folder", other)
 
 
 def test_encoder_that_is_not_there_is_named(job: Job, tmp_path: Path) -> None:
     refused("tiny", "route", job.router, "Why?")
-    judged = ("evaluate", job.router, "--data", job.answers, "--out", tmp_path / "report")
-    refused("tiny", *judged)
+    evaluate = ("evaluate", job.router, "--data", job.answers, "--out", tmp_path / "report")
+    refused("tiny", *evaluate)
     refused("isn't a folder", "encode", job.answers, "--encoder", "./no", "--out", tmp_path / "s")
     (tmp_path / "empty").mkdir()
     encode = ("encode", job.answers, "--encoder", tmp_path / "empty", "--out", tmp_path / "s")
@@ -159,14 +159,14 @@ def test_card_is_not_needed(copy: Job) -> None:
 
 
 def test_router_of_other_answers(job: Job, tmp_path: Path) -> None:
-    others = make_routing_dataset(queries=40, seed=9)
-    renamed = others.select([q for q in others.query_ids if int(q[1:]) > 20])
+    other_dataset = make_routing_dataset(queries=40, seed=9)
+    renamed = other_dataset.select([q for q in other_dataset.query_ids if int(q[1:]) > 20])
     write_dataset(renamed, tmp_path / "others")
-    judged = ("evaluate", job.router, "--data", tmp_path / "others", "--out", tmp_path / "report")
-    refused("in the test part .* say --part unseen", *judged)
-    malformed("must be one of", *judged, "--part", "exam")
-    refused("no part 'calibration'", *judged, "--part", "calibration")
-    write_dataset(others.select(targets=["target-0", "target-1"]), tmp_path / "fewer")
+    evaluate = ("evaluate", job.router, "--data", tmp_path / "others", "--out", tmp_path / "report")
+    refused("in the test part .* say --part unseen", *evaluate)
+    malformed("must be one of", *evaluate, "--part", "exam")
+    refused("no part 'calibration'", *evaluate, "--part", "calibration")
+    write_dataset(other_dataset.select(targets=["target-0", "target-1"]), tmp_path / "fewer")
     fewer = ("evaluate", job.router, "--data", tmp_path / "fewer", "--part", "all")
     refused("lacks the router's targets", *fewer, "--out", tmp_path / "report")
     assert not (tmp_path / "report").exists()

@@ -68,15 +68,15 @@ def test_figure_and_tables(router: Path, job: Job, tmp_path: Path) -> None:
 
 
 def test_json_is_what_the_folder_holds(router: Path, job: Job, tmp_path: Path) -> None:
-    printed = json.loads(succeeded(*command(router, job, tmp_path, "--json")))
-    assert printed == json.loads((tmp_path / "calibration.json").read_text(encoding="utf-8"))
-    assert set(printed["calibration"]["all targets"]) == set(printed["meanings"])
-    assert len(printed["calibrators"]) == 5
+    output = json.loads(succeeded(*command(router, job, tmp_path, "--json")))
+    assert output == json.loads((tmp_path / "calibration.json").read_text(encoding="utf-8"))
+    assert set(output["calibration"]["all targets"]) == set(output["meanings"])
+    assert len(output["calibrators"]) == 5
     # the test part, as `evaluate` sees it
     options = ("--data", job.answers, "--store", job.states, "--resamples", 0)
-    judged = succeeded("evaluate", router, *options, "--out", tmp_path / "report", "--json")
-    brier = json.loads(judged)["brier_mean"]["value"]
-    assert printed["calibration"]["mean of targets"]["brier"]["value"] == pytest.approx(brier)
+    evaluation = succeeded("evaluate", router, *options, "--out", tmp_path / "report", "--json")
+    brier = json.loads(evaluation)["brier_mean"]["value"]
+    assert output["calibration"]["mean of targets"]["brier"]["value"] == pytest.approx(brier)
 
 
 def test_split_without_a_calibration_part_says_how_to_get_one(job: Job, tmp_path: Path) -> None:
@@ -119,8 +119,8 @@ def test_calibrator_that_the_router_has_is_left_out_where_others_are_tried(
     fit = fit_calibrator("platt", predicted, correct, bare.pool.names)
     replace(bare, calibrator=fit.calibrator).save(tmp_path / "router")
     with_it, without = (
-        json.loads(succeeded(*command(one, job, tmp_path / "out", "--resamples", 0, "--json")))
-        for one in (tmp_path / "router", router)
+        json.loads(succeeded(*command(place, job, tmp_path / "out", "--resamples", 0, "--json")))
+        for place in (tmp_path / "router", router)
     )
     assert with_it["calibrators"] == without["calibrators"]
     brier = with_it["calibration"]["mean of targets"]["brier"]["value"]

@@ -21,8 +21,8 @@ def cascade(job: Job, tmp_path_factory: pytest.TempPathFactory) -> Path:
     recipe = folder / "recipe.yaml"
     recipe.write_text("features: {kind: prefill, dim: 6}\npredictor: logistic\n")
     fit = (*FIT, job.answers, "--recipe", recipe, "--store", job.states, "--split", job.split)
-    said = succeeded(*fit, "--policy", "frugal_cascade", "--out", folder / "router")
-    assert "note: the cascade calls target-" in said
+    output = succeeded(*fit, "--policy", "frugal_cascade", "--out", folder / "router")
+    assert "note: the cascade calls target-" in output
     return folder / "router"
 
 
@@ -62,11 +62,11 @@ def test_route_asks_until_an_answer_is_good_enough(cascade: Path, job: Job, tmp_
         value = json.loads(succeeded(*arguments, "--pool", tmp_path / "p", "--lam", 0, "--json"))
         assert [request["target"] for request in value["asked"]] == [value["stages"][0]["target"]]
         assert value["reply"]["text"] == f"{value['target']} says so"
-        printed = succeeded(*arguments, "--pool", tmp_path / "p", "--lam", 1)
+        output = succeeded(*arguments, "--pool", tmp_path / "p", "--lam", 1)
     trail = [entry.model for entry in server.log[1:]]
     assert trail == [stage["target"] for stage in value["stages"]][: len(trail)]
-    assert all(f"asked {name}: scored" in printed for name in trail)
-    assert f"{trail[-1]} says so" in printed
+    assert all(f"asked {name}: scored" in output for name in trail)
+    assert f"{trail[-1]} says so" in output
     malformed("needs the pool file", *arguments)
 
 
@@ -83,7 +83,7 @@ def test_a_policy_takes_options_as_in_a_recipe(job: Job, tmp_path: Path) -> None
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("features: {kind: prefill, dim: 6}\npredictor: logistic\n")
     fit = (*FIT, job.answers, "--recipe", recipe, "--store", job.states, "--split", job.split)
-    given = "{kind: threshold, strong: target-2, weak: target-0}"
-    succeeded(*fit, "--policy", given, "--out", tmp_path / "router")
+    policy_text = "{kind: threshold, strong: target-2, weak: target-0}"
+    succeeded(*fit, "--policy", policy_text, "--out", tmp_path / "router")
     policy = Router.load(tmp_path / "router").policy
     assert policy == Threshold(strong="target-2", weak="target-0")

@@ -23,9 +23,9 @@ def constant_router(job: Job, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_better_router_is_named(job: Job, constant_router: Path) -> None:
     with_states = ("--data", job.answers, "--store", job.states)
-    printed = succeeded("compare", job.router, constant_router, *with_states)
-    assert re.search(r"Mean AUC\s.*\+0\.\d+ .* better", printed)
-    assert " ".join(printed.split()).count("over price alone") == 2
+    output = succeeded("compare", job.router, constant_router, *with_states)
+    assert re.search(r"Mean AUC\s.*\+0\.\d+ .* better", output)
+    assert " ".join(output.split()).count("over price alone") == 2
     comparison = json.loads(
         succeeded("compare", constant_router, job.router, *with_states, "--json")
     )

@@ -75,9 +75,9 @@ def test_it_tells_what_it_will_do_does_it_and_goes_on(
 def test_options_that_make_no_sense_are_refused_before_anything_is_written(
     arguments: list[str], reason: str, folder: Path, tmp_path: Path
 ) -> None:
-    done = encode(folder, "--out", tmp_path / "s", *arguments)
-    assert isinstance(done.exception, ConfigError)
-    assert reason in str(done.exception)
+    result = encode(folder, "--out", tmp_path / "s", *arguments)
+    assert isinstance(result.exception, ConfigError)
+    assert reason in str(result.exception)
     assert not (tmp_path / "s").exists()
 
 

@@ -33,8 +33,8 @@ def test_a_negative_seed_is_refused(job: Job, tmp_path: Path) -> None:
 def test_the_papers_recipe_by_name_is_what_few_rows_take(job: Job, tmp_path: Path) -> None:
     arguments = ("fit", "--no-verdict", "--test=0.15", job.answers, "--store", job.states)
     succeeded(*arguments, "--out", tmp_path / "named", "--recipe", "paper")
-    printed = succeeded(*arguments, "--out", tmp_path / "tried")
-    assert "the recipe 'paper' was taken without a trial" in " ".join(printed.split())
+    output = succeeded(*arguments, "--out", tmp_path / "tried")
+    assert "the recipe 'paper' was taken without a trial" in " ".join(output.split())
     by_name, by_default = (Router.load(tmp_path / name) for name in ("named", "tried"))
     assert by_default.record.options["recipe"] == by_name.record.options["recipe"]
     assert (by_default.record.options["effort"], "effort" in by_name.record.options) == (

@@ -66,7 +66,7 @@ def test_guarantee_takes_the_best_target_of_the_train_part_whatever_the_judged_q
     copy: Job,
 ) -> None:
     answers, split = read_dataset(copy.answers), load_split(copy.split)
-    train, judged = (answers.select(split[part]) for part in ("train", "test"))
+    train, test = (answers.select(split[part]) for part in ("train", "test"))
     best = answers.pool.names.index(best_single(train))
     correct = answers.correct.copy()
     correct[answers.rows(split["test"])] = 1
@@ -75,7 +75,7 @@ def test_guarantee_takes_the_best_target_of_the_train_part_whatever_the_judged_q
     summary = json.loads(run("guarantee", *router_arguments(copy), "--json", "--resamples", 0).out)
     assert summary["best"] == answers.pool.names[best]
     assert summary["best_accuracy"]["value"] == 0
-    assert len(judged) == summary["queries"]
+    assert len(test) == summary["queries"]
 
 
 def test_guarantee_tells_which_labels_are_missing_and_what_became_of_them(copy: Job) -> None:

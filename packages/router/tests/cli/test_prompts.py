@@ -144,5 +144,5 @@ def test_names_with_markup_are_printed_as_they_are(tmp_path: Path) -> None:
         )
     for name in ("pool.yaml", "SHA256SUMS"):
         (tmp_path / "answers" / name).unlink()
-    printed = succeeded("describe", tmp_path / "answers", "--by", "domain")
-    assert "[red]target-0[/red] [/x]" in printed
+    output = succeeded("describe", tmp_path / "answers", "--by", "domain")
+    assert "[red]target-0[/red] [/x]" in output

@@ -89,9 +89,9 @@ def test_a_routers_folder_does_not_say_who_is_asked_and_gets_a_key(
     assert "--pool pool.yaml" in malformed("isn't trusted with that", "route", *line)
     assert "--pool pool.yaml" in refused("never called", "serve", copy.router, "--check")
     assert len(server.log) == before
-    printed = succeeded("show", copy.router)
-    assert server.base_url in printed
-    assert "AWS_SECRET_ACCESS_KEY" in printed
-    assert "None is called unless you name it yourself" in printed
+    output = succeeded("show", copy.router)
+    assert server.base_url in output
+    assert "AWS_SECRET_ACCESS_KEY" in output
+    assert "None is called unless you name it yourself" in output
     printed_json = json.loads(succeeded("show", copy.router, "--json"))
     assert printed_json["pool"]["targets"][0]["base_url"] == server.base_url

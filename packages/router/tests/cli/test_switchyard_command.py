@@ -10,7 +10,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from packages.router.tests.commands import malformed, refused, succeeded
 from packages.router.tests.encoders import families
-from packages.router.tests.router.test_switchyard import theirs, written
+from packages.router.tests.router.test_switchyard import theirs, write_checkpoint
 from prefill_router.data import write_dataset
 from prefill_router.router import EncoderSources, Router
 from prefill_router.testing import make_routing_dataset
@@ -41,23 +41,24 @@ def load_router(folder: Path, name: str) -> Router:
 def test_imported_again_it_decides_the_same(folder: Path, tmp_path: Path) -> None:
     out = ("--encoder", folder / "qwen3", "--out", folder / "again")
     for _ in range(2):
-        printed = succeeded("import", "switchyard", folder / "router.pt", *out)
-        assert "it has no prices" in printed
+        output = succeeded("import", "switchyard", folder / "router.pt", *out)
+        assert "it has no prices" in output
     texts = [str(query.prompt) for query in make_routing_dataset(queries=60, seed=3).queries]
     first, again = (load_router(folder, name) for name in ("router", "again"))
     assert [d.target for d in first.route_many(texts)] == [
         d.target for d in again.route_many(texts)
     ]
+    # only the first rounds its states, to bfloat16
     np.testing.assert_allclose(
         first.predict_proba(texts).to_numpy(), again.predict_proba(texts).to_numpy(), atol=0.02
-    )  # one rounds its states to bfloat16
+    )
     other = theirs() | {"encoder": {**theirs()["encoder"], "n_layers": 5, "hidden_dim": 32}}
     pipeline = other["feature_pipeline"]
     for name in ("layer_mean", "layer_std"):
         pipeline[name] = {k: torch.cat([v, v]) for k, v in pipeline[name].items()}
     for name in ("scaler_mean", "scaler_scale", "pca_mean", "pca_components"):
         pipeline[name] = torch.cat([pipeline[name], pipeline[name]], dim=-1)
-    refused("pass --overwrite", "import", "switchyard", written(other, tmp_path), *out)
+    refused("pass --overwrite", "import", "switchyard", write_checkpoint(other, tmp_path), *out)
 
 
 def test_from_text_on_it_is_what_their_description_says(folder: Path) -> None:
@@ -93,8 +94,8 @@ def test_from_text_on_it_is_what_their_description_says(folder: Path) -> None:
 def test_files_are_written_once_and_told_as_json(folder: Path, tmp_path: Path) -> None:
     to = tmp_path / "router.pt"
     for _ in range(2):
-        printed = succeeded("export", folder / "router", "--switchyard", to, "--json")
-        assert json.loads(printed)["targets"] == ["target-0", "target-1", "target-2"]
+        output = succeeded("export", folder / "router", "--switchyard", to, "--json")
+        assert json.loads(output)["targets"] == ["target-0", "target-1", "target-2"]
     to.write_bytes(b"mine")
     refused("pass --overwrite", "export", folder / "router", "--switchyard", to)
     assert to.read_bytes() == b"mine"
@@ -103,11 +104,9 @@ def test_files_are_written_once_and_told_as_json(folder: Path, tmp_path: Path) -
 def test_a_router_that_it_does_not_hold_writes_nothing(folder: Path, tmp_path: Path) -> None:
     options = ("--store", folder / "states", "--recipe", "paper", "--out", tmp_path / "paper")
     succeeded("fit", "--no-verdict", folder / "answers", *options)
-    printed = refused(
-        "shrunk", "export", tmp_path / "paper", "--switchyard", tmp_path / "router.pt"
-    )
+    output = refused("shrunk", "export", tmp_path / "paper", "--switchyard", tmp_path / "router.pt")
     assert not (tmp_path / "router.pt").exists()
-    assert "--for switchyard" in printed
+    assert "--for switchyard" in output
 
 
 def test_words_that_exclude_each_other() -> None:

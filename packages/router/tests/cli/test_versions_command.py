@@ -23,9 +23,9 @@ def test_versions_are_listed_promoted_and_rolled_back(versions: Path) -> None:
     assert "goes to the default target" not in succeeded("versions", "promote", versions, "0001")
     shared = succeeded("versions", "promote", versions, "0002", "--share", "0.1")
     assert "0002 decides on 10 %" in shared
-    listed = succeeded("versions", "list", versions)
-    assert "candidate (share)" in listed
-    assert "1,200" in listed
+    listing = succeeded("versions", "list", versions)
+    assert "candidate (share)" in listing
+    assert "1,200" in listing
     assert succeeded("versions", "promote", versions) == "0002 serves\n"
     assert "0002: promoted, by operator" in succeeded("versions", "list", versions, "--steps", "1")
     assert json.loads(succeeded("versions", "rollback", versions, "--json"))["current"] == "0001"
@@ -36,9 +36,9 @@ def test_versions_are_listed_promoted_and_rolled_back(versions: Path) -> None:
 def test_a_step_is_listed_with_its_evidence(versions: Path) -> None:
     evidence = {"why": "it is surely better", "e_values": {"better": 131.07, "cheaper": 2.0}}
     VersionRegistry.at(versions).promote("0001", evidence=evidence)
-    printed = succeeded("versions", "list", versions, "--steps", "1")
-    assert "0001: promoted, by learner\n    why: it is surely better\n" in printed
-    assert "    e values, better: 131.1\n    e values, cheaper: 2\n" in printed
+    output = succeeded("versions", "list", versions, "--steps", "1")
+    assert "0001: promoted, by learner\n    why: it is surely better\n" in output
+    assert "    e values, better: 131.1\n    e values, cheaper: 2\n" in output
 
 
 def test_places_without_versions_are_refused(tmp_path: Path) -> None:

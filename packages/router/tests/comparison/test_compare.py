@@ -93,9 +93,9 @@ def test_numbers_are_those_of_evaluate_and_compare(result: ComparisonResult) -> 
         references=tolerant.fit.router.references,
     )
     assert tolerant.evaluation.to_dict() == alone.to_dict()
-    paired = compare(*predictions, test, policies=policies, resamples=100, chosen=chosen)
+    pair = compare(*predictions, test, policies=policies, resamples=100, chosen=chosen)
     for name in set(tolerant.against) - {"aiq", "pareto_dist"}:  # these depend on who is compared
-        assert tolerant.against[name].to_dict() == paired.difference[name].to_dict()
+        assert tolerant.against[name].to_dict() == pair.difference[name].to_dict()
         assert tolerant.headline[name].to_dict() == alone.headline[name].to_dict()
 
 
@@ -271,11 +271,11 @@ class Offline(HTMLParser):
         self.words = ""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        named = dict(attrs)
+        attributes = dict(attrs)
         if tag in ("script", "link", "img", "iframe"):
-            self.fetched.append(str(named))
-        if str(named.get("href") or "#")[0] != "#":
-            self.fetched.append(str(named))
+            self.fetched.append(str(attributes))
+        if str(attributes.get("href") or "#")[0] != "#":
+            self.fetched.append(str(attributes))
 
     def handle_data(self, data: str) -> None:
         self.words += data
@@ -323,8 +323,8 @@ def test_files_beside_the_page(report: Path, result: ComparisonResult) -> None:
     assert routers["router"].to_list() == list(RECIPES)
     value = result.by_name["ours"].evaluation.headline["p_auccc"].value
     assert routers["p_auccc"][0] == pytest.approx(value)
-    paired = pl.read_csv(report / "paired.csv", infer_schema_length=None)
-    assert set(paired["minus"]) == {"reference", "constant"}
+    pairs = pl.read_csv(report / "paired.csv", infer_schema_length=None)
+    assert set(pairs["minus"]) == {"reference", "constant"}
     assert len(pl.read_csv(report / "targets.csv")) == 3 * 3 * 2
     for name in ("curves", "intervals"):
         for suffix in (".png", ".svg", ".csv"):
@@ -362,7 +362,7 @@ def test_an_unknown_reference_and_list_are_refused(tmp_path: Path) -> None:
 def test_what_an_encoder_charges_is_in_the_cost_of_its_router_alone(
     result: ComparisonResult, tmp_path: Path
 ) -> None:
-    priced = run_plan(plan(prices={"ours": 0.5}), ANSWERS, [STATES])
+    comparison = run_plan(plan(prices={"ours": 0.5}), ANSWERS, [STATES])
     test = ANSWERS.select(result.plan.split["test"])
     router = result.by_name["ours"].fit.router
     read = count_tokens(
@@ -373,11 +373,11 @@ def test_what_an_encoder_charges_is_in_the_cost_of_its_router_alone(
             name: router.evaluation.headline["argmax_cost"].value
             for name, router in run.by_name.items()
         }
-        for run in (result, priced)
+        for run in (result, comparison)
     )
     assert after.pop("ours") == pytest.approx(before.pop("ours") + 0.5e-6 * read)
     assert after == before
-    assert to_dict(priced)["encoder_prices"] == {"ours": 0.5}
+    assert to_dict(comparison)["encoder_prices"] == {"ours": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -413,10 +413,10 @@ def test_as_a_command(tmp_path: Path) -> None:
     store, out = tmp_path / "states", tmp_path / "out"
     encode_dataset(ANSWERS, FakeEncoder(), store, sites=STATES.sites, rounding="float32")
     command = ("compare", tmp_path / "routers.yaml", "--data", tmp_path / "answers")
-    printed = succeeded(*command, "--store", store, "--out", out, "--resamples", 20)
-    assert "not surely better than a constant" in printed
-    assert "over price alone" in printed
-    assert ONE_BY_ONE in " ".join(printed.split())
+    output = succeeded(*command, "--store", store, "--out", out, "--resamples", 20)
+    assert "not surely better than a constant" in output
+    assert "over price alone" in output
+    assert ONE_BY_ONE in " ".join(output.split())
     numbers = json.loads(
         succeeded(*command, "--store", store, "--out", out, "--resamples", 5, "--json")
     )

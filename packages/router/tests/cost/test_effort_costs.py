@@ -16,7 +16,7 @@ GROWTH = {"none": 0.0, "low": 1.0, "high": 3.0}
 RECIPE = {"features": {"kind": "prefill", "select": "mean.3", "dim": 8}, "predictor": "constant"}
 
 
-def thinking_answers(queries: int) -> tuple[RoutingDataset, np.ndarray]:
+def make_answers(queries: int) -> tuple[RoutingDataset, np.ndarray]:
     """Answers of one model at three efforts, and the difficulty of each question."""
     plain = make_routing_dataset(queries=queries, targets=3, seed=4)
     prompts = [str(query.prompt) for query in plain.queries]
@@ -31,7 +31,7 @@ def thinking_answers(queries: int) -> tuple[RoutingDataset, np.ndarray]:
 
 def test_the_cost_of_each_effort_follows_from_the_states_of_a_question() -> None:
     encoder = FakeEncoder()
-    answers, difficulty = thinking_answers(300)
+    answers, difficulty = make_answers(300)
     states = encoder.encode(answers.queries, [Site(3, "mean")])
     config = FitConfig(recipe=recipe_from_dict(RECIPE), resamples=0)
     fit = fit_router(answers.select(answers.query_ids[:240]), [states], config=config)

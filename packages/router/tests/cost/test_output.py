@@ -248,7 +248,7 @@ def test_numbers_of_a_target_that_make_no_sense_are_refused(
 
 
 def test_predicted_costs_are_not_below_the_mix_at_the_cheap_end() -> None:
-    """The dear target helps most where it writes most: the median sends it just these queries."""
+    """The expensive target helps most where it writes most; the median sends it these queries."""
     random = np.random.default_rng(1)
     hard = FEATURES[:, 0].astype(np.float64)
     output = np.exp(

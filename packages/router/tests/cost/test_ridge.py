@@ -30,8 +30,8 @@ def test_errors_of_left_out_rows_are_those_of_fits_without_them(rows: int) -> No
     for place in (0, 9, 14, 20, len(PENALTIES) - 1):
         errors = []
         for row in range(rows):
-            others = np.arange(rows) != row
-            weights, offset = solve_ridge(columns[others], values[others], PENALTIES[place])
+            is_other = np.arange(rows) != row
+            weights, offset = solve_ridge(columns[is_other], values[is_other], PENALTIES[place])
             errors.append(values[row] - columns[row] @ weights - offset)
         assert got[place] == pytest.approx(np.mean(np.square(errors)), rel=1e-5)
 
@@ -44,10 +44,10 @@ def test_fit_and_predictions_out_of_fold_are_those_of_fits_without_the_fold() ->
     np.testing.assert_allclose(fit.weights, weights, atol=1e-9)
     assert fit.intercept == pytest.approx(offset)
     for fold in range(4):
-        rest = fold != FOLDS
-        weights, offset = solve_ridge(COLUMNS[rest], VALUES[rest], best)
-        expected = COLUMNS[~rest] @ weights + offset
-        np.testing.assert_allclose(fit.out_of_fold[~rest], expected, atol=1e-8)
+        is_train = fold != FOLDS
+        weights, offset = solve_ridge(COLUMNS[is_train], VALUES[is_train], best)
+        expected = COLUMNS[~is_train] @ weights + offset
+        np.testing.assert_allclose(fit.out_of_fold[~is_train], expected, atol=1e-8)
 
 
 def test_where_there_is_nothing_to_learn_the_penalty_is_large() -> None:

@@ -48,10 +48,10 @@ def test_a_subset_and_a_merged_dataset_keep_them() -> None:
     assert np.array_equal(part.label_error, [[0.2, NAN]], equal_nan=True)
     assert np.array_equal(part.propensity, [[NAN, 0.5]], equal_nan=True)
     certain = RoutingDataset.of([Query("q0", "question 0")], POOL, np.array([[NAN, 0.0]]))
-    merged = merge({"traffic": DATA, "certain": certain})
-    assert merged.propensity is not None
-    assert np.array_equal(merged.correct, [[1, 0], [0, 1]])
-    assert np.array_equal(merged.propensity, [[1, NAN], [0.5, NAN]], equal_nan=True)
+    union = merge({"traffic": DATA, "certain": certain})
+    assert union.propensity is not None
+    assert np.array_equal(union.correct, [[1, 0], [0, 1]])
+    assert np.array_equal(union.propensity, [[1, NAN], [0.5, NAN]], equal_nan=True)
 
 
 @pytest.mark.parametrize(

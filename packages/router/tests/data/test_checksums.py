@@ -26,20 +26,20 @@ def test_a_flipped_bit_is_refused_or_changes_nothing(folder: Path, name: str) ->
     random = np.random.default_rng(len(name))
     before = read_dataset(folder)
     content = (folder / name).read_bytes()
-    refused = 0
+    refusals = 0
     for place in random.integers(0, len(content), 60):
-        broken = bytearray(content)
-        broken[place] ^= 1 << int(random.integers(8))
-        (folder / name).write_bytes(bytes(broken))
+        damage = bytearray(content)
+        damage[place] ^= 1 << int(random.integers(8))
+        (folder / name).write_bytes(bytes(damage))
         try:
             dataset = read_dataset(folder)
         except PrefillRouterError:
-            refused += 1
+            refusals += 1
             continue
         assert dataset.fingerprint == before.fingerprint
         assert dataset.pool == before.pool
         assert np.array_equal(dataset.observed_cost, before.observed_cost, equal_nan=True)
-    assert refused == 60 or name == SUMS
+    assert refusals == 60 or name == SUMS
 
 
 def test_a_dataset_without_checksums_is_read(folder: Path) -> None:

@@ -112,7 +112,7 @@ def test_the_fingerprint_does_not_know_order(rows: list[int], columns: list[int]
 
 def test_the_fingerprint_knows_labels_ids_prompts_and_targets() -> None:
     dataset = RoutingDataset.of(QUERIES, POOL, GOOD)
-    others = [
+    changed = [
         RoutingDataset.of(QUERIES, POOL, table((0, 1), (0, 0.5))),
         RoutingDataset.of((QUERIES[0], Query("z", "two")), POOL, GOOD),
         RoutingDataset.of((QUERIES[0], Query("y", "three")), POOL, GOOD),
@@ -120,7 +120,7 @@ def test_the_fingerprint_knows_labels_ids_prompts_and_targets() -> None:
         dataset.select(["x"]),
         dataset.select(targets=["a"]),
     ]
-    assert len({dataset.fingerprint, *(other.fingerprint for other in others)}) == 7
+    assert len({dataset.fingerprint, *(other.fingerprint for other in changed)}) == 7
 
 
 PROMPTS = st.one_of(

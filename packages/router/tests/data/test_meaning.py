@@ -34,13 +34,13 @@ def test_ratings_are_mean_scores_on_their_scale(tmp_path: Path) -> None:
     options = ("--scale", "1-5", "--out", tmp_path / "data")
     succeeded("import", "long", ratings(tmp_path), *options)
     assert read_dataset(tmp_path / "data").meaning == RATINGS
-    printed = succeeded("describe", tmp_path / "data")
-    assert "mean score" in printed
-    assert "3.00" in printed
-    assert "1 is the worst, 5 the best" in " ".join(printed.split())
-    assert "right is 3 or more" in " ".join(printed.split())
-    assert "accuracy  " not in printed
-    assert "60.0 %" not in printed
+    output = succeeded("describe", tmp_path / "data")
+    assert "mean score" in output
+    assert "3.00" in output
+    assert "1 is the worst, 5 the best" in " ".join(output.split())
+    assert "right is 3 or more" in " ".join(output.split())
+    assert "accuracy  " not in output
+    assert "60.0 %" not in output
 
 
 def test_a_threshold_makes_right_and_wrong_and_is_named(tmp_path: Path) -> None:
@@ -112,11 +112,11 @@ def test_votes_have_win_rates_and_no_accuracies(tmp_path: Path) -> None:
     succeeded("import", "votes", source, "--out", tmp_path / "data")
     dataset = read_dataset(tmp_path / "data")
     assert dataset.meaning == VOTES
-    printed = succeeded("describe", tmp_path / "data")
-    assert "win rate" in printed
-    assert "37.5 %" in printed
-    assert "accuracy" not in printed
-    assert "oracle" not in printed
+    output = succeeded("describe", tmp_path / "data")
+    assert "win rate" in output
+    assert "37.5 %" in output
+    assert "accuracy" not in output
+    assert "oracle" not in output
 
 
 def test_a_vote_of_a_model_with_itself_is_malformed(tmp_path: Path) -> None:

@@ -33,13 +33,13 @@ def build_dataset(
 def test_queries_join_by_id_and_targets_by_name() -> None:
     first_part = build_dataset("ab", "xy", [[1, 0], [0, NAN]], cost=0.1)
     second_part = build_dataset("cb", "yz", [[1, 0.5], [1, 0]], cost=0.2)
-    merged = merge({"one": first_part, "two": second_part})
-    assert merged.query_ids == ("a", "b", "c")
-    assert merged.pool.names == ("x", "y", "z")
+    union = merge({"one": first_part, "two": second_part})
+    assert union.query_ids == ("a", "b", "c")
+    assert union.pool.names == ("x", "y", "z")
     expected = [[1, 0, NAN], [0, 1, 0], [NAN, 1, 0.5]]
-    assert np.array_equal(merged.correct, expected, equal_nan=True)
+    assert np.array_equal(union.correct, expected, equal_nan=True)
     costs = [[0.1, 0.1, NAN], [0.1, 0.2, 0.2], [NAN, 0.2, 0.2]]
-    assert np.array_equal(merged.recorded_cost, costs, equal_nan=True)
+    assert np.array_equal(union.recorded_cost, costs, equal_nan=True)
 
 
 def test_parts_of_a_dataset_merge_into_the_whole() -> None:
@@ -50,9 +50,9 @@ def test_parts_of_a_dataset_merge_into_the_whole() -> None:
         "b": dataset.select(ids[20:], targets=names[:3]),
         "c": dataset.select(ids[::-1]),
     }
-    merged = merge(parts)
-    assert merged.fingerprint == dataset.fingerprint
-    again = merged.select(ids, targets=names)
+    union = merge(parts)
+    assert union.fingerprint == dataset.fingerprint
+    again = union.select(ids, targets=names)
     for name in ("input_tokens", "output_tokens", "recorded_cost"):
         assert np.array_equal(getattr(again, name), getattr(dataset, name), equal_nan=True)
     assert again.pool == dataset.pool
@@ -81,15 +81,13 @@ def test_runs_of_the_same_questions_count_as_their_mean(tmp_path: Path) -> None:
     pair = {"one": first_part, "two": second_part}
     with pytest.raises(DataError, match="--repeats mean averages them"):
         merge(pair)
-    merged = merge({**pair, "three": third_part}, repeats="mean")
+    union = merge({**pair, "three": third_part}, repeats="mean")
     expected = [[0.5, 1], [0.5, 1], [1, NAN]]
-    assert np.array_equal(merged.correct, expected, equal_nan=True)
-    assert merged.runs is not None
-    assert np.array_equal(merged.runs, [[2, 1], [2, 1], [1, NAN]], equal_nan=True)
-    assert merged.recorded_cost[:2] == pytest.approx(np.array([[0.2, 0.3], [0.2, 0.1]]))
-    more = merge(
-        {"both": merged, "again": build_dataset("a", "x", [[1]], cost=0.5)}, repeats="mean"
-    )
+    assert np.array_equal(union.correct, expected, equal_nan=True)
+    assert union.runs is not None
+    assert np.array_equal(union.runs, [[2, 1], [2, 1], [1, NAN]], equal_nan=True)
+    assert union.recorded_cost[:2] == pytest.approx(np.array([[0.2, 0.3], [0.2, 0.1]]))
+    more = merge({"both": union, "again": build_dataset("a", "x", [[1]], cost=0.5)}, repeats="mean")
     assert more.runs is not None
     assert (more.correct[0, 0], more.runs[0, 0]) == (pytest.approx(2 / 3), 3)
     assert more.recorded_cost[0, 0] == pytest.approx(0.3)
@@ -117,9 +115,9 @@ def test_counts_and_cost_of_an_answer_come_from_one_dataset() -> None:
     cell = np.array([[3.0]])
     first_part = build_dataset("a", "x", [[NAN]], output_tokens=cell)
     second_part = build_dataset("a", "x", [[1]], output_tokens=2 * cell, input_tokens=cell)
-    merged = merge({"one": first_part, "two": second_part})
-    assert (merged.correct[0, 0], merged.output_tokens[0, 0]) == (1, 3)
-    assert np.isnan(merged.input_tokens[0, 0])
+    union = merge({"one": first_part, "two": second_part})
+    assert (union.correct[0, 0], union.output_tokens[0, 0]) == (1, 3)
+    assert np.isnan(union.input_tokens[0, 0])
 
 
 def test_a_query_that_asks_something_else_is_refused() -> None:
@@ -136,10 +134,10 @@ def test_what_one_dataset_knows_of_a_query_or_target_is_kept() -> None:
     bare = build_dataset("a", "x", [[1]], queries=(Query("a", "a?", domain="d"),))
     full = build_dataset("a", "x", [[1]], pool=pool)
     for pair in ({"one": bare, "two": full}, {"one": full, "two": bare}):
-        merged = merge(pair)
-        assert merged.pool.targets == (free,)
-        assert merged.pool.providers == (server,)
-        assert merged.queries == (Query("a", "a?", "bench", "d"),)
+        union = merge(pair)
+        assert union.pool.targets == (free,)
+        assert union.pool.providers == (server,)
+        assert union.queries == (Query("a", "a?", "bench", "d"),)
     assert merge({"one": full, "two": full}).pool == pool
 
 

@@ -64,12 +64,12 @@ def test_each_stratum_is_split_within_a_row_and_the_whole_too(
 ) -> None:
     dataset = make_routing_dataset(queries=2000, seed=seed)
     query_split = split(dataset, seed=seed, fractions=fractions)
-    named = strata(dataset)
-    sizes = Counter(named.values())
+    stratum_of = strata(dataset)
+    sizes = Counter(stratum_of.values())
     large = {name for name in sizes if name not in query_split.merged}
     assert len(large) > 5
     for part, share in fractions.items():
-        inside = Counter(named[i] for i in query_split[part])
+        inside = Counter(stratum_of[i] for i in query_split[part])
         for name in large:
             assert abs(inside[name] - share * sizes[name]) <= 1 + len(fractions) / 2, (part, name)
         assert abs(len(query_split[part]) - share * len(dataset)) <= 1
@@ -78,9 +78,9 @@ def test_each_stratum_is_split_within_a_row_and_the_whole_too(
 def test_the_real_split_is_stratified(mmlu_pro: Path) -> None:
     dataset = read_dataset(mmlu_pro)
     query_split = split(dataset, seed=0)
-    named = strata(dataset)
-    sizes = Counter(named.values())
-    test = Counter(named[i] for i in query_split["test"])
+    stratum_of = strata(dataset)
+    sizes = Counter(stratum_of.values())
+    test = Counter(stratum_of[i] for i in query_split["test"])
     assert abs(len(query_split["test"]) - 0.15 * 9692) <= 2
     for name, size in sizes.items():
         if name not in query_split.merged:
@@ -176,10 +176,10 @@ def test_folds_are_even_in_every_stratum(count: int) -> None:
     folds = stratified_folds(dataset, count=count, seed=1)
     assert set(folds) == set(range(count))
     assert np.ptp(np.bincount(folds)) <= 1
-    named = np.array(list(strata(dataset).values()))
-    for name, size in Counter(named.tolist()).items():
+    stratum_of = np.array(list(strata(dataset).values()))
+    for name, size in Counter(stratum_of.tolist()).items():
         if size >= count:
-            inside = np.bincount(folds[named == name], minlength=count)
+            inside = np.bincount(folds[stratum_of == name], minlength=count)
             assert np.ptp(inside) <= 2, name
     with pytest.raises(DataError, match="4 distinct prompts can't fill 5 folds"):
         stratified_folds(make_routing_dataset(queries=4), count=5)

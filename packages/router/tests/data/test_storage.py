@@ -229,6 +229,7 @@ def test_a_dataset_that_another_process_writes_meanwhile_is_one(
 
     monkeypatch.setattr(storage, "is_dataset", look_meanwhile)
     check_replaceable(tmp_path / "ours")
+    assert len(read_dataset(tmp_path / "ours")) == 3
 
 
 def test_a_prompt_that_no_encoding_has_is_refused(tmp_path: Path) -> None:

@@ -129,15 +129,15 @@ def test_against_a_slow_second_opinion(rows: list[tuple[float, float, float]]) -
         counts["some"],
     ]
     often = [sum(value == value for value in column) for column in zip(*rows, strict=True)]
-    judged = [k for k, count in enumerate(often) if count >= 2]  # of 12 rows, so a tenth as well
-    whole_rows = [row for row in rows if all(row[k] == row[k] for k in judged)]
-    compared = whole_rows if len(judged) > 1 and len(whole_rows) > 1 else []
+    columns = [k for k, count in enumerate(often) if count >= 2]  # of 12 rows, so a tenth as well
+    whole_rows = [row for row in rows if all(row[k] == row[k] for k in columns)]
+    compared = whole_rows if len(columns) > 1 and len(whole_rows) > 1 else []
     assert summary.compared == len(compared)
     assert (summary.best_single_accuracy is None) == (len(compared) < 2)
     if len(compared) > 1:
         best = [max(value for value in row if value == value) for row in compared]
         assert summary.oracle_accuracy == pytest.approx(np.mean(best))
-        singles = [np.mean([row[k] for row in compared]) for k in judged]
+        singles = [np.mean([row[k] for row in compared]) for k in columns]
         assert summary.best_single_accuracy == pytest.approx(max(singles))
 
 

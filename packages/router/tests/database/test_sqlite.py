@@ -69,9 +69,9 @@ def test_statements_take_effect_together_or_not_at_all(database: Database) -> No
 
 def test_a_row_that_is_never_taken_is_not_quoted(database: Database) -> None:
     add(database, "secret")
-    with pytest.raises(RowError, match=r"rejected a row \(IntegrityError\)") as caught:
+    with pytest.raises(RowError, match=r"rejected a row \(IntegrityError\)") as error:
         add(database, "secret")
-    assert "secret" not in str(caught.value)
+    assert "secret" not in str(error.value)
 
 
 @pytest.mark.parametrize("mode", ["ro", "rw"])
@@ -83,9 +83,9 @@ def test_a_file_is_read_while_it_is_written(database: Database, path: Path, mode
         add(database, "d")
         assert list(rows) == [("b",), ("c",)]
         assert names(reader) == ["a", "b", "c", "d"]
-        with pytest.raises(DownError, match="readonly") as caught:
+        with pytest.raises(DownError, match="readonly") as error:
             add(reader, "never")
-        assert caught.value.kind == "SQLITE_READONLY"
+        assert error.value.kind == "SQLITE_READONLY"
 
 
 def test_writers_wait_for_each_other(path: Path) -> None:
@@ -115,9 +115,9 @@ def test_a_file_that_stays_locked_is_an_error(path: Path, together: int) -> None
         closing(sqlite3.connect(path, isolation_level=None)) as other,
     ):
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(DownError, match=r"database is locked.* see docs") as caught:
+        with pytest.raises(DownError, match=r"database is locked.* see docs") as error:
             add(database, *"ab"[:together])
-        assert caught.value.kind == "SQLITE_BUSY"
+        assert error.value.kind == "SQLITE_BUSY"
         other.execute("ROLLBACK")
         assert add(database, *"ab"[:together]) == [1] * together
 
@@ -126,9 +126,9 @@ def test_a_full_disk_leaves_what_was_there(database: Database) -> None:
     add(database, "a")
     ((pages,),) = database.select("PRAGMA page_count")
     database.select(f"PRAGMA max_page_count = {pages + 1}")  # as if the disk had no more
-    with pytest.raises(DownError, match="full") as caught:
+    with pytest.raises(DownError, match="full") as error:
         add(database, "b", "x" * 50_000)
-    assert caught.value.kind == "SQLITE_FULL"
+    assert error.value.kind == "SQLITE_FULL"
     assert names(database) == ["a"]
     database.select("PRAGMA max_page_count = 1000000")
     assert add(database, "b", "x" * 50_000) == [1, 1]
@@ -138,9 +138,9 @@ def test_a_damaged_file_is_told_with_what_to_do(path: Path) -> None:
     path.write_bytes(b"nonsense" * 1000)
     with pytest.raises(CorruptError, match=r"isn't what was written.*; copy it again"):
         SqliteDatabase(path, prepare=make, repair="copy it again")
-    with pytest.raises(DownError, match="ask for help") as caught:
+    with pytest.raises(DownError, match="ask for help") as error:
         SqliteDatabase(path, prepare=make, advice="ask for help")
-    assert caught.value.kind == "SQLITE_NOTADB"
+    assert error.value.kind == "SQLITE_NOTADB"
     assert path.read_bytes() == b"nonsense" * 1000
 
 

@@ -24,15 +24,17 @@ def patient(
     )
     correct = (random.random(size) < chance).astype(np.float64)
     cost = np.broadcast_to(PRICES, size).copy()
-    predictions, data = system(_predicted(kind, chance, random), cost, correct, cost)
+    predictions, data = system(_predict(kind, chance, random), cost, correct, cost)
     rows = [
         Query(q.id, q.prompt, benchmark="b", domain=f"d{i % 4}") for i, q in enumerate(data.queries)
     ]
-    named = RoutingDataset.of(rows, data.pool, correct, recorded_cost=cost)
-    ids = named.query_ids
-    judged = named.select(ids[:queries])
-    trial = Trial.join(predictions.select(judged.query_ids), judged)
-    return with_parts(Subject(trial, judged.queries, named.select(ids[queries:]), lam, ()))
+    data_with_domains = RoutingDataset.of(rows, data.pool, correct, recorded_cost=cost)
+    ids = data_with_domains.query_ids
+    judged_data = data_with_domains.select(ids[:queries])
+    trial = Trial.join(predictions.select(judged_data.query_ids), judged_data)
+    return with_parts(
+        Subject(trial, judged_data.queries, data_with_domains.select(ids[queries:]), lam, ())
+    )
 
 
 def with_parts(subject: Subject) -> Subject:
@@ -43,7 +45,7 @@ def with_parts(subject: Subject) -> Subject:
     return replace(subject, parts=(JudgedPart(subject.trial, references, lam=subject.lam),))
 
 
-def _predicted(kind: str, chance: Array, random: np.random.Generator) -> Array:
+def _predict(kind: str, chance: Array, random: np.random.Generator) -> Array:
     skilled = np.clip(chance + random.normal(0, 0.05, chance.shape), 0, 1)
     if kind == "random":
         return random.permutation(skilled)

@@ -61,9 +61,8 @@ def test_the_shuffled_control_has_the_mean_that_its_shares_imply() -> None:
     assert control.anywhere.mean() == pytest.approx(
         shares @ subject.trial.correct.mean(axis=0), abs=0.003
     )
-    assert control.cost == pytest.approx(
-        subject.cost.mean()
-    )  # each target costs the same everywhere
+    # each target costs the same everywhere
+    assert control.cost == pytest.approx(subject.cost.mean())
     groups = strata(subject)
     expected = sum(
         (
@@ -113,8 +112,8 @@ def test_the_envelope_is_that_of_the_evaluation() -> None:
         mean = train.observed_cost.mean(axis=0), train.correct.mean(axis=0)
         expected = upper(mean[0][None], mean[1][None])
         corners = envelope(train)
-        for got, wanted in zip(mean, expected, strict=True):
-            assert got[corners] == pytest.approx(wanted[0][~np.isnan(wanted[0])][: len(corners)])
+        for got, best in zip(mean, expected, strict=True):
+            assert got[corners] == pytest.approx(best[0][~np.isnan(best[0])][: len(corners)])
 
 
 def test_a_mix_beats_the_target_between_when_that_one_is_bad() -> None:

@@ -33,21 +33,22 @@ def subject(*, seed: int, helped: int = -1) -> Subject:
         Query(q.id, q.prompt, domain=f"d{SIZES[i]}", benchmark=f"b{i % 7}")
         for i, q in enumerate(data.queries)
     ]
-    named = RoutingDataset.of(rows, data.pool, correct, recorded_cost=COST)
-    trial = Trial.join(predictions, named)
-    train = replace(named, correct=np.tile([1.0, 0.0], (len(rows), 1)))  # the first is the best
-    return Subject(trial, named.queries, train, lam=1.0, parts=())
+    data_with_domains = RoutingDataset.of(rows, data.pool, correct, recorded_cost=COST)
+    trial = Trial.join(predictions, data_with_domains)
+    first_is_best = np.tile([1.0, 0.0], (len(rows), 1))
+    train = replace(data_with_domains, correct=first_is_best)
+    return Subject(trial, data_with_domains.queries, train, lam=1.0, parts=())
 
 
 def test_where_there_is_no_lift_some_part_is_named_in_five_of_a_hundred() -> None:
     draws = 120
-    named = sum(
+    count = sum(
         any(
             part.sure for part in lifts(subject(seed=s), resamples=2, seed=s) if part.group != "all"
         )
         for s in range(draws)
     )
-    assert named <= draws * 0.05 + 2 * np.sqrt(draws * 0.05 * 0.95)
+    assert count <= draws * 0.05 + 2 * np.sqrt(draws * 0.05 * 0.95)
 
 
 def test_a_part_with_a_lift_is_named_and_no_other() -> None:
@@ -97,7 +98,7 @@ def test_turns_that_repeat_each_other_make_no_lift_surer() -> None:
         lifts(case, resamples=400, seed=0)
         for case in (alone, in_turns(alone, 10, together=True), in_turns(alone, 10, together=False))
     )
-    assert [part.sure for part in turns] == [one.sure for one in once]
+    assert [part.sure for part in turns] == [part.sure for part in once]
     assert any(part.sure for part in apart)
     widths = [some[0].lift.upper - some[0].lift.lower for some in (once, turns, apart)]
     assert widths[1] == pytest.approx(widths[0], rel=0.2)
@@ -109,7 +110,7 @@ def test_a_statistic_of_the_doctor_has_the_interval_of_its_conversations() -> No
     widths = []
     for case in (alone, in_turns(alone, 10, together=True)):
         estimate = case.estimate(
-            lambda w, made=case: mean_over(w, made.label), resamples=400, seed=0
+            lambda w, case=case: mean_over(w, case.label), resamples=400, seed=0
         )
         widths.append(estimate.upper - estimate.lower)
     assert widths[1] == pytest.approx(widths[0], rel=0.2)

@@ -1,4 +1,4 @@
-"""An endpoint of embeddings on loopback, which can be told to fail."""
+"""An endpoint of embeddings on loopback, which can be made to fail."""
 
 import hashlib
 import json

@@ -31,7 +31,7 @@ def write_gguf(
     file: Path,
     *,
     quantisation: str = "F32",
-    named: str | None = None,
+    architecture: str | None = None,
     config: Any = None,
 ) -> torch.nn.Module:
     """Write a random network of a family; gives the network.
@@ -47,7 +47,7 @@ def write_gguf(
     sizes = _TAKEN_FOR_GRANTED.get(family)
     network: Any = build(family, config or (sizes and sizes()))
     config = network.config
-    writer = gguf.GGUFWriter(file, named or family)
+    writer = gguf.GGUFWriter(file, architecture or family)
     writer.add_name("a random network")
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
@@ -77,10 +77,10 @@ def _add_positions(writer: gguf.GGUFWriter, config: Any) -> None:
     positions = config.rope_parameters.get("full_attention", config.rope_parameters)
     writer.add_rope_freq_base(float(positions["rope_theta"]))
     if positions["rope_type"] == "llama3":
-        scaled = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))[0].numpy()
-        width = 2 * len(scaled)
+        frequencies = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))[0].numpy()
+        width = 2 * len(frequencies)
         plain = positions["rope_theta"] ** (-np.arange(0, width, 2) / width)
-        writer.add_tensor("rope_freqs.weight", (plain / scaled).astype(np.float32))
+        writer.add_tensor("rope_freqs.weight", (plain / frequencies).astype(np.float32))
         writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)  # the table counts all the same
     elif positions["rope_type"] != "default":
         writer.add_rope_scaling_type(gguf.RopeScalingType(positions["rope_type"]))

@@ -147,11 +147,12 @@ def test_compiled_blocks_give_the_same_states_at_any_layer_and_length(
     expected = [encoder.states(prompts, sites) for sites in (every, last)]
     counter = CompileCounter()
     compiler = BlockCompiler(encoder.blocks, least_tokens=1, backend=counter)
-    compiled = replace(encoder, compiler=compiler)
-    actual = compiled.states(prompts, every)
+    compiled_encoder = replace(encoder, compiler=compiler)
+    actual = compiled_encoder.states(prompts, every)
     graphs = counter.frame_count
     assert graphs > 0
-    more = replace(compiled, batch_tokens=40).states(prompts, last)  # other lengths, other hooks
+    # other lengths, other hooks
+    more = replace(compiled_encoder, batch_tokens=40).states(prompts, last)
     assert counter.frame_count == graphs
     for states, same in zip((actual, more), expected, strict=True):
         for site, rows in same.items():

@@ -1,4 +1,4 @@
-"""Embeddings of an endpoint: what is asked, what is taken for an answer, and what is told."""
+"""Embeddings of an endpoint: its requests, the answers that are accepted, and the errors."""
 
 import json
 from collections.abc import Iterator

@@ -200,7 +200,7 @@ def test_the_encoder_of_some_states_is_found_where_its_file_lies_now(tmp_path: P
 
 
 def test_an_architecture_that_is_not_read_is_refused_by_its_name(tmp_path: Path) -> None:
-    write_gguf("llama", tmp_path / "a.gguf", named="rwkv9")
+    write_gguf("llama", tmp_path / "a.gguf", architecture="rwkv9")
     with pytest.raises(ConfigError, match=r"'rwkv9' \(F32\), which transformers"):
         load(tmp_path / "a.gguf")
 

@@ -173,13 +173,13 @@ def test_states_without_torch_are_the_same_and_nothing_is_told_to_the_maker_of_t
     unset = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
     places = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     program = [sys.executable, "-c", WITHOUT_TORCH]
-    ended = subprocess.run(
+    process = subprocess.run(
         program, capture_output=True, text=True, check=False, env={**unset, **places}
     )
-    assert ended.returncode == 0, ended.stderr
+    assert process.returncode == 0, process.stderr
     assert not [path for path in tmp_path.rglob("*") if "onnxruntime" in path.name]
     assert not list(tmp_path.rglob("deviceid"))
-    same, rows, errors = json.loads(ended.stdout)
+    same, rows, errors = json.loads(process.stdout)
     assert same
     sites = [Site.parse(name) for name in rows]
     here = load_encoder("minilm").encode([Query("q", "Why is the sky blue?")], sites)

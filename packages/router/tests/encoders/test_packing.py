@@ -95,13 +95,13 @@ def test_states_are_pooled_by_prompt(dtype: torch.dtype) -> None:
     states[0, STARTS[:-1].long(), 3] = 30_000
     batch = pack([np.arange(n, dtype=np.int32) for n in COUNTS], CPU, None)
     own = [rows.double() for rows in states[0].split(COUNTS)]
-    last, mean, rest = (batch.pool(states, pooling) for pooling in POOLINGS)
-    assert {rows.dtype for rows in (last, mean, rest)} == {torch.float32}
+    last, mean, rest_states = (batch.pool(states, pooling) for pooling in POOLINGS)
+    assert {rows.dtype for rows in (last, mean, rest_states)} == {torch.float32}
     assert torch.equal(last, torch.stack([rows[-1] for rows in own]).float())
     means = torch.stack([rows.mean(0) for rows in own])
     rests = torch.stack([(rows[1:] if len(rows) > 1 else rows).mean(0) for rows in own])
     torch.testing.assert_close(mean.double(), means, rtol=1e-6, atol=1e-3)
-    torch.testing.assert_close(rest.double(), rests, rtol=1e-6, atol=1e-6)  # nothing lost
+    torch.testing.assert_close(rest_states.double(), rests, rtol=1e-6, atol=1e-6)  # nothing lost
 
 
 def test_states_of_another_shape_are_refused() -> None:

@@ -76,7 +76,7 @@ def test_workers_compute_at_the_same_time_and_keep_the_order() -> None:
 
 
 def test_an_error_of_a_worker_is_the_callers_and_the_next_call_works() -> None:
-    class Failing(Sums):
+    class FailingSums(Sums):
         def read_batches(
             self, prompts: Sequence[TokenizedPrompt], sites: Sequence[Site]
         ) -> Iterator[Batch]:
@@ -84,7 +84,7 @@ def test_an_error_of_a_worker_is_the_callers_and_the_next_call_works() -> None:
                 raise ConfigError("a prompt doesn't fit")
             yield from super().read_batches(prompts, sites)
 
-    encoder = ParallelEncoder(Failing(), [Failing(), Failing()], 40)
+    encoder = ParallelEncoder(FailingSums(), [FailingSums(), FailingSums()], 40)
     with pytest.raises(ConfigError, match="doesn't fit"):
         encoder.states(prompts_of([5, 13, 6, 30]), SITES)
     states = encoder.states(prompts_of([5, 6, 30]), SITES)
@@ -92,7 +92,7 @@ def test_an_error_of_a_worker_is_the_callers_and_the_next_call_works() -> None:
 
 
 def test_states_that_are_not_finite_are_refused() -> None:
-    class Broken(Sums):
+    class BrokenSums(Sums):
         def read_batches(
             self, prompts: Sequence[TokenizedPrompt], sites: Sequence[Site]
         ) -> Iterator[Batch]:
@@ -100,7 +100,9 @@ def test_states_that_are_not_finite_are_refused() -> None:
                 yield numbers, rows * np.nan
 
     with pytest.raises(StoreError):
-        ParallelEncoder(Broken(), [Broken(), Broken()], 40).states(prompts_of([3, 4]), SITES)
+        ParallelEncoder(BrokenSums(), [BrokenSums(), BrokenSums()], 40).states(
+            prompts_of([3, 4]), SITES
+        )
 
 
 @pytest.mark.slow
@@ -157,7 +159,7 @@ def test_torch_keeps_its_number_of_threads_for_the_caller_and_for_new_threads() 
 
     numbers: list[int] = []
 
-    class Noting(Sums):
+    class NotingSums(Sums):
         def read_batches(
             self, prompts: Sequence[TokenizedPrompt], sites: Sequence[Site]
         ) -> Iterator[Batch]:
@@ -167,7 +169,7 @@ def test_torch_keeps_its_number_of_threads_for_the_caller_and_for_new_threads() 
     usual = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        encoder = ParallelEncoder(Noting(), [Noting() for _ in range(4)], 1000)
+        encoder = ParallelEncoder(NotingSums(), [NotingSums() for _ in range(4)], 1000)
         encoder.states(prompts_of([5, 6, 7, 8]), SITES)
         assert numbers == [1, 1, 1, 1]
         encoder.states(prompts_of([5, 6]), SITES)

@@ -133,7 +133,7 @@ def test_what_killed_writers_left_is_swept_and_what_is_being_written_is_not(tmp_
     assert names == [".d.json.1.tmp", ".d.lock", "c.json"]
 
 
-class Interrupting(Progress):
+class InterruptingProgress(Progress):
     """Raises KeyboardInterrupt after so many steps."""
 
     def __init__(self, steps: int) -> None:
@@ -167,7 +167,7 @@ def test_interrupted_by_the_keyboard_it_goes_on(
             tmp_path / "s",
             sites=SITES,
             chunk_tokens=800,
-            progress=Interrupting(steps),
+            progress=InterruptingProgress(steps),
         )
     assert content(tmp_path / "s").items() <= complete_files.items()
     plan = plan_encoding(dataset(), ENCODER, tmp_path / "s", sites=SITES, chunk_tokens=800)

@@ -59,7 +59,7 @@ def states(model: Path, ordinary: Encoder) -> dict[str, tuple[list[int], torch.T
 
 
 @pytest.fixture
-def hidden(states: dict, tmp_path: Path) -> Path:
+def states_folder(states: dict, tmp_path: Path) -> Path:
     folder = tmp_path / "hidden"
     folder.mkdir()
     for number, (ids, tensor) in enumerate(states.values()):
@@ -67,15 +67,19 @@ def hidden(states: dict, tmp_path: Path) -> Path:
     return folder
 
 
-def load(model: Path, hidden: Path, **options: object):  # noqa: ANN201
-    return load_encoder(model, vllm_folder=hidden, layers=LAYERS, max_tokens=40, **options)  # type: ignore[arg-type]
+def load(model: Path, states_folder: Path, **options: object):  # noqa: ANN201
+    return load_encoder(model, vllm_folder=states_folder, layers=LAYERS, max_tokens=40, **options)  # type: ignore[arg-type]
 
 
 def test_a_store_is_that_of_the_encoder_itself_but_for_its_origin(
-    model: Path, hidden: Path, ordinary: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Path,
+    states_folder: Path,
+    ordinary: Encoder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pretrained, "load_network", None)  # no weights are needed
-    mine = encode_dataset(DATASET, load(model, hidden), tmp_path / "mine", sites=SITES)
+    mine = encode_dataset(DATASET, load(model, states_folder), tmp_path / "mine", sites=SITES)
     theirs = encode_dataset(DATASET, ordinary, tmp_path / "theirs", sites=SITES)
     shards = {path.name: path.read_bytes() for path in (tmp_path / "theirs/shards").iterdir()}
     assert {path.name: path.read_bytes() for path in (tmp_path / "mine/shards").iterdir()} == shards
@@ -85,9 +89,9 @@ def test_a_store_is_that_of_the_encoder_itself_but_for_its_origin(
 
 
 def test_the_encoder_itself_serves_what_was_fitted_on_them_and_another_one_does_not(
-    model: Path, hidden: Path
+    model: Path, states_folder: Path
 ) -> None:
-    provenance = SavedProvenance(**load(model, hidden).provenance.to_dict()).provenance()
+    provenance = SavedProvenance(**load(model, states_folder).provenance.to_dict()).provenance()
     assert provenance.computed_by == "vllm"
     assert load_encoder_for(provenance, source=model, device="cpu").provenance == provenance
     with pytest.raises(ProvenanceError, match="dtype is 'bfloat16', not 'float32'"):
@@ -95,9 +99,9 @@ def test_the_encoder_itself_serves_what_was_fitted_on_them_and_another_one_does_
 
 
 def test_a_store_holds_states_of_one_program(
-    model: Path, hidden: Path, ordinary: Encoder, tmp_path: Path
+    model: Path, states_folder: Path, ordinary: Encoder, tmp_path: Path
 ) -> None:
-    encode_dataset(DATASET.queries[:4], load(model, hidden), tmp_path / "s", sites=SITES)
+    encode_dataset(DATASET.queries[:4], load(model, states_folder), tmp_path / "s", sites=SITES)
     with pytest.raises(ProvenanceError, match="computed by vllm, not by this package"):
         encode_dataset(DATASET, ordinary, tmp_path / "s", sites=SITES)
 
@@ -130,11 +134,13 @@ def test_states_that_vllm_did_not_compute_are_refused(
     change: Callable[[torch.Tensor], torch.Tensor],
     reason: str,
     model: Path,
-    hidden: Path,
+    states_folder: Path,
     tmp_path: Path,
 ) -> None:
-    path = next(p for p in hidden.glob("*.safetensors") if len(load_file(p)["token_ids"]) == 40)
-    encoder = load(model, hidden)
+    path = next(
+        p for p in states_folder.glob("*.safetensors") if len(load_file(p)["token_ids"]) == 40
+    )
+    encoder = load(model, states_folder)
     tensors = load_file(path)
     save_file({**tensors, "hidden_states": change(tensors["hidden_states"]).contiguous()}, path)
     with pytest.raises(CorruptError, match=reason) as error:
@@ -144,32 +150,32 @@ def test_states_that_vllm_did_not_compute_are_refused(
 
 
 def test_a_file_that_is_not_complete_or_of_something_else_is_named(
-    model: Path, hidden: Path
+    model: Path, states_folder: Path
 ) -> None:
-    path = hidden / "5.safetensors"
+    path = states_folder / "5.safetensors"
     content = path.read_bytes()
     path.write_bytes(content[:-100])
     with pytest.raises(CorruptError, match=r"5\.safetensors isn't a complete file.* vLLM has end"):
-        load(model, hidden)
+        load(model, states_folder)
     save_file({"weight": torch.ones(3)}, path)
     with pytest.raises(CorruptError, match=r"5\.safetensors isn't a complete file"):
-        load(model, hidden)
+        load(model, states_folder)
 
 
 def test_a_file_that_changes_after_it_was_listed_is_refused(
-    model: Path, hidden: Path, tmp_path: Path
+    model: Path, states_folder: Path, tmp_path: Path
 ) -> None:
-    encoder = load(model, hidden)
-    tensors = load_file(hidden / "5.safetensors")
-    save_file({**tensors, "token_ids": tensors["token_ids"] + 1}, hidden / "5.safetensors")
+    encoder = load(model, states_folder)
+    tensors = load_file(states_folder / "5.safetensors")
+    save_file({**tensors, "token_ids": tensors["token_ids"] + 1}, states_folder / "5.safetensors")
     with pytest.raises(CorruptError, match="changed since"):
         encode_dataset(DATASET, encoder, tmp_path / "s", sites=SITES)
 
 
 def test_files_of_other_prompts_alone_are_an_error(
-    model: Path, hidden: Path, tmp_path: Path
+    model: Path, states_folder: Path, tmp_path: Path
 ) -> None:
-    encoder = load(model, hidden, template="plain")
+    encoder = load(model, states_folder, template="plain")
     plan, lacking = encoder.split(plan_encoding(DATASET, encoder, tmp_path / "s", sites=SITES))
     assert (plan.left, lacking.left) == (0, 24)
     with pytest.raises(StoreError, match=r"none of its 24 files has the tokens .* --template"):
@@ -182,18 +188,27 @@ def test_encoders_that_vllm_does_not_extract_are_refused(name: str, tmp_path: Pa
         load_encoder(name, vllm_folder=tmp_path)
 
 
-def test_options_of_computing_are_refused(model: Path, hidden: Path) -> None:
+def test_options_of_computing_are_refused(model: Path, states_folder: Path) -> None:
     for options in ({"device": "cpu"}, {"batch_tokens": 100}):
         with pytest.raises(ConfigError, match="leave device and batch_tokens out"):
-            load(model, hidden, **options)
+            load(model, states_folder, **options)
 
 
-def command(data: Path, model: Path, hidden: Path, *more: object) -> Result:
-    words = ["--encoder", model, "--layers", "2,4", "--max-tokens", 40, "--from-vllm", hidden]
+def command(data: Path, model: Path, states_folder: Path, *more: object) -> Result:
+    words = [
+        "--encoder",
+        model,
+        "--layers",
+        "2,4",
+        "--max-tokens",
+        40,
+        "--from-vllm",
+        states_folder,
+    ]
     return CliRunner().invoke(app, ["encode", *map(str, (data, *words, *more))])
 
 
-def generate(model: Path, hidden: Path, prompts: Path) -> None:
+def generate(model: Path, states_folder: Path, prompts: Path) -> None:
     draft = {"hf_config": {"eagle_aux_hidden_state_layer_ids": LAYERS}}
     speculative = {"method": "extract_hidden_states", "num_speculative_tokens": 1}
     vllm = LLM(
@@ -206,7 +221,7 @@ def generate(model: Path, hidden: Path, prompts: Path) -> None:
         kv_transfer_config={
             "kv_connector": "ExampleHiddenStatesConnector",
             "kv_role": "kv_producer",
-            "kv_connector_extra_config": {"shared_storage_path": str(hidden)},
+            "kv_connector_extra_config": {"shared_storage_path": str(states_folder)},
         },
     )
     rows = [json.loads(line) for line in prompts.read_text().splitlines()]
@@ -214,35 +229,39 @@ def generate(model: Path, hidden: Path, prompts: Path) -> None:
 
 
 def test_vllm_runs_in_parts_and_the_store_is_that_of_one(
-    model: Path, hidden: Path, tmp_path: Path
+    model: Path, states_folder: Path, tmp_path: Path
 ) -> None:
     data, prompts, out = tmp_path / "data", tmp_path / "prompts.jsonl", tmp_path / "store"
     write_dataset(DATASET, data)
-    store_at_once = encode_dataset(DATASET, load(model, hidden), tmp_path / "whole", sites=SITES)
-    for path in list(hidden.glob("*.safetensors")):
+    store_at_once = encode_dataset(
+        DATASET, load(model, states_folder), tmp_path / "whole", sites=SITES
+    )
+    for path in list(states_folder.glob("*.safetensors")):
         path.unlink()
-    listing = command(data, model, hidden, "--out", out, "--write-prompts", prompts)
+    listing = command(data, model, states_folder, "--out", out, "--write-prompts", prompts)
     assert listing.exit_code == 0, listing.stderr
     assert "24 prompts have no file, the longest of 40 tokens" in listing.stderr
     assert not out.exists()
-    nothing = command(data, model, hidden, "--out", out)
+    nothing = command(data, model, states_folder, "--out", out)
     assert "24 prompts have no file" in str(nothing.exception)
     assert not out.exists()
     first = tmp_path / "first.jsonl"
     first.write_text("".join(prompts.read_text().splitlines(keepends=True)[:10]))
-    generate(model, hidden, first)
-    write_file(hidden / "other.safetensors", [1, 2, 3], torch.ones(3, 2, 32))
-    part = command(data, model, hidden, "--out", out, "--json")
+    generate(model, states_folder, first)
+    write_file(states_folder / "other.safetensors", [1, 2, 3], torch.ones(3, 2, 32))
+    part = command(data, model, states_folder, "--out", out, "--json")
     assert isinstance(part.exception, StoreError)
     assert "14 prompts have no file" in str(part.exception)
     assert json.loads(part.stdout)["encoded"] == 10
-    assert f"11 files in {hidden}, for 10 of the prompts that are left" in part.stderr
-    for path in list(hidden.glob("*.safetensors")):
+    assert f"11 files in {states_folder}, for 10 of the prompts that are left" in part.stderr
+    for path in list(states_folder.glob("*.safetensors")):
         path.unlink()  # what is in the store needs no file
-    assert command(data, model, hidden, "--out", out, "--write-prompts", prompts).exit_code == 0
+    assert (
+        command(data, model, states_folder, "--out", out, "--write-prompts", prompts).exit_code == 0
+    )
     assert len(prompts.read_text().splitlines()) == 14
-    generate(model, hidden, prompts)
-    result = command(data, model, hidden, "--out", out)
+    generate(model, states_folder, prompts)
+    result = command(data, model, states_folder, "--out", out)
     assert result.exit_code == 0, result.stderr
     store = ActivationStore.open(out)
     for site in SITES:
@@ -268,10 +287,12 @@ def test_options_that_do_not_go_together_are_refused(words: list[str], reason: s
     assert reason in str(result.exception)
 
 
-def test_a_file_that_is_not_of_prompts_stays(model: Path, hidden: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_not_of_prompts_stays(
+    model: Path, states_folder: Path, tmp_path: Path
+) -> None:
     write_dataset(DATASET, tmp_path / "data")
     (tmp_path / "notes.txt").write_text("mine")
     words = ("--out", tmp_path / "s", "--write-prompts", tmp_path / "notes.txt")
-    result = command(tmp_path / "data", model, hidden, *words)
+    result = command(tmp_path / "data", model, states_folder, *words)
     assert "notes.txt isn't a file of prompts" in str(result.exception)
     assert (tmp_path / "notes.txt").read_text() == "mine"

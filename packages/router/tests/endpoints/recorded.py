@@ -38,8 +38,8 @@ def chunk(
     delta: Chunk, *, finish: str | None = None, choice: Chunk | None = None, **top: Any
 ) -> Chunk:
     beside = {"index": 0, "delta": delta, "finish_reason": finish, **(choice or {})}
-    named = {"id": "r-1", "object": "chat.completion.chunk", "created": 1763000000}
-    return {**named, "model": "served-1", "choices": [beside], **top}
+    head = {"id": "r-1", "object": "chat.completion.chunk", "created": 1763000000}
+    return {**head, "model": "served-1", "choices": [beside], **top}
 
 
 def last_chunk(usage: Chunk, **top: Any) -> Chunk:

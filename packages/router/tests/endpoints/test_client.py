@@ -124,7 +124,7 @@ def test_a_connection_closed_while_idle_is_made_anew() -> None:
 
 @pytest.mark.parametrize(("seconds", "billed"), [(0.0, "no"), (1.2, "perhaps")])
 def test_a_connection_closed_while_a_request_is_under_way(seconds: float, billed: str) -> None:
-    """One that was used before and ends at once was idle too long; no server has begun then."""
+    """A used connection that ends at once was idle too long: the server has done nothing."""
 
     async def run() -> None:
         closed = asyncio.Event()

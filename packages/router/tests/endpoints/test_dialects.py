@@ -117,9 +117,9 @@ def test_budgets(dialect: Dialect) -> None:
         assert sent_fields(dialect, thinking_budget=512) == PLAIN[dialect] | fields
 
 
-def effort(dialect: Dialect, named: str, endpoint: ApiEndpoint = "chat") -> dict[str, Any]:
+def effort(dialect: Dialect, name: str, endpoint: ApiEndpoint = "chat") -> dict[str, Any]:
     """What an effort of a target adds."""
-    target = Target(name=f"m:{named}", effort=named, request=RequestOptions(max_tokens=4000))
+    target = Target(name=f"m:{name}", effort=name, request=RequestOptions(max_tokens=4000))
     assert request_parameters(target, dialect)["model"] == "m"
     return reasoning_fields(target, dialect, endpoint)
 

@@ -54,8 +54,8 @@ def test_where_it_does_not_unless_the_host_is_named(url: str, host: str) -> None
     other = environment(PREFILL_ROUTER_PLAIN_HTTP="another.example")
     with pytest.raises(ConfigError, match="plain http"):
         provider_keys(lab(url), other)
-    named = environment(PREFILL_ROUTER_PLAIN_HTTP=f"another.example, {host}")
-    assert list(provider_keys(lab(url), named).values()) == [KEY]
+    variables = environment(PREFILL_ROUTER_PLAIN_HTTP=f"another.example, {host}")
+    assert list(provider_keys(lab(url), variables).values()) == [KEY]
 
 
 def test_without_a_key_anything_goes() -> None:

@@ -46,17 +46,17 @@ def prices(pool: Pool, name: str) -> tuple[float | None, ...]:
 
 
 def test_prices_by_model_and_by_name(server: PriceServer) -> None:
-    refreshed = refresh(server)
-    assert prices(refreshed.pool, "oss") == (0.03, 0.14, None, None, None, None)
-    assert prices(refreshed.pool, "google/gemini") == (1.25, 10.0, 0.31, 3.5, 1.5625, None)
-    assert refreshed.pool["mine"] == POOL["mine"]
-    assert refreshed.reasons == {"mine": "the list has no model 'mine'"}
-    assert refreshed.pool.prices_date == TODAY
-    assert [(c.target, c.before[:2], c.after[:2]) for c in refreshed.changes] == [
+    price_update = refresh(server)
+    assert prices(price_update.pool, "oss") == (0.03, 0.14, None, None, None, None)
+    assert prices(price_update.pool, "google/gemini") == (1.25, 10.0, 0.31, 3.5, 1.5625, None)
+    assert price_update.pool["mine"] == POOL["mine"]
+    assert price_update.reasons == {"mine": "the list has no model 'mine'"}
+    assert price_update.pool.prices_date == TODAY
+    assert [(c.target, c.before[:2], c.after[:2]) for c in price_update.changes] == [
         ("oss", (1.0, 2.0), (0.03, 0.14)),
         ("google/gemini", (None, None), (1.25, 10.0)),
     ]
-    assert refreshed.notes == (
+    assert price_update.notes == (
         "google/gemini: long prompts have another price, which isn't counted",
     )
     assert server.paths == ["/v1/models"]
@@ -68,9 +68,9 @@ def test_everything_else_of_a_pool_stays(server: PriceServer) -> None:
     provider = Provider(name="here", base_url="http://127.0.0.1:1/v1")
     target = replace(OSS, provider="here", request=options, cached_input_price=0.5)
     pool = Pool((target,), "2020-01-01", (provider,))
-    refreshed = refresh(server, pool).pool
-    assert refreshed.providers == (provider,)
-    assert refreshed["oss"] == replace(
+    new_pool = refresh(server, pool).pool
+    assert new_pool.providers == (provider,)
+    assert new_pool["oss"] == replace(
         target, input_price=0.03, output_price=0.14, cached_input_price=None
     )
 
@@ -79,10 +79,10 @@ def test_everything_else_of_a_pool_stays(server: PriceServer) -> None:
 def test_price_per_million_is_exact(price: Any) -> None:
     entry = {"id": "m", "pricing": {"prompt": f"{price:f}", "completion": str(price)}}
     data = json.dumps({"data": [entry]}).encode()
-    refreshed = refresh_prices(
+    price_update = refresh_prices(
         Pool((Target(name="m"),)), date=TODAY, source="list.json", read=lambda _: data
     )
-    assert prices(refreshed.pool, "m")[:2] == (float(price * 10**6), float(price * 10**6))
+    assert prices(price_update.pool, "m")[:2] == (float(price * 10**6), float(price * 10**6))
 
 
 @pytest.mark.parametrize(
@@ -102,9 +102,9 @@ def test_price_that_is_none_is_told_and_the_old_one_kept(
     server: PriceServer, model: str, reason: str
 ) -> None:
     odd = Target(name="odd one", model=model, input_price=5, output_price=6)
-    refreshed = refresh(server, Pool((OSS, odd)))
-    assert refreshed.pool["odd one"] == odd
-    assert list(refreshed.reasons) == ["odd one"]
+    price_update = refresh(server, Pool((OSS, odd)))
+    assert price_update.pool["odd one"] == odd
+    assert list(price_update.reasons) == ["odd one"]
     with pytest.raises(ConfigError, match=f"target 'odd one': .*{reason}"):
         refresh(server, Pool((OSS, odd)), models={"odd one": model})
     with pytest.raises(ConfigError, match=f"none of the targets; 'odd one': .*{reason}"):
@@ -113,28 +113,28 @@ def test_price_that_is_none_is_told_and_the_old_one_kept(
 
 def test_free_models_and_prices_of_requests(server: PriceServer) -> None:
     names = ("free/model:free", "perplexity/sonar")
-    refreshed = refresh(server, Pool(tuple(Target(name=name) for name in names)))
-    assert prices(refreshed.pool, names[0])[:4] == (0.0, 0.0, None, None)
-    assert prices(refreshed.pool, names[1])[:2] == (1.0, 1.0)
-    assert refreshed.notes == ("perplexity/sonar: also $0.005 per request, which isn't counted",)
+    price_update = refresh(server, Pool(tuple(Target(name=name) for name in names)))
+    assert prices(price_update.pool, names[0])[:4] == (0.0, 0.0, None, None)
+    assert prices(price_update.pool, names[1])[:2] == (1.0, 1.0)
+    assert price_update.notes == ("perplexity/sonar: also $0.005 per request, which isn't counted",)
 
 
 def test_names_of_the_list_given_by_hand(server: PriceServer) -> None:
-    refreshed = refresh(server, models={"mine": "openai/gpt-oss-20b", "oss": "google/gemini"})
-    assert prices(refreshed.pool, "mine")[:4] == (0.03, 0.14, None, None)
-    assert prices(refreshed.pool, "oss")[:2] == (1.25, 10.0)
-    assert not refreshed.reasons
+    price_update = refresh(server, models={"mine": "openai/gpt-oss-20b", "oss": "google/gemini"})
+    assert prices(price_update.pool, "mine")[:4] == (0.03, 0.14, None, None)
+    assert prices(price_update.pool, "oss")[:2] == (1.25, 10.0)
+    assert not price_update.reasons
     for options in ({"models": {"nobody": "x"}}, {"providers": {"nobody": "x"}}):
         with pytest.raises(ConfigError, match=r"unknown targets \['nobody'\]"):
             refresh(server, **options)
 
 
 def test_prices_of_a_provider(server: PriceServer) -> None:
-    refreshed = refresh(server, provider="fast")
-    assert prices(refreshed.pool, "oss")[:4] == (0.1, 0.5, None, None)
-    assert prices(refreshed.pool, "google/gemini")[:2] == (1.25, 10.0)
-    assert "google/gemini: fast doesn't serve it; the model's own price" in refreshed.notes
-    assert [change.provider for change in refreshed.changes] == ["fast", None]
+    price_update = refresh(server, provider="fast")
+    assert prices(price_update.pool, "oss")[:4] == (0.1, 0.5, None, None)
+    assert prices(price_update.pool, "google/gemini")[:2] == (1.25, 10.0)
+    assert "google/gemini: fast doesn't serve it; the model's own price" in price_update.notes
+    assert [change.provider for change in price_update.changes] == ["fast", None]
     tagged = refresh(server, providers={"oss": "two/fp4"})
     assert prices(tagged.pool, "oss")[:4] == (0.02, 0.1, None, None)
     assert "/v1/models/google/gemini/endpoints" not in server.paths[-2:]
@@ -243,10 +243,10 @@ def test_command_writes_the_pool_and_shows_what_changed(
     path, other = tmp_path / "pool.yaml", tmp_path / "other.yaml"
     write_pool(POOL, path)
     before = path.read_bytes()
-    printed = succeeded("prices", "--pool", path, "--from", server.url, "--out", other)
-    assert "1 -> 0.03" in printed
-    assert "2 -> 0.14" in printed
-    assert "- -> 3.5" in printed
+    output = succeeded("prices", "--pool", path, "--from", server.url, "--out", other)
+    assert "1 -> 0.03" in output
+    assert "2 -> 0.14" in output
+    assert "- -> 3.5" in output
     assert path.read_bytes() == before
     written_pool = read_pool(other)
     assert written_pool.prices_date == datetime.now(UTC).date().isoformat()
@@ -259,8 +259,8 @@ def test_command_writes_the_pool_and_shows_what_changed(
         "--provider",
         "mine=two/fp4",
     )
-    printed = succeeded("prices", "--pool", path, "--from", server.url, *options, "--json")
-    summary = json.loads(printed)
+    output = succeeded("prices", "--pool", path, "--from", server.url, *options, "--json")
+    summary = json.loads(output)
     assert summary["kept"] == {}
     assert summary["out"] == str(path)
     assert [c["provider"] for c in summary["found"]] == ["fast", None, "two/fp4"]

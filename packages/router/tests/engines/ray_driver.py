@@ -55,17 +55,17 @@ def devices(address: str, folder: str) -> dict[str, Any]:
 
 def count_held(address: str) -> int:
     """The most items that were taken from an endless supply and not done yet."""
-    engine, supplied, most = RayEngine(address=address, workers=(2, 2)), 0, 0
+    engine, supply_count, most = RayEngine(address=address, workers=(2, 2)), 0, 0
 
     def supply() -> Any:
-        nonlocal supplied
-        while supplied < 200:
-            supplied += 1
+        nonlocal supply_count
+        while supply_count < 200:
+            supply_count += 1
             yield np.zeros(1 << 20)
 
     for count, size in enumerate(engine.stream(measure, supply())):
         assert size == 1 << 20
-        most = max(most, supplied - count)
+        most = max(most, supply_count - count)
     return most
 
 

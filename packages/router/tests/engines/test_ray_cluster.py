@@ -98,17 +98,17 @@ def test_the_pool_grows_workers_nodes_and_the_driver_die_and_the_store_is_one_pr
         cluster.address,
         str(store),
     ]
-    with running(words, cwd=ROOT, env=ENVIRONMENT) as killed:
-        until(lambda: shards(store) == 2, killed)
+    with running(words, cwd=ROOT, env=ENVIRONMENT) as driver_process:
+        until(lambda: shards(store) == 2, driver_process)
         assert cluster.tell("count") == 1
         assert cluster.tell("add") == 2
-        until(lambda: cluster.tell("count") == 2, killed)
+        until(lambda: cluster.tell("count") == 2, driver_process)
         for number, harm in enumerate(("kill", "remove", "add"), 1):
             cluster.tell(harm)
             shard_count = 4 * number
             allow(store, shard_count)
-            until(lambda: shards(store) >= shard_count, killed)  # noqa: B023
-        killed.send_signal(signal.SIGKILL)
+            until(lambda: shards(store) >= shard_count, driver_process)  # noqa: B023
+        driver_process.send_signal(signal.SIGKILL)
     ActivationStore.open(store).verify()
     assert 12 <= shards(store) < shards(local)
     allow(store, EVERYTHING)

@@ -1,4 +1,4 @@
-"""An endpoint on loopback that sends the bytes it is told to, one script for each request."""
+"""An endpoint on loopback that sends the bytes of a script, one script for each request."""
 
 import asyncio
 import json

@@ -29,11 +29,13 @@ def states(encoder: FakeEncoder, answers: RoutingDataset) -> MemoryActivations:
 
 
 @pytest.fixture(scope="session")
-def fitted(answers: RoutingDataset, states: MemoryActivations, encoder: FakeEncoder) -> RouterFit:
+def router_fit(
+    answers: RoutingDataset, states: MemoryActivations, encoder: FakeEncoder
+) -> RouterFit:
     fit = fit_router(answers, [states], config=SMALL, split=split(answers))
     return dataclasses.replace(fit, router=with_encoder(fit.router, encoder))
 
 
 @pytest.fixture(scope="session")
-def router(fitted: RouterFit) -> Router:
-    return fitted.router
+def router(router_fit: RouterFit) -> Router:
+    return router_fit.router

@@ -16,18 +16,20 @@ def work(*arguments: str) -> dict[str, object]:
     return {"answer": answer(*arguments)}
 
 
-def answer(job: str, name: str, *rest: str) -> object:
+def answer(job: str, name: str, *arguments: str) -> object:
     sources = EncoderSources(loaded=(FakeEncoder(),))
     if job == "promote":
-        registry = VersionRegistry.at(f"hf://{rest[0]}")
+        registry = VersionRegistry.at(f"hf://{arguments[0]}")
         registry.promote(registry.add(Router.load(name), {}))
-        again = VersionRegistry.at(f"hf://{rest[0]}", create=False)
+        again = VersionRegistry.at(f"hf://{arguments[0]}", create=False)
         current = again.state().current or ""
         return [current, read_light(again.router(current)).fingerprint]
     if job == "push":
-        token = rest[1] if len(rest) > 1 else None
-        return Router.load(name).push_to_hub(rest[0], private=True, token=token)
-    router = Router.from_pretrained(name, revision=rest[0] if rest else None, sources=sources)
+        token = arguments[1] if len(arguments) > 1 else None
+        return Router.load(name).push_to_hub(arguments[0], private=True, token=token)
+    router = Router.from_pretrained(
+        name, revision=arguments[0] if arguments else None, sources=sources
+    )
     return [decision.to_dict() for decision in router.route_many(REQUESTS, lam=0.6)]
 
 

@@ -53,8 +53,8 @@ class SavedPart:
     @property
     def arrays(self) -> dict[str, np.ndarray]:
         return {
-            key: np.array(one["values"], dtype=one["dtype"]).reshape(one["shape"])
-            for key, one in self.content["tensors"].items()
+            key: np.array(tensor["values"], dtype=tensor["dtype"]).reshape(tensor["shape"])
+            for key, tensor in self.content["tensors"].items()
         }
 
     def load(self, **changes: Any) -> Any:
@@ -79,17 +79,17 @@ def check_written(saved: SavedPart) -> None:
 
 def check_results(saved: SavedPart) -> None:
     """It gives what it gave."""
-    part, given = saved.load(), np.array(saved.content["given"])
-    rows = given.astype(np.float32)
+    part, inputs = saved.load(), np.array(saved.content["given"])
+    rows = inputs.astype(np.float32)
     match saved.sort:
         case "predictor":
             gives = part.correctness(rows)
         case "calibrator":
-            gives = part.calibrate(given)
+            gives = part.calibrate(inputs)
         case "policy":
-            gives = part.choose(*given, 0.6, targets=("a", "b", "c"))
+            gives = part.choose(*inputs, 0.6, targets=("a", "b", "c"))
         case "shrinkage":
-            gives = part.shrink(given)
+            gives = part.shrink(inputs)
         case "output":
             gives = np.nan_to_num(part.expect(rows, np.array([5, 10, 20, 40])).mean, nan=-1)
         case _:
@@ -98,7 +98,7 @@ def check_results(saved: SavedPart) -> None:
 
 
 def check_names_no_code(saved: SavedPart) -> None:
-    """Whatever JSON says, the class is told by the kind, and a surplus name is refused."""
+    """The kind alone chooses the class, whatever JSON says, and a surplus name is refused."""
     changes: tuple[dict[str, Any], ...] = (
         {"class": "os.system"},
         {"__reduce__": ["os.system"]},

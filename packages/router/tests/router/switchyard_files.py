@@ -49,6 +49,6 @@ def theirs(*, targets: int = 3, networks: int = 2, seed: int = 0) -> dict[str, A
     }
 
 
-def written(value: Any, folder: Path) -> Path:
+def write_checkpoint(value: Any, folder: Path) -> Path:
     torch.save(value, folder / "router.pt")
     return folder / "router.pt"

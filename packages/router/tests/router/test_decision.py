@@ -95,8 +95,8 @@ def test_requests_together_equal_requests_alone(router: Router) -> None:
     together = router.route_many(requests, lam=0.7)
     alone = [router.route(request, lam=0.7) for request in requests]
     assert [d.target for d in together] == [d.target for d in alone]
-    for one, other in zip(together, alone, strict=True):
-        assert one.correctness == pytest.approx(other.correctness, abs=1e-6)
+    for in_batch, by_itself in zip(together, alone, strict=True):
+        assert in_batch.correctness == pytest.approx(by_itself.correctness, abs=1e-6)
 
 
 def test_only_restricts_the_choice(router: Router) -> None:
@@ -125,9 +125,9 @@ def test_chat_messages_are_read(router: Router) -> None:
 
 
 def test_unusable_prompts_are_refused_by_name_and_never_quoted(router: Router) -> None:
-    with pytest.raises(PromptError, match="request 2") as caught:
+    with pytest.raises(PromptError, match="request 2") as error:
         router.route_many(["why?", "secret \ud800"])
-    assert "secret" not in str(caught.value)
+    assert "secret" not in str(error.value)
 
 
 def test_long_request_is_cut_and_says_so(router: Router) -> None:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def saved(router: Router, tmp_path: Path) -> Path:
+def router_folder(router: Router, tmp_path: Path) -> Path:
     router.save(tmp_path / "router")
     return tmp_path / "router"
 
@@ -46,25 +46,25 @@ def test_long_prompt_is_told_as_truncated(router: Router) -> None:
 
 
 def test_prompt_that_can_not_be_encoded_is_named_by_its_place(router: Router) -> None:
-    with pytest.raises(PromptError, match="lone surrogate") as caught:
+    with pytest.raises(PromptError, match="lone surrogate") as error:
         router.forecast_many(["fine", "\ud800 not", "fine too"])
-    assert caught.value.query_id == "request 2"
+    assert error.value.query_id == "request 2"
 
 
 def test_the_light_router_tells_the_verdict_and_names_no_target(
-    saved: Path, router: Router
+    router_folder: Path, router: Router
 ) -> None:
     verdict = router.record.verdict
     assert verdict is not None
-    told = read_light(saved).verdict
-    assert told is not None
-    assert (told["word"], told["lam"]) == (verdict["word"], verdict["lam"])
-    assert told["gain"] == verdict["curve"][0]["best_mix"]["gain"]
-    assert not any(name in json.dumps(told) for name in router.pool.names)
+    light_verdict = read_light(router_folder).verdict
+    assert light_verdict is not None
+    assert (light_verdict["word"], light_verdict["lam"]) == (verdict["word"], verdict["lam"])
+    assert light_verdict["gain"] == verdict["curve"][0]["best_mix"]["gain"]
+    assert not any(name in json.dumps(light_verdict) for name in router.pool.names)
 
 
-def test_light_part_prices_and_chooses_as_the_whole(router: Router, saved: Path) -> None:
-    light = read_light(saved)
+def test_light_part_prices_and_chooses_as_the_whole(router: Router, router_folder: Path) -> None:
+    light = read_light(router_folder)
     assert light.pool == router.pool
     assert light.policy == router.policy
     assert light.encoders == ("fake",)
@@ -73,8 +73,8 @@ def test_light_part_prices_and_chooses_as_the_whole(router: Router, saved: Path)
     assert light.costs.scale == router.costs.scale
 
 
-def test_light_part_at_other_prices(router: Router, saved: Path) -> None:
-    light = read_light(saved)
+def test_light_part_at_other_prices(router: Router, router_folder: Path) -> None:
+    light = read_light(router_folder)
     dear = router.pool.with_prices({"target-0": (500.0, 900.0)})
     other = light.with_pool(dear)
     assert other.costs.scale == router.with_pool(dear).costs.scale
@@ -83,30 +83,36 @@ def test_light_part_at_other_prices(router: Router, saved: Path) -> None:
         light.with_pool(dear.select(["target-0"]))
 
 
-def test_fingerprint_is_of_what_decides(router: Router, saved: Path, tmp_path: Path) -> None:
+def test_fingerprint_is_of_what_decides(
+    router: Router, router_folder: Path, tmp_path: Path
+) -> None:
     router.save(tmp_path / "again")
-    assert fingerprint(tmp_path / "again") == fingerprint(saved) == read_light(saved).fingerprint
+    assert (
+        fingerprint(tmp_path / "again")
+        == fingerprint(router_folder)
+        == read_light(router_folder).fingerprint
+    )
     dataclasses.replace(router, policy=Tolerance()).save(tmp_path / "other")
-    assert read_light(tmp_path / "other").fingerprint != fingerprint(saved)
+    assert read_light(tmp_path / "other").fingerprint != fingerprint(router_folder)
 
 
-def test_reading_the_light_part_loads_no_network(saved: Path) -> None:
+def test_reading_the_light_part_loads_no_network(router_folder: Path) -> None:
     program = (
         "import sys; from prefill_router.router.light import read_light; "
-        f"read_light({str(saved)!r}); "
+        f"read_light({str(router_folder)!r}); "
         "print([n for n in ('torch', 'transformers', 'tokenizers') if n in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (process.returncode, process.stdout.strip()) == (0, "[]"), process.stderr
 
 
 @pytest.mark.parametrize("name", CHECKED_FILES)
-def test_light_part_of_a_damaged_router_is_refused(saved: Path, name: str) -> None:
-    content = bytearray((saved / name).read_bytes())
+def test_light_part_of_a_damaged_router_is_refused(router_folder: Path, name: str) -> None:
+    content = bytearray((router_folder / name).read_bytes())
     content[len(content) // 2] ^= 0x10
-    (saved / name).write_bytes(bytes(content))
+    (router_folder / name).write_bytes(bytes(content))
     with pytest.raises(CorruptError, match="isn't what was written"):
-        read_light(saved)
+        read_light(router_folder)
 
 
 @pytest.mark.parametrize(
@@ -119,12 +125,14 @@ def test_light_part_of_a_damaged_router_is_refused(saved: Path, name: str) -> No
         ("pool", {"targets": []}),
     ],
 )
-def test_light_part_that_makes_no_sense_is_refused(saved: Path, part: str, value: object) -> None:
-    content = json.loads((saved / "router.json").read_text())
-    (saved / "router.json").write_text(json.dumps(content | {part: value}))
-    files.write_checksums(saved, list(CHECKED_FILES))
+def test_light_part_that_makes_no_sense_is_refused(
+    router_folder: Path, part: str, value: object
+) -> None:
+    content = json.loads((router_folder / "router.json").read_text())
+    (router_folder / "router.json").write_text(json.dumps(content | {part: value}))
+    files.write_checksums(router_folder, list(CHECKED_FILES))
     with pytest.raises(CorruptError):
-        read_light(saved)
+        read_light(router_folder)
 
 
 def test_light_part_of_no_router(tmp_path: Path) -> None:

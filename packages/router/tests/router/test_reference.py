@@ -17,7 +17,7 @@ from prefill_router.router.reference import WATCHED, WIDEST, TrainReference, out
 Rows = np.ndarray
 
 
-def correlated(count: int, width: int = 12, *, seed: int = 0) -> Rows:
+def draw_rows(count: int, width: int = 12, *, seed: int = 0) -> Rows:
     """Rows whose columns have unlike spreads and go together."""
     mixing = np.random.default_rng(99).normal(size=(width, width)) * np.linspace(5, 0.1, width)
     rows = np.random.default_rng(seed).normal(size=(count, width)) @ mixing + 100
@@ -33,8 +33,8 @@ def of(rows: Rows) -> TrainReference:
 
 
 def test_held_out_rows_are_as_novel_as_a_quantile_says() -> None:
-    reference = of(correlated(3000))
-    novelty = reference.novelty(correlated(20_000, seed=1))
+    reference = of(draw_rows(3000))
+    novelty = reference.novelty(draw_rows(20_000, seed=1))
     for quantile in (0.1, 0.5, 0.9, 0.99):
         assert np.mean(novelty > quantile) == pytest.approx(1 - quantile, abs=0.03)
     assert novelty.min() >= 0
@@ -42,36 +42,38 @@ def test_held_out_rows_are_as_novel_as_a_quantile_says() -> None:
 
 
 def test_of_many_rows_some_are_measured_and_all_labels(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, correct = correlated(4000), labels(4000)
-    whole = TrainReference.fit(rows, correct)
+    rows, correct = draw_rows(4000), labels(4000)
+    reference = TrainReference.fit(rows, correct)
     monkeypatch.setattr("prefill_router.router.reference.MOST_ROWS", 1500)
     some = TrainReference.fit(rows, correct)
-    assert (whole.rows, some.rows) == (4000, 1500)
+    assert (reference.rows, some.rows) == (4000, 1500)
     np.testing.assert_array_equal(some.accuracy, correct.mean(axis=0))
-    far = correlated(2000, seed=1)
-    assert np.abs(some.novelty(far) - whole.novelty(far)).mean() < 0.02
+    far = draw_rows(2000, seed=1)
+    assert np.abs(some.novelty(far) - reference.novelty(far)).mean() < 0.02
 
 
 def test_train_rows_are_measured_by_the_others() -> None:
     """With few rows a row is far nearer to a mean and a covariance that it is a part of."""
-    rows, others = correlated(120, 60), correlated(5000, 60, seed=1)
+    rows, test_rows = draw_rows(120, 60), draw_rows(5000, 60, seed=1)
     reference = of(rows)
-    assert np.mean(reference.novelty(others) > 0.9) == pytest.approx(0.1, abs=0.06)
+    assert np.mean(reference.novelty(test_rows) > 0.9) == pytest.approx(0.1, abs=0.06)
     own = np.linalg.norm(
         (rows[:, reference.columns] - reference.mean) @ reference.whitening, axis=1
     )
     naive = dataclasses.replace(
         reference, quantiles=np.quantile(own, np.linspace(0, 1, 1001)).astype(np.float32)
     )
-    assert np.mean(naive.novelty(others) > 0.9) > 0.4
+    assert np.mean(naive.novelty(test_rows) > 0.9) > 0.4
 
 
 def test_leaving_a_row_out_in_closed_form_is_leaving_it_out() -> None:
-    rows = correlated(40, 4)
-    found = np.sort([_distance(of(np.delete(rows, i, axis=0)), rows[i]) for i in range(len(rows))])
-    whole = of(rows).quantiles[:: 1000 // (len(rows) - 1)][: len(rows)]
-    grid = np.quantile(found, np.linspace(0, 1, 1001))[:: 1000 // (len(rows) - 1)][: len(rows)]
-    np.testing.assert_allclose(whole, grid, rtol=0.08)
+    rows = draw_rows(40, 4)
+    distances = np.sort(
+        [_distance(of(np.delete(rows, i, axis=0)), rows[i]) for i in range(len(rows))]
+    )
+    quantiles = of(rows).quantiles[:: 1000 // (len(rows) - 1)][: len(rows)]
+    grid = np.quantile(distances, np.linspace(0, 1, 1001))[:: 1000 // (len(rows) - 1)][: len(rows)]
+    np.testing.assert_allclose(quantiles, grid, rtol=0.08)
 
 
 def _distance(reference: TrainReference, row: Rows) -> float:
@@ -89,15 +91,15 @@ def test_a_direction_that_no_train_row_takes_is_novel_though_every_column_is_com
 
 
 def test_units_of_columns_do_not_matter() -> None:
-    rows, others = correlated(400), correlated(50, seed=3)
+    rows, test_rows = draw_rows(400), draw_rows(50, seed=3)
     scale = np.logspace(-3, 3, rows.shape[1]).astype(np.float32)
     np.testing.assert_allclose(
-        of(rows * scale).novelty(others * scale), of(rows).novelty(others), atol=0.01
+        of(rows * scale).novelty(test_rows * scale), of(rows).novelty(test_rows), atol=0.01
     )
 
 
 def test_tenths_hold_a_tenth_of_the_train_rows_each() -> None:
-    rows = correlated(1000, 40)
+    rows = draw_rows(1000, 40)
     reference = of(rows)
     bins = reference.bins(rows)
     assert reference.watched_count == WATCHED == bins.shape[1]
@@ -135,14 +137,14 @@ def test_a_column_of_few_values_says_how_its_rows_lie() -> None:
 
 def test_accuracy_is_that_of_known_labels() -> None:
     correct = np.array([[1, 0, np.nan], [0.5, np.nan, np.nan], [0, 1, np.nan]])
-    reference = TrainReference.fit(correlated(3), correct)
+    reference = TrainReference.fit(draw_rows(3), correct)
     np.testing.assert_allclose(reference.accuracy, [0.5, 0.5, np.nan])
     assert reference.to_dict()["accuracy"] == [0.5, 0.5, None]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
 def test_few_rows_or_equal_ones_are_no_hindrance(count: int) -> None:
-    for rows in (correlated(count), np.ones((count, 4), np.float32)):
+    for rows in (draw_rows(count), np.ones((count, 4), np.float32)):
         reference = of(rows)
         novelty = reference.novelty(np.concatenate([rows, rows * 50]))
         assert ((novelty >= 0) & (novelty <= 1)).all()
@@ -154,14 +156,14 @@ def test_few_rows_or_equal_ones_are_no_hindrance(count: int) -> None:
 def test_numbers_near_the_end_of_their_range_are_novel_and_no_error() -> None:
     huge = np.full((1, 12), 3e38, np.float32)
     huge[0, ::2] *= -1
-    assert of(correlated(100)).novelty(huge).tolist() == [1.0]
+    assert of(draw_rows(100)).novelty(huge).tolist() == [1.0]
 
 
 def test_saved_and_read_it_is_the_same() -> None:
-    reference, others = of(correlated(200)), correlated(30, seed=2)
+    reference, test_rows = of(draw_rows(200)), draw_rows(30, seed=2)
     again = TrainReference.from_dict(reference.to_dict(), reference.tensors())
-    np.testing.assert_array_equal(again.novelty(others), reference.novelty(others))
-    np.testing.assert_array_equal(again.bins(others), reference.bins(others))
+    np.testing.assert_array_equal(again.novelty(test_rows), reference.novelty(test_rows))
+    np.testing.assert_array_equal(again.bins(test_rows), reference.bins(test_rows))
     accuracy, shares = outline(reference.to_dict(), targets=3)
     np.testing.assert_array_equal(accuracy, reference.accuracy)
     np.testing.assert_array_equal(shares, reference.shares)
@@ -169,24 +171,27 @@ def test_saved_and_read_it_is_the_same() -> None:
 
 @pytest.mark.parametrize("name", ["mean", "whitening", "quantiles", "edges"])
 def test_arrays_that_are_not_a_references_are_refused(name: str) -> None:
-    reference = of(correlated(200))
-    whole = reference.tensors()
-    less = {key: array for key, array in whole.items() if key != name}
-    bad = [less, {**whole, "more": whole[name]}]
-    bad += [{**whole, name: whole[name][..., :-1]}, {**whole, name: whole[name].astype(np.float64)}]
-    bad += [{**whole, name: np.full_like(whole[name], np.nan)}]
+    reference = of(draw_rows(200))
+    complete = reference.tensors()
+    less = {key: array for key, array in complete.items() if key != name}
+    bad = [less, {**complete, "more": complete[name]}]
+    bad += [
+        {**complete, name: complete[name][..., :-1]},
+        {**complete, name: complete[name].astype(np.float64)},
+    ]
+    bad += [{**complete, name: np.full_like(complete[name], np.nan)}]
     if name in ("quantiles", "edges"):
-        bad += [{**whole, name: np.ascontiguousarray(whole[name][..., ::-1])}]
+        bad += [{**complete, name: np.ascontiguousarray(complete[name][..., ::-1])}]
     for tensors in bad:
         with pytest.raises(CorruptError):
             TrainReference.from_dict(reference.to_dict(), tensors)
 
 
 def test_features_of_another_width_are_refused() -> None:
-    reference = of(correlated(50))
+    reference = of(draw_rows(50))
     for read in (reference.novelty, reference.bins):
         with pytest.raises(ConfigError, match="12"):
-            read(correlated(2, 11))
+            read(draw_rows(2, 11))
 
 
 @pytest.mark.slow
@@ -203,11 +208,11 @@ def test_a_fitted_router_tells_what_is_unlike_its_train_rows(
     assert router.with_pool(router.pool).reference is router.reference
 
 
-def test_a_reference_of_other_features_or_targets_is_refused(fitted: RouterFit) -> None:
-    other = TrainReference.fit(correlated(30, fitted.router.features.width), labels(30)[:, :2])
-    for reference in (of(correlated(30)), other):
+def test_a_reference_of_other_features_or_targets_is_refused(router_fit: RouterFit) -> None:
+    other = TrainReference.fit(draw_rows(30, router_fit.router.features.width), labels(30)[:, :2])
+    for reference in (of(draw_rows(30)), other):
         with pytest.raises(ConfigError, match="reference has"):
-            dataclasses.replace(fitted.router, reference=reference)
+            dataclasses.replace(router_fit.router, reference=reference)
 
 
 def test_the_light_part_knows_accuracy_and_shares(router: Router, tmp_path: Path) -> None:

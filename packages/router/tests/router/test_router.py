@@ -26,10 +26,10 @@ BRIEF = dataclasses.replace(
 
 
 def test_planted_signal_is_found_and_shuffled_labels_are_not(
-    answers: RoutingDataset, states: MemoryActivations, fitted: RouterFit
+    answers: RoutingDataset, states: MemoryActivations, router_fit: RouterFit
 ) -> None:
-    assert fitted.evaluation.headline["auc_mean"].value > 0.85
-    assert {b.site.layer for b in prefill(fitted.router).blocks} == {3}
+    assert router_fit.evaluation.headline["auc_mean"].value > 0.85
+    assert {b.site.layer for b in prefill(router_fit.router).blocks} == {3}
     order = np.random.default_rng(1).permutation(len(answers))
     shuffled = dataclasses.replace(answers, correct=answers.correct[order])
     control = fit_router(shuffled, [states], config=SMALL)
@@ -39,12 +39,12 @@ def test_planted_signal_is_found_and_shuffled_labels_are_not(
 def test_changing_the_test_rows_changes_nothing_that_was_fitted(
     answers: RoutingDataset, states: MemoryActivations, router: Router
 ) -> None:
-    drawn = split(answers)
+    query_split = split(answers)
     correct, output = answers.correct.copy(), answers.output_tokens.copy()
-    rows = answers.rows(drawn["test"])
+    rows = answers.rows(query_split["test"])
     correct[rows], output[rows] = 1 - correct[rows], output[rows] * 7
     other = dataclasses.replace(answers, correct=correct, output_tokens=output)
-    again = fit_router(other, [states], config=SMALL, split=drawn).router
+    again = fit_router(other, [states], config=SMALL, split=query_split).router
     assert router.reference is not None
     assert again.reference is not None
     assert router.reference.to_dict() == again.reference.to_dict()
@@ -78,13 +78,13 @@ def test_states_come_from_the_store_the_cache_or_the_encoder_alike(
 ) -> None:
     stored = router.predict(answers, stores=[states])
     cached = router.predict(answers, cache=tmp_path)
-    held = list(tmp_path.rglob("*.safetensors"))
+    shards = list(tmp_path.rglob("*.safetensors"))
     again = router.predict(answers, cache=tmp_path)
     live = router.predict(answers)
     for other in (cached, again, live):
         np.testing.assert_array_equal(stored.correctness, other.correctness)
-    assert held
-    assert list(tmp_path.rglob("*.safetensors")) == held
+    assert shards
+    assert list(tmp_path.rglob("*.safetensors")) == shards
 
 
 def test_prediction_equals_the_routed_decision(router: Router, answers: RoutingDataset) -> None:
@@ -127,8 +127,8 @@ def test_a_name_that_two_stores_share_can_not_be_assigned(
     answers: RoutingDataset, states: MemoryActivations
 ) -> None:
     other = FakeEncoder(max_tokens=20).encode(answers.queries, states.sites)
-    named = dict.fromkeys(answers.pool.names, "fake")
-    recipe = Recipe(features=(PrefillConfig(dim=8, mode="per_model", assignments=named),))
+    encoder_names = dict.fromkeys(answers.pool.names, "fake")
+    recipe = Recipe(features=(PrefillConfig(dim=8, mode="per_model", assignments=encoder_names),))
     config = dataclasses.replace(SMALL, recipe=recipe)
     with pytest.raises(ConfigError, match=r"several stores have the encoders \['fake'\]"):
         fit_router(answers, [states, other], config=config)
@@ -178,10 +178,10 @@ def test_target_of_one_class_gets_its_base_rate_and_a_note(
 ) -> None:
     correct = answers.correct.copy()
     correct[:, 2] = 1.0
-    fitted = fit_router(dataclasses.replace(answers, correct=correct), [states], config=BRIEF)
-    predicted = fitted.router.predict(answers, stores=[states]).correctness[:, 2]
+    router_fit = fit_router(dataclasses.replace(answers, correct=correct), [states], config=BRIEF)
+    predicted = router_fit.router.predict(answers, stores=[states]).correctness[:, 2]
     assert predicted.min() > 0.98
-    assert any("target-2" in note for note in fitted.router.record.notes)
+    assert any("target-2" in note for note in router_fit.router.record.notes)
 
 
 def test_no_prices_at_all_routes_by_probability_alone(
@@ -193,10 +193,10 @@ def test_no_prices_at_all_routes_by_probability_alone(
             dataclasses.replace(t, input_price=None, output_price=None) for t in answers.pool
         ),
     )
-    fitted = fit_router(answers.with_pool(pool), [states], config=BRIEF)
-    predicted = fitted.router.predict(answers, stores=[states])
+    router_fit = fit_router(answers.with_pool(pool), [states], config=BRIEF)
+    predicted = router_fit.router.predict(answers, stores=[states])
     assert not predicted.estimated_cost.any()
-    assert "no costs are known" in fitted.router.record.notes[0]
+    assert "no costs are known" in router_fit.router.record.notes[0]
     chosen = choose(predicted.correctness, predicted.normalised_cost, 0.5)
     np.testing.assert_array_equal(chosen, predicted.correctness.argmax(axis=1))
 
@@ -205,6 +205,6 @@ def test_tiny_dataset_can_be_fitted_or_says_why_not(encoder: FakeEncoder) -> Non
     few = make_routing_dataset(queries=30, targets=2)
     states = encoder.encode(few.queries, [Site(3, "last"), Site(4, "last")])
     assert fit_router(few, [states], config=BRIEF).router.pool.names == few.pool.names
-    one = few.select(few.query_ids[:1])
+    single = few.select(few.query_ids[:1])
     with pytest.raises(DataError, match="distinct prompts can't fill"):
-        fit_router(one, [states], config=BRIEF)
+        fit_router(single, [states], config=BRIEF)

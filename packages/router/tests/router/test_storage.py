@@ -20,15 +20,15 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def saved(router: Router, tmp_path: Path) -> Path:
+def router_folder(router: Router, tmp_path: Path) -> Path:
     router.save(tmp_path / "router")
     return tmp_path / "router"
 
 
 def test_save_then_load_gives_identical_decisions(
-    router: Router, saved: Path, encoder: FakeEncoder, answers: RoutingDataset
+    router: Router, router_folder: Path, encoder: FakeEncoder, answers: RoutingDataset
 ) -> None:
-    again = with_encoder(Router.load(saved), encoder)
+    again = with_encoder(Router.load(router_folder), encoder)
     mine, theirs = router.predict(answers), again.predict(answers)
     np.testing.assert_array_equal(mine.correctness, theirs.correctness)
     np.testing.assert_array_equal(mine.estimated_cost, theirs.estimated_cost)
@@ -37,15 +37,17 @@ def test_save_then_load_gives_identical_decisions(
     assert again.record.model_dump(mode="json") == router.record.model_dump(mode="json")
 
 
-def test_folder_holds_what_is_documented_and_can_be_read_by_others(saved: Path) -> None:
-    assert sorted(p.name for p in saved.iterdir()) == sorted(set(FILES) - set(cross_fit.FILES))
-    assert {p.stat().st_mode & 0o044 for p in saved.iterdir()} == {0o044}
+def test_folder_holds_what_is_documented_and_can_be_read_by_others(router_folder: Path) -> None:
+    assert sorted(p.name for p in router_folder.iterdir()) == sorted(
+        set(FILES) - set(cross_fit.FILES)
+    )
+    assert {p.stat().st_mode & 0o044 for p in router_folder.iterdir()} == {0o044}
 
 
 def test_saving_over_a_router_replaces_it_and_over_anything_else_is_refused(
-    router: Router, saved: Path, tmp_path: Path
+    router: Router, router_folder: Path, tmp_path: Path
 ) -> None:
-    router.save(saved)
+    router.save(router_folder)
     assert [p.name for p in tmp_path.iterdir()] == ["router"]
     other = tmp_path / "notes"
     other.mkdir()
@@ -56,30 +58,30 @@ def test_saving_over_a_router_replaces_it_and_over_anything_else_is_refused(
 
 
 @pytest.mark.parametrize("name", [*CHECKED_FILES, files.CHECKSUMS])
-def test_flipped_byte_anywhere_is_refused(saved: Path, name: str) -> None:
-    content = (saved / name).read_bytes()
+def test_flipped_byte_anywhere_is_refused(router_folder: Path, name: str) -> None:
+    content = (router_folder / name).read_bytes()
     for place in np.random.default_rng(0).integers(0, len(content), 20).tolist():
         flipped = bytearray(content)
         flipped[place] ^= 0x10
-        (saved / name).write_bytes(bytes(flipped))
-        with pytest.raises(CorruptError, match=saved.name):
-            Router.load(saved)
+        (router_folder / name).write_bytes(bytes(flipped))
+        with pytest.raises(CorruptError, match=router_folder.name):
+            Router.load(router_folder)
 
 
 @pytest.mark.parametrize("name", [*CHECKED_FILES, files.CHECKSUMS])
-def test_missing_or_truncated_file_is_refused(saved: Path, name: str) -> None:
-    content = (saved / name).read_bytes()
-    (saved / name).write_bytes(content[: len(content) // 2])
+def test_missing_or_truncated_file_is_refused(router_folder: Path, name: str) -> None:
+    content = (router_folder / name).read_bytes()
+    (router_folder / name).write_bytes(content[: len(content) // 2])
     with pytest.raises(CorruptError):
-        Router.load(saved)
-    (saved / name).unlink()
+        Router.load(router_folder)
+    (router_folder / name).unlink()
     with pytest.raises(CorruptError, match="lacks the file"):
-        Router.load(saved)
+        Router.load(router_folder)
 
 
-def test_card_may_be_edited(saved: Path) -> None:
-    (saved / "README.md").write_text("Our own words.")
-    assert Router.load(saved).pool.names
+def test_card_may_be_edited(router_folder: Path) -> None:
+    (router_folder / "README.md").write_text("Our own words.")
+    assert Router.load(router_folder).pool.names
 
 
 def test_no_router_there(tmp_path: Path) -> None:
@@ -93,18 +95,18 @@ def reseal(folder: Path) -> None:
     files.write_checksums(folder, list(CHECKED_FILES))
 
 
-def test_tensors_of_the_wrong_shape_name_or_value_are_refused(saved: Path) -> None:
-    path = saved / "weights.safetensors"
-    whole = load_file(path)
-    for name, value in whole.items():
-        shorter = {**whole, name: np.ascontiguousarray(value[..., :-1])}
-        without = {key: other for key, other in whole.items() if key != name}
-        infinite = {**whole, name: np.full_like(value, np.inf)}
-        for tensors in (shorter, without, infinite, {**whole, "predictor.extra": value}):
+def test_tensors_of_the_wrong_shape_name_or_value_are_refused(router_folder: Path) -> None:
+    path = router_folder / "weights.safetensors"
+    content = load_file(path)
+    for name, value in content.items():
+        shorter = {**content, name: np.ascontiguousarray(value[..., :-1])}
+        without = {key: other for key, other in content.items() if key != name}
+        infinite = {**content, name: np.full_like(value, np.inf)}
+        for tensors in (shorter, without, infinite, {**content, "predictor.extra": value}):
             save_file(tensors, path)
-            reseal(saved)
+            reseal(router_folder)
             with pytest.raises(CorruptError):
-                Router.load(saved)
+                Router.load(router_folder)
 
 
 @pytest.mark.parametrize(
@@ -116,15 +118,15 @@ def test_tensors_of_the_wrong_shape_name_or_value_are_refused(saved: Path) -> No
     ],
 )
 def test_crafted_weights_are_refused_with_the_reason(
-    saved: Path, kind: str, shape: list[int], size: int, why: str
+    router_folder: Path, kind: str, shape: list[int], size: int, why: str
 ) -> None:
     row = {"dtype": kind, "shape": shape, "data_offsets": [0, size]}
     header = json.dumps({"features.a": row}).encode()
     start = len(header).to_bytes(8, "little")
-    (saved / "weights.safetensors").write_bytes(start + header + bytes(size))
-    reseal(saved)
+    (router_folder / "weights.safetensors").write_bytes(start + header + bytes(size))
+    reseal(router_folder)
     with pytest.raises(CorruptError, match=why):
-        Router.load(saved)
+        Router.load(router_folder)
 
 
 @pytest.mark.parametrize(
@@ -166,28 +168,28 @@ def test_crafted_weights_are_refused_with_the_reason(
     ],
 )
 def test_contents_that_make_no_sense_are_refused(
-    saved: Path, place: tuple[str | int, ...], value: object
+    router_folder: Path, place: tuple[str | int, ...], value: object
 ) -> None:
-    path = saved / "router.json"
+    path = router_folder / "router.json"
     content = json.loads(path.read_text())
     inner = content
     for step in place[:-1]:
         inner = inner[step]
     inner[place[-1]] = value
     path.write_text(json.dumps(content))
-    reseal(saved)
+    reseal(router_folder)
     with pytest.raises(CorruptError):
-        Router.load(saved)
+        Router.load(router_folder)
 
 
-def test_a_router_holds_no_pickle(saved: Path) -> None:
-    for path in saved.iterdir():
+def test_a_router_holds_no_pickle(router_folder: Path) -> None:
+    for path in router_folder.iterdir():
         assert path.suffix in {".json", ".safetensors", ".md", ""}
         assert not path.read_bytes().startswith(b"\x80")
 
 
-def test_card_tells_what_matters(saved: Path, router: Router) -> None:
-    text = (saved / "README.md").read_text()
+def test_card_tells_what_matters(router_folder: Path, router: Router) -> None:
+    text = (router_folder / "README.md").read_text()
     for name in router.pool.names:
         assert name in text
     for word in ("mean AUC", "95 % interval", "fake", "2026-01-01", "fingerprint", "revision"):
@@ -195,15 +197,17 @@ def test_card_tells_what_matters(saved: Path, router: Router) -> None:
 
 
 @pytest.mark.parametrize(("version", "fix"), [(5, "fit it again"), (7, "upgrade")])
-def test_another_format_is_refused_with_what_to_do(saved: Path, version: int, fix: str) -> None:
-    content = json.loads((saved / "router.json").read_text())
-    (saved / "router.json").write_text(json.dumps(content | {"format": version}))
-    reseal(saved)
+def test_another_format_is_refused_with_what_to_do(
+    router_folder: Path, version: int, fix: str
+) -> None:
+    content = json.loads((router_folder / "router.json").read_text())
+    (router_folder / "router.json").write_text(json.dumps(content | {"format": version}))
+    reseal(router_folder)
     with pytest.raises(CorruptError, match=f"format {version}; .*{fix}"):
-        Router.load(saved)
+        Router.load(router_folder)
 
 
-def crossed(router: Router, answers: RoutingDataset) -> Router:
+def with_cross_fit(router: Router, answers: RoutingDataset) -> Router:
     """The router with predictions out of fold, as a fit that judges it leaves them."""
     predictions = router.predict(answers)
     choices = FoldChoices(predictions.scale, router.record.chosen, router.record.references or {})
@@ -214,17 +218,19 @@ def crossed(router: Router, answers: RoutingDataset) -> Router:
 def test_predictions_out_of_fold_are_saved_and_change_no_decision(
     router: Router, answers: RoutingDataset, tmp_path: Path
 ) -> None:
-    kept = crossed(router, answers)
-    kept.save(tmp_path / "router")
+    cross_router = with_cross_fit(router, answers)
+    cross_router.save(tmp_path / "router")
     router.save(tmp_path / "bare")
     assert fingerprint(tmp_path / "router") == fingerprint(tmp_path / "bare")
-    found = Router.load(tmp_path / "router").cross_fit
-    assert found is not None
-    assert kept.cross_fit is not None
-    assert found.predictions.query_ids == answers.query_ids
-    assert np.array_equal(found.predictions.correctness, kept.cross_fit.predictions.correctness)
-    assert found.choices[0].points == kept.cross_fit.choices[0].points
-    assert found.choices[0].scale == kept.cross_fit.choices[0].scale
+    cross_fit = Router.load(tmp_path / "router").cross_fit
+    assert cross_fit is not None
+    assert cross_router.cross_fit is not None
+    assert cross_fit.predictions.query_ids == answers.query_ids
+    assert np.array_equal(
+        cross_fit.predictions.correctness, cross_router.cross_fit.predictions.correctness
+    )
+    assert cross_fit.choices[0].points == cross_router.cross_fit.choices[0].points
+    assert cross_fit.choices[0].scale == cross_router.cross_fit.choices[0].scale
     assert Router.load(tmp_path / "bare").cross_fit is None
     (tmp_path / "router" / "cross_fit.json").write_text("{}")
     with pytest.raises(CorruptError, match=r"cross_fit\.json"):
@@ -234,13 +240,13 @@ def test_predictions_out_of_fold_are_saved_and_change_no_decision(
 def test_other_prices_leave_no_predictions_out_of_fold(
     router: Router, answers: RoutingDataset
 ) -> None:
-    kept = crossed(router, answers)
-    dearer = Pool(tuple(replace(t, input_price=9.0, output_price=9.0) for t in kept.pool))
-    assert kept.with_pool(kept.pool).cross_fit is not None
-    assert kept.with_pool(dearer).cross_fit is None
+    cross_router = with_cross_fit(router, answers)
+    dearer = Pool(tuple(replace(t, input_price=9.0, output_price=9.0) for t in cross_router.pool))
+    assert cross_router.with_pool(cross_router.pool).cross_fit is not None
+    assert cross_router.with_pool(dearer).cross_fit is None
 
 
-def planted(router: Router) -> Router:
+def with_learned_output(router: Router) -> Router:
     """The same router, whose output head has learned something."""
     head = router.output
     assert head is not None
@@ -252,7 +258,7 @@ def test_output_head_is_saved_and_prices_all_alike(
     router: Router, encoder: FakeEncoder, answers: RoutingDataset, tmp_path: Path
 ) -> None:
     """The forecasts of requests, of the gateway and of a dataset tell the same costs."""
-    before = planted(router)
+    before = with_learned_output(router)
     before.save(tmp_path / "router")
     after = with_encoder(Router.load(tmp_path / "router"), encoder)
     some = answers.select(answers.query_ids[:7])
@@ -262,13 +268,13 @@ def test_output_head_is_saved_and_prices_all_alike(
     forecasts = after.forecast_many([query.prompt for query in some.queries])
     np.testing.assert_allclose(after.estimated_cost(forecasts), cost, rtol=1e-5)
     decisions = after.route_many([query.prompt for query in some.queries])
-    told = [list(decision.estimated_cost.values()) for decision in decisions]
-    np.testing.assert_allclose(np.array(told, dtype=float), cost, rtol=1e-5)
+    costs = [list(decision.estimated_cost.values()) for decision in decisions]
+    np.testing.assert_allclose(np.array(costs, dtype=float), cost, rtol=1e-5)
     light = read_light(tmp_path / "router").costs
     for forecast, row in zip(forecasts, cost, strict=True):
         assert forecast.output is not None
-        asked = np.array([forecast.tokens])
-        priced = light.estimate(asked, expected=forecast.output[None, :])
+        tokens = np.array([forecast.tokens])
+        priced = light.estimate(tokens, expected=forecast.output[None, :])
         np.testing.assert_allclose(priced[0], row, rtol=1e-5)
     assert (np.diff(cost, axis=0) != 0).any()
     dear = after.with_pool(router.pool.with_prices({"target-0": (0.0, 10.0)}))
@@ -277,11 +283,11 @@ def test_output_head_is_saved_and_prices_all_alike(
 
 
 def test_output_weights_of_other_features_are_refused(router: Router, tmp_path: Path) -> None:
-    planted(router).save(tmp_path)
+    with_learned_output(router).save(tmp_path)
     path = tmp_path / "weights.safetensors"
-    whole = load_file(path)
-    for weights in (whole["output.weights"][1:], whole["output.weights"].astype(np.float64)):
-        save_file(whole | {"output.weights": weights}, path)
+    content = load_file(path)
+    for weights in (content["output.weights"][1:], content["output.weights"].astype(np.float64)):
+        save_file(content | {"output.weights": weights}, path)
         reseal(tmp_path)
         with pytest.raises(CorruptError, match="output head"):
             Router.load(tmp_path)

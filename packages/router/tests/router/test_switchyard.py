@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from packages.router.tests.fakes.wrapped_encoder import WrappedEncoder
-from packages.router.tests.router.switchyard_files import theirs, written
+from packages.router.tests.router.switchyard_files import theirs, write_checkpoint
 from prefill_router.activations import MemoryActivations, Provenance, Site
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError
@@ -37,7 +37,7 @@ ENCODER = ChatEncoder(FakeEncoder())
 MADE_BY = ENCODER.provenance
 
 
-def encoded(dataset: RoutingDataset) -> MemoryActivations:
+def encode_states(dataset: RoutingDataset) -> MemoryActivations:
     sites = [Site(layer, pooling) for layer in (1, 2, 3, 4) for pooling in ("last", "mean")]
     return ENCODER.encode(dataset.queries, sites, rounding="float32")
 
@@ -45,18 +45,20 @@ def encoded(dataset: RoutingDataset) -> MemoryActivations:
 @pytest.fixture(scope="module")
 def answers() -> RoutingDataset:
     """Each target is best on some: the first where the last fails."""
-    made = make_routing_dataset(queries=200, targets=3)
-    return dataclasses.replace(made, correct=np.c_[1 - made.correct[:, 2], made.correct[:, 1:]])
+    dataset = make_routing_dataset(queries=200, targets=3)
+    return dataclasses.replace(
+        dataset, correct=np.c_[1 - dataset.correct[:, 2], dataset.correct[:, 1:]]
+    )
 
 
 @pytest.fixture(scope="module")
 def states(answers: RoutingDataset) -> MemoryActivations:
-    return encoded(answers)
+    return encode_states(answers)
 
 
 def fit(answers: RoutingDataset, states: MemoryActivations, **parts: Any) -> Router:
-    given = {"predictor": QUICK, "operating_points": False, **parts}
-    recipe = dataclasses.replace(switchyard_recipe([states]), **given)
+    options = {"predictor": QUICK, "operating_points": False, **parts}
+    recipe = dataclasses.replace(switchyard_recipe([states]), **options)
     config = FitConfig(test=0.15, recipe=recipe, resamples=0)
     return fit_router(answers, [states], config=config).router
 
@@ -72,14 +74,14 @@ def prompts() -> RoutingDataset:
 
 
 @pytest.fixture(scope="module")
-def read(prompts: RoutingDataset) -> MemoryActivations:
-    return encoded(prompts)
+def prompt_states(prompts: RoutingDataset) -> MemoryActivations:
+    return encode_states(prompts)
 
 
-def loaded(content: bytes) -> dict[str, Any]:
-    found = torch.load(io.BytesIO(content), weights_only=True)
-    assert isinstance(found, dict)
-    return found
+def load_checkpoint(content: bytes) -> dict[str, Any]:
+    checkpoint = torch.load(io.BytesIO(content), weights_only=True)
+    assert isinstance(checkpoint, dict)
+    return checkpoint
 
 
 def reference(
@@ -120,22 +122,27 @@ def probabilities(router: Router, prompts: RoutingDataset, states: MemoryActivat
 
 
 def decisions(router: Router, texts: list[str], lam: float) -> list[str]:
-    found = router.with_sources(EncoderSources(loaded=(ENCODER,)))
-    return [one.target for one in found.route_many(texts, lam=lam)]
+    live_router = router.with_sources(EncoderSources(loaded=(ENCODER,)))
+    return [decision.target for decision in live_router.route_many(texts, lam=lam)]
 
 
 @pytest.mark.slow
 def test_an_exported_router_has_the_probabilities_of_the_description(
-    router: Router, prompts: RoutingDataset, read: MemoryActivations
+    router: Router, prompts: RoutingDataset, prompt_states: MemoryActivations
 ) -> None:
-    expected = reference(loaded(switchyard_bytes(router)), read, prompts.prompt_keys)
+    expected = reference(
+        load_checkpoint(switchyard_bytes(router)), prompt_states, prompts.prompt_keys
+    )
     assert np.ptp(expected) > 0.3  # they differ
-    np.testing.assert_allclose(probabilities(router, prompts, read), expected, atol=1e-5)
+    np.testing.assert_allclose(probabilities(router, prompts, prompt_states), expected, atol=1e-5)
 
 
 @pytest.mark.slow
 def test_the_fitted_router_reads_the_mean_of_several_layers(router: Router) -> None:
-    assert loaded(switchyard_bytes(router))["feature_pipeline"]["selected_layers"] == [2, 3]
+    assert load_checkpoint(switchyard_bytes(router))["feature_pipeline"]["selected_layers"] == [
+        2,
+        3,
+    ]
 
 
 @pytest.mark.slow
@@ -143,9 +150,11 @@ def test_one_site_for_all_targets_is_held(
     answers: RoutingDataset, states: MemoryActivations, prompts: RoutingDataset
 ) -> None:
     router = fit(answers, states, features=(PrefillConfig(select="last.3", dim=6),))
-    read = encoded(prompts)
-    expected = reference(loaded(switchyard_bytes(router)), read, prompts.prompt_keys)
-    np.testing.assert_allclose(probabilities(router, prompts, read), expected, atol=1e-5)
+    prompt_states = encode_states(prompts)
+    expected = reference(
+        load_checkpoint(switchyard_bytes(router)), prompt_states, prompts.prompt_keys
+    )
+    np.testing.assert_allclose(probabilities(router, prompts, prompt_states), expected, atol=1e-5)
 
 
 def test_exported_and_imported_it_decides_the_same(
@@ -168,19 +177,19 @@ def test_exported_and_imported_it_decides_the_same(
 @pytest.mark.slow
 @pytest.mark.parametrize("networks", [1, 3])
 def test_theirs_with_its_own_adapters_has_the_same_probabilities(
-    networks: int, prompts: RoutingDataset, read: MemoryActivations, tmp_path: Path
+    networks: int, prompts: RoutingDataset, prompt_states: MemoryActivations, tmp_path: Path
 ) -> None:
-    made = theirs(networks=networks)
-    router = SwitchyardCheckpoint.read(written(made, tmp_path)).router(MADE_BY)
-    expected = reference(made, read, prompts.prompt_keys)
-    np.testing.assert_allclose(probabilities(router, prompts, read), expected, atol=1e-5)
-    again = reference(loaded(switchyard_bytes(router)), read, prompts.prompt_keys)
+    checkpoint = theirs(networks=networks)
+    router = SwitchyardCheckpoint.read(write_checkpoint(checkpoint, tmp_path)).router(MADE_BY)
+    expected = reference(checkpoint, prompt_states, prompts.prompt_keys)
+    np.testing.assert_allclose(probabilities(router, prompts, prompt_states), expected, atol=1e-5)
+    again = reference(load_checkpoint(switchyard_bytes(router)), prompt_states, prompts.prompt_keys)
     np.testing.assert_allclose(again, expected, atol=1e-5)
 
 
 def test_nothing_of_the_file_becomes_an_endpoint(tmp_path: Path) -> None:
-    made = theirs() | {"base_url": "https://keys.example/v1", "api_key_env": "HOME"}
-    router = SwitchyardCheckpoint.read(written(made, tmp_path)).router(MADE_BY)
+    checkpoint = theirs() | {"base_url": "https://keys.example/v1", "api_key_env": "HOME"}
+    router = SwitchyardCheckpoint.read(write_checkpoint(checkpoint, tmp_path)).router(MADE_BY)
     router.save(tmp_path / "router")
     for target in router.pool:
         assert (target.base_url, target.api_key_env, target.provider) == (None, None, None)
@@ -190,7 +199,7 @@ def test_nothing_of_the_file_becomes_an_endpoint(tmp_path: Path) -> None:
 
 
 SITES = {"fake": ("last.2", "last.3")}
-UNHELD: dict[str, tuple[dict[str, Any], str]] = {
+NOT_IN_FORMAT: dict[str, tuple[dict[str, Any], str]] = {
     "several blocks": (
         {"features": (PrefillConfig(select={f"target-{k}": f"last.{k + 1}" for k in range(3)}),)},
         "its features are several blocks",
@@ -212,21 +221,21 @@ UNHELD: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", UNHELD)
+@pytest.mark.parametrize("case", NOT_IN_FORMAT)
 def test_what_the_format_does_not_hold_is_refused(
     case: str, answers: RoutingDataset, states: MemoryActivations
 ) -> None:
-    parts, told = UNHELD[case]
-    refused = fit(answers, states, **{"predictor": BRIEF, **parts})
+    parts, reason = NOT_IN_FORMAT[case]
+    router = fit(answers, states, **{"predictor": BRIEF, **parts})
     with pytest.raises(ConfigError) as error:
-        switchyard_bytes(refused)
-    assert told in str(error.value)
+        switchyard_bytes(router)
+    assert reason in str(error.value)
     assert "; fit one that it holds with: prefill-router fit" in str(error.value)
     assert str(error.value).count("; ") == 1  # no reason beside it
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "reason"),
     [
         ({"template": "plain"}, "chat template"),
         ({"encoder": "minilm"}, "minilm isn't read as a causal language model"),
@@ -236,27 +245,27 @@ def test_what_the_format_does_not_hold_is_refused(
 )
 def test_other_encoders_are_refused_at_every_step(
     changed: dict[str, str],
-    told: str,
+    reason: str,
     answers: RoutingDataset,
     states: MemoryActivations,
     tmp_path: Path,
 ) -> None:
     other = dataclasses.replace(MADE_BY, **changed)  # type: ignore[arg-type]
-    others = dataclasses.replace(states, made_by=other)
+    other_states = dataclasses.replace(states, made_by=other)
     features = (PrefillConfig(select="last.3"),)
     recipe = Recipe(features=features, predictor=BRIEF, shrinkage=False, operating_points=False)
-    fitted = fit_router(
-        answers, [others], config=FitConfig(test=0.15, recipe=recipe, resamples=0)
+    router = fit_router(
+        answers, [other_states], config=FitConfig(test=0.15, recipe=recipe, resamples=0)
     ).router
     with pytest.raises(ConfigError) as error:
-        switchyard_bytes(fitted)
-    assert told in str(error.value)
+        switchyard_bytes(router)
+    assert reason in str(error.value)
     with pytest.raises(ConfigError) as error:
-        switchyard_recipe([others])
-    assert told in str(error.value)
+        switchyard_recipe([other_states])
+    assert reason in str(error.value)
     with pytest.raises(ConfigError) as error:
-        SwitchyardCheckpoint.read(written(theirs(), tmp_path)).router(other)
-    assert told in str(error.value)
+        SwitchyardCheckpoint.read(write_checkpoint(theirs(), tmp_path)).router(other)
+    assert reason in str(error.value)
 
 
 def test_every_reason_is_told_and_a_changed_pool_is_one(router: Router) -> None:
@@ -280,6 +289,6 @@ def test_the_recipe_needs_one_encoder_and_a_layer_below_the_last(
 
 @pytest.mark.slow
 def test_another_encoder_is_refused(tmp_path: Path) -> None:
-    checkpoint = SwitchyardCheckpoint.read(written(theirs(), tmp_path))
+    checkpoint = SwitchyardCheckpoint.read(write_checkpoint(theirs(), tmp_path))
     with pytest.raises(ConfigError, match="has 5 layers of the width 16; the checkpoint needs 4"):
         checkpoint.router(dataclasses.replace(MADE_BY, num_layers=5))

@@ -9,14 +9,14 @@ from zipfile import ZIP_DEFLATED, ZipFile
 import pytest
 import torch
 
-from packages.router.tests.router.switchyard_files import theirs, written
+from packages.router.tests.router.switchyard_files import theirs, write_checkpoint
 from prefill_router.errors import ConfigError, FormatError
 from prefill_router.router import SwitchyardCheckpoint
 
 Damage = Callable[[dict[str, Any]], object]
 
 
-def missing(*path: str | int) -> Damage:
+def remove_at(*path: str | int) -> Damage:
     def damage(value: Any) -> None:
         for name in path[:-1]:
             value = value[name]
@@ -25,7 +25,7 @@ def missing(*path: str | int) -> Damage:
     return damage
 
 
-def put(new: Any, *path: str | int) -> Damage:
+def set_at(new: Any, *path: str | int) -> Damage:
     def damage(value: Any) -> None:
         for name in path[:-1]:
             value = value[name]
@@ -34,50 +34,59 @@ def put(new: Any, *path: str | int) -> Damage:
     return damage
 
 
-DAMAGED: dict[str, tuple[Damage, str]] = {
-    "version": (put(2, "format_version"), "format_version"),
-    "view": (put("chat", "encoder", "view"), "encoder.view"),
-    "activation": (put("GELU", "architecture", "activation"), "architecture.activation"),
-    "ensemble": (put("mean", "architecture", "ensemble_reduction"), "ensemble_reduction"),
-    "pooling": (put("mean", "feature_pipeline", "pooling"), "feature_pipeline.pooling"),
-    "no encoder": (missing("encoder"), "encoder: Field required"),
-    "no networks": (put([], "model_state_dicts"), "model_state_dicts"),
-    "no models": (put([], "models"), "models"),
-    "last layer": (put([3, 4], "feature_pipeline", "selected_layers"), "must differ and be below"),
-    "layer twice": (put([3, 3], "feature_pipeline", "selected_layers"), "must differ and be below"),
-    "no layer": (missing("feature_pipeline", "layer_mean", "3"), "layer_mean[3] is missing"),
+DAMAGES: dict[str, tuple[Damage, str]] = {
+    "version": (set_at(2, "format_version"), "format_version"),
+    "view": (set_at("chat", "encoder", "view"), "encoder.view"),
+    "activation": (set_at("GELU", "architecture", "activation"), "architecture.activation"),
+    "ensemble": (set_at("mean", "architecture", "ensemble_reduction"), "ensemble_reduction"),
+    "pooling": (set_at("mean", "feature_pipeline", "pooling"), "feature_pipeline.pooling"),
+    "no encoder": (remove_at("encoder"), "encoder: Field required"),
+    "no networks": (set_at([], "model_state_dicts"), "model_state_dicts"),
+    "no models": (set_at([], "models"), "models"),
+    "last layer": (
+        set_at([3, 4], "feature_pipeline", "selected_layers"),
+        "must differ and be below",
+    ),
+    "layer twice": (
+        set_at([3, 3], "feature_pipeline", "selected_layers"),
+        "must differ and be below",
+    ),
+    "no layer": (remove_at("feature_pipeline", "layer_mean", "3"), "layer_mean[3] is missing"),
     "zero std": (
-        put(torch.zeros(16), "feature_pipeline", "layer_std", "1"),
+        set_at(torch.zeros(16), "feature_pipeline", "layer_std", "1"),
         "layer_std[1] holds other numbers; it must be a tensor of finite positive numbers, [16]",
     ),
-    "nan": (put(torch.full((16,), torch.nan), "feature_pipeline", "pca_mean"), "other numbers"),
-    "integers": (put(torch.ones(16, dtype=torch.long), "feature_pipeline", "pca_mean"), "pca_mean"),
-    "list": (put([0.0] * 16, "feature_pipeline", "scaler_mean"), "scaler_mean is a list"),
+    "nan": (set_at(torch.full((16,), torch.nan), "feature_pipeline", "pca_mean"), "other numbers"),
+    "integers": (
+        set_at(torch.ones(16, dtype=torch.long), "feature_pipeline", "pca_mean"),
+        "pca_mean",
+    ),
+    "list": (set_at([0.0] * 16, "feature_pipeline", "scaler_mean"), "scaler_mean is a list"),
     "huge": (
-        put(torch.ones(1, 1).expand(10**9, 16), "feature_pipeline", "pca_components"),
+        set_at(torch.ones(1, 1).expand(10**9, 16), "feature_pipeline", "pca_components"),
         "feature_pipeline: 32,000,000,064 numbers; at most",
     ),
-    "width": (put(torch.ones(5, 15), "feature_pipeline", "pca_components"), "[any, 16]"),
+    "width": (set_at(torch.ones(5, 15), "feature_pipeline", "pca_components"), "[any, 16]"),
     **{
-        f"no {name}": (missing("model_state_dicts", 1, name), f"{name} of network 1 is missing")
+        f"no {name}": (remove_at("model_state_dicts", 1, name), f"{name} of network 1 is missing")
         for name in ("adapters.2.weight", "trunk.0.weight", "trunk.0.bias", "heads.0.bias")
     },
-    "head": (put(torch.ones(2, 4), "model_state_dicts", 0, "heads.1.weight"), "[1, 4]"),
-    "no sizes": (put(5, "feature_pipeline", "pca_components"), "no tensor of numbers"),
-    "many networks": (put([{}] * 1001, "model_state_dicts"), "model_state_dicts"),
+    "head": (set_at(torch.ones(2, 4), "model_state_dicts", 0, "heads.1.weight"), "[1, 4]"),
+    "no sizes": (set_at(5, "feature_pipeline", "pca_components"), "no tensor of numbers"),
+    "many networks": (set_at([{}] * 1001, "model_state_dicts"), "model_state_dicts"),
 }
 
 
-@pytest.mark.parametrize("case", DAMAGED)
+@pytest.mark.parametrize("case", DAMAGES)
 def test_a_checkpoint_with_something_else_in_it_is_refused(case: str, tmp_path: Path) -> None:
-    damage, told = DAMAGED[case]
+    damage, reason = DAMAGES[case]
     value = theirs()
     damage(value)
-    path = written(value, tmp_path)
+    path = write_checkpoint(value, tmp_path)
     with pytest.raises(FormatError) as error:
         SwitchyardCheckpoint.read(path)
     assert str(error.value).startswith(f"{path}: ")
-    assert told in str(error.value)
+    assert reason in str(error.value)
 
 
 def test_what_would_fill_the_memory_is_refused_unread(tmp_path: Path) -> None:
@@ -87,14 +96,17 @@ def test_what_would_fill_the_memory_is_refused_unread(tmp_path: Path) -> None:
     state = {f"{name}.weight": torch.ones(shape) for name, shape in weights.items()}
     state |= {f"{name}.bias": torch.ones(shape[0]) for name, shape in weights.items()}
     value["model_state_dicts"] = [state] * 1000
-    path = written(value, tmp_path)
+    path = write_checkpoint(value, tmp_path)
     assert path.stat().st_size < 800_000
     with pytest.raises(FormatError, match="at most 134,217,728 are read"):
         SwitchyardCheckpoint.read(path)
     packed = tmp_path / "packed.pt"
-    with ZipFile(written(theirs(), tmp_path)) as whole, ZipFile(packed, "w", ZIP_DEFLATED) as small:
-        for name in whole.namelist():
-            small.writestr(name, whole.read(name))
+    with (
+        ZipFile(write_checkpoint(theirs(), tmp_path)) as original,
+        ZipFile(packed, "w", ZIP_DEFLATED) as small,
+    ):
+        for name in original.namelist():
+            small.writestr(name, original.read(name))
     with pytest.raises(FormatError, match="isn't a file of tensors"):
         SwitchyardCheckpoint.read(packed)
 
@@ -108,11 +120,11 @@ def test_files_of_anything_but_tensors_are_refused_unread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    whole = written(theirs(), tmp_path).read_bytes()
+    complete = write_checkpoint(theirs(), tmp_path).read_bytes()
     contents = {
         "empty": b"",
         "words": b"no tensors",
-        "half": whole[: len(whole) // 2],
+        "half": complete[: len(complete) // 2],
         "pickle": pickle.dumps({"format_version": 1, "run": Runs()}),
     }
     for name, content in contents.items():
@@ -120,7 +132,7 @@ def test_files_of_anything_but_tensors_are_refused_unread(
         with pytest.raises(FormatError, match="isn't a file of tensors"):
             SwitchyardCheckpoint.read(tmp_path / name)
     with pytest.raises(FormatError, match="isn't a file of tensors"):
-        SwitchyardCheckpoint.read(written(theirs() | {"run": Runs()}, tmp_path))
+        SwitchyardCheckpoint.read(write_checkpoint(theirs() | {"run": Runs()}, tmp_path))
     assert not (tmp_path / "touched").exists()
     with pytest.raises(ConfigError, match="can't be read: No such file"):
         SwitchyardCheckpoint.read(tmp_path / "gone.pt")

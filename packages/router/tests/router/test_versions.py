@@ -21,10 +21,10 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def registry(router: Router, tmp_path: Path) -> VersionRegistry:
-    found = VersionRegistry.at(tmp_path / "versions")
+    versions = VersionRegistry.at(tmp_path / "versions")
     for n in range(3):
-        found.add(router, {"data": f"data {n}", "labels": {"judge:j": 10}})
-    return found
+        versions.add(router, {"data": f"data {n}", "labels": {"judge:j": 10}})
+    return versions
 
 
 def test_a_version_has_its_router_and_its_lineage(
@@ -51,9 +51,14 @@ def test_a_candidate_comes_by_degrees_and_every_step_is_kept_with_its_evidence(
         *("0001", "0002", "share"),
         0.1,
     )
-    done = registry.promote(evidence={"p": 0.01})
-    assert (done.current, done.candidate, done.stage, done.share) == ("0002", None, None, 0.0)
-    assert [(s.event, s.version, s.share, s.evidence) for s in done.steps[3:]] == [
+    promotion = registry.promote(evidence={"p": 0.01})
+    assert (promotion.current, promotion.candidate, promotion.stage, promotion.share) == (
+        "0002",
+        None,
+        None,
+        0.0,
+    )
+    assert [(s.event, s.version, s.share, s.evidence) for s in promotion.steps[3:]] == [
         ("promoted", "0001", 0.0, {}),
         ("shadow", "0002", 0.0, {}),
         ("share", "0002", 0.1, {"labels": 200}),
@@ -167,15 +172,15 @@ def test_writers_at_a_url_never_change_each_others_versions(
 
     def fingerprint_late(place: RemotePath) -> str:
         monkeypatch.setattr(versions, "fingerprint", fingerprint)
-        found = fingerprint(place)
+        mark = fingerprint(place)
         assert registry.add(router, {"data": "the other's"}) == "0002"
-        return found
+        return mark
 
     monkeypatch.setattr(versions, "fingerprint", fingerprint_late)
     with pytest.raises(StoreError, match="replaced by another process"):
         registry.add(router, {"data": "mine"})
-    held = fingerprint(registry.router("0002"))
-    assert [(v.name, v.fingerprint) for v in registry.state().versions] == [("0002", held)]
+    mark = fingerprint(registry.router("0002"))
+    assert [(v.name, v.fingerprint) for v in registry.state().versions] == [("0002", mark)]
     assert registry.add(router, {}) == "0003"
     with pytest.raises(StoreError, match="is there already"):
         save_router(router, registry.router("0002"), new=True)

@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from packages.router.tests.sandbox.runners import Elsewhere, Here, Runner, ordinary_runner
+from packages.router.tests.sandbox.runners import (
+    OtherUserRunner,
+    OwnRunner,
+    Runner,
+    ordinary_runner,
+)
 from prefill_router.errors import SandboxError
 from prefill_router.sandbox import Sandbox
 
@@ -35,7 +40,7 @@ def sandbox() -> Sandbox:
 
 
 @pytest.fixture(scope="session")
-def ordinary() -> Iterator[Elsewhere]:
+def ordinary() -> Iterator[OtherUserRunner]:
     if shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed; apt-get install bubblewrap")
     if os.geteuid() != 0:
@@ -57,6 +62,6 @@ def ordinary() -> Iterator[Elsewhere]:
 @pytest.fixture(params=["as who runs the tests", "as an ordinary user"])
 def runner(request: pytest.FixtureRequest) -> Runner:
     if request.param == "as an ordinary user":
-        other: Elsewhere = request.getfixturevalue("ordinary")
+        other: OtherUserRunner = request.getfixturevalue("ordinary")
         return other
-    return Here(request.getfixturevalue("sandbox"))
+    return OwnRunner(request.getfixturevalue("sandbox"))

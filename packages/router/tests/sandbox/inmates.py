@@ -9,25 +9,25 @@ def new_name() -> str:
     return "inmate" + secrets.token_hex(4)
 
 
-def named(name: str, program: str) -> str:
+def name_program(name: str, program: str) -> str:
     """The same program, after it has given its process, and all that come of it, a name."""
     return f"import ctypes; ctypes.CDLL(None).prctl(15, {name.encode()!r}, 0, 0, 0)\n{program}"
 
 
-def alive(name: str) -> list[int]:
-    found = []
+def find_processes(name: str) -> list[int]:
+    pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if (folder / "comm").read_text().strip() == name:
-                found.append(int(folder.name))
+                pids.append(int(folder.name))
         except (FileNotFoundError, ProcessLookupError):
             continue
-    return found
+    return pids
 
 
 def wait_for(name: str, *, present: bool, seconds: float = 20) -> bool:
     deadline = time.monotonic() + seconds
-    while bool(alive(name)) != present:
+    while bool(find_processes(name)) != present:
         if time.monotonic() > deadline:
             return False
         time.sleep(0.01)

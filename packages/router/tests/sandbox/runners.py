@@ -38,7 +38,7 @@ class Runner(Protocol):
     def __call__(self, program: str, *, stdin: bytes = b"", limits: Limits = QUICK) -> Outcome: ...
 
 
-class Here:
+class OwnRunner:
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
 
@@ -46,15 +46,15 @@ class Here:
         return replace(self.sandbox, limits=limits).run(program, stdin=stdin)
 
 
-class Elsewhere:
+class OtherUserRunner:
     def __init__(self, process: subprocess.Popen[str], *, folder: Path, python: str) -> None:
         self.process = process
         self.folder = folder
         self.python = python
 
-    def bare(self, *wrapper: str, program: str) -> str:
+    def run_bare(self, *wrapper: str, program: str) -> str:
         """The last line of what a program, run by that user in another one, said of its end."""
-        done = subprocess.run(
+        process = subprocess.run(
             [*wrapper, self.python, "-B", "-c", program],
             user=ORDINARY,
             group=ORDINARY,
@@ -64,16 +64,16 @@ class Elsewhere:
             text=True,
             check=False,
         )
-        assert not done.stdout
-        return done.stderr.strip().splitlines()[-1]
+        assert not process.stdout
+        return process.stderr.strip().splitlines()[-1]
 
     def __call__(self, program: str, *, stdin: bytes = b"", limits: Limits = QUICK) -> Outcome:
-        told = self.ask([program, base64.b64encode(stdin).decode(), asdict(limits)])
-        if "error" in told:
-            raise SandboxError(told["error"])
+        answer = self.ask([program, base64.b64encode(stdin).decode(), asdict(limits)])
+        if "error" in answer:
+            raise SandboxError(answer["error"])
         for name in ("stdout", "stderr"):
-            told[name] = base64.b64decode(told[name])
-        return Outcome(**told)
+            answer[name] = base64.b64decode(answer[name])
+        return Outcome(**answer)
 
     def ask(self, question: Any) -> dict[str, Any]:
         assert self.process.stdin
@@ -86,7 +86,7 @@ class Elsewhere:
 
 
 @contextmanager
-def ordinary_runner(folder: Path, python: str) -> Iterator[Elsewhere]:
+def ordinary_runner(folder: Path, python: str) -> Iterator[OtherUserRunner]:
     """A runner of another user; `folder` is one that everybody may read."""
     package = Path(prefill_router.__file__).parent
     ignored = shutil.ignore_patterns("__pycache__", "*.safetensors", "minipool", "assets")
@@ -105,7 +105,7 @@ def ordinary_runner(folder: Path, python: str) -> Iterator[Elsewhere]:
         env={"PYTHONPATH": str(folder), "PATH": "/usr/bin:/bin"},
         cwd="/",
     ) as process:
-        yield Elsewhere(process, folder=folder, python=python)
+        yield OtherUserRunner(process, folder=folder, python=python)
         assert process.stdin
         process.stdin.close()
 
@@ -120,11 +120,13 @@ def answer_lines() -> None:
         return
     for line in sys.stdin:
         program, stdin, limits = json.loads(line)
-        outcome = Here(sandbox)(program, stdin=base64.b64decode(stdin), limits=Limits(**limits))
-        told = asdict(outcome)
+        outcome = OwnRunner(sandbox)(
+            program, stdin=base64.b64decode(stdin), limits=Limits(**limits)
+        )
+        answer = asdict(outcome)
         for name in ("stdout", "stderr"):
-            told[name] = base64.b64encode(told[name]).decode()
-        sys.stdout.write(json.dumps(told) + "\n")
+            answer[name] = base64.b64encode(answer[name]).decode()
+        sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
 
 

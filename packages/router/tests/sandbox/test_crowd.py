@@ -18,7 +18,7 @@ import pytest
 
 from packages.router.tests.programs import running
 from packages.router.tests.sandbox.escapes import ESCAPES, outside
-from packages.router.tests.sandbox.inmates import alive, named, new_name, wait_for
+from packages.router.tests.sandbox.inmates import find_processes, name_program, new_name, wait_for
 from packages.router.tests.sandbox.runners import QUICK
 from prefill_router.sandbox import Outcome, Sandbox
 
@@ -51,8 +51,8 @@ MIB = 1 << 20
 def reachable() -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
-        with outside(Path(name)) as given:
-            yield given
+        with outside(Path(name)) as outer_objects:
+            yield outer_objects
 
 
 def resident_bytes() -> int:
@@ -75,11 +75,11 @@ def test_a_hundred_hostile_programs_at_once_harm_nothing(
     files, memory, mounts = open_files(), resident_bytes(), Path("/proc/mounts").read_text()
 
     def run(program: str) -> Outcome:
-        return small.run(named(name, program), stdin=stdin)
+        return small.run(name_program(name, program), stdin=stdin)
 
     with ThreadPoolExecutor(100) as pool:
         outcomes = list(pool.map(run, programs))
-    assert alive(name) == []
+    assert find_processes(name) == []
     assert {outcome.status for outcome in outcomes} > {"timeout"}
     assert not [outcome for outcome in outcomes if b"harm" in outcome.stdout]
     assert max(len(outcome.stdout) for outcome in outcomes) <= QUICK.output_bytes
@@ -96,8 +96,8 @@ def test_many_good_programs_at_once_keep_their_answers(sandbox: Sandbox) -> None
         return sandbox.run("print(int(input()) ** 2)", stdin=str(number).encode()).stdout
 
     with ThreadPoolExecutor(16) as pool:
-        told = list(pool.map(run, range(64)))
-    assert told == [f"{n * n}\n".encode() for n in range(64)]
+        outputs = list(pool.map(run, range(64)))
+    assert outputs == [f"{n * n}\n".encode() for n in range(64)]
 
 
 GRADES = """
@@ -115,7 +115,7 @@ with ThreadPoolExecutor(2) as pool:
 def test_no_program_outlives_who_runs_it(sandbox: Sandbox, number: signal.Signals) -> None:
     del sandbox
     name = new_name()
-    program = named(name, "import time; time.sleep(1000)")
+    program = name_program(name, "import time; time.sleep(1000)")
     with running([sys.executable, "-c", GRADES, program]) as grades:
         assert wait_for(name, present=True)
         grades.send_signal(number)
@@ -125,7 +125,7 @@ def test_no_program_outlives_who_runs_it(sandbox: Sandbox, number: signal.Signal
 def test_none_is_left_by_an_end_at_any_moment(sandbox: Sandbox) -> None:
     del sandbox
     name, draw = new_name(), random.Random(0)
-    program = named(name, "import time; time.sleep(1000)")
+    program = name_program(name, "import time; time.sleep(1000)")
     for _ in range(8):
         child = [sys.executable, "-c", GRADES, program]
         with running(child, stdout=subprocess.PIPE) as grades:

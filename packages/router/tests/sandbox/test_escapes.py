@@ -21,54 +21,57 @@ on_x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="for x86_64 a
 
 
 @pytest.fixture(scope="module")
-def given() -> Iterator[dict[str, Any]]:
+def outer_objects() -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         with outside(Path(name)) as reachable:
             yield reachable
 
 
-def bare(program: str, given: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+def run_bare(program: str, outer_objects: dict[str, Any]) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-I", "-c", program]
     return subprocess.run(
-        command, input=json.dumps(given), text=True, capture_output=True, check=False
+        command, input=json.dumps(outer_objects), text=True, capture_output=True, check=False
     )
 
 
 @pytest.mark.parametrize("escape", ESCAPES, ids=lambda escape: escape.name)
-def test_is_held(runner: Runner, escape: Escape, given: dict[str, Any]) -> None:
-    outcome = runner(escape.program, stdin=json.dumps(given).encode())
+def test_is_held(runner: Runner, escape: Escape, outer_objects: dict[str, Any]) -> None:
+    outcome = runner(escape.program, stdin=json.dumps(outer_objects).encode())
     assert outcome.status in escape.ends, outcome
     assert b"harm" not in outcome.stdout, outcome
     if outcome.status == "ok":
         assert outcome.stdout.startswith(b"held"), outcome
-    assert Path(given["written"]).read_text() == "untouched"
-    os.kill(given["process"], 0)
+    assert Path(outer_objects["written"]).read_text() == "untouched"
+    os.kill(outer_objects["process"], 0)
 
 
 CONTROLLED = [escape for escape in ESCAPES if escape.control != "nobody"]
 
 
 @pytest.mark.parametrize("escape", CONTROLLED, ids=lambda escape: escape.name)
-def test_would_succeed_without_a_sandbox(escape: Escape, given: dict[str, Any]) -> None:
+def test_would_succeed_without_a_sandbox(escape: Escape, outer_objects: dict[str, Any]) -> None:
     if escape.control == "root" and os.geteuid() != 0:
         pytest.skip("only root could do this")
-    done = bare(escape.program, given)
-    Path(given["written"]).write_text("untouched")
-    if escape.name in ("opens an io_uring", "makes a user namespace") and "harm" not in done.stdout:
-        pytest.skip(f"this machine refuses it to everybody: {done.stdout}")
-    assert done.stdout == "harm\n", done
+    process = run_bare(escape.program, outer_objects)
+    Path(outer_objects["written"]).write_text("untouched")
+    if (
+        escape.name in ("opens an io_uring", "makes a user namespace")
+        and "harm" not in process.stdout
+    ):
+        pytest.skip(f"this machine refuses it to everybody: {process.stdout}")
+    assert process.stdout == "harm\n", process
 
 
 @on_x86
 def test_calls_of_another_architecture_end_the_process(runner: Runner) -> None:
     outcome = runner(MACHINE_CODE, stdin=b"{}")
     assert (outcome.status, outcome.exit_code) == ("killed", 128 + 31)
-    assert bare(MACHINE_CODE, {}).returncode == 0
+    assert run_bare(MACHINE_CODE, {}).returncode == 0
 
 
 @on_x86
 def test_calls_of_x32_end_the_process(runner: Runner) -> None:
     outcome = runner(X32_CALL, stdin=b"{}")
     assert (outcome.status, outcome.exit_code) == ("killed", 128 + 31)
-    assert bare(X32_CALL, {}).stdout == "went on\n"
+    assert run_bare(X32_CALL, {}).stdout == "went on\n"

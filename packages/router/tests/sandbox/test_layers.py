@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from packages.router.tests.programs import running
-from packages.router.tests.sandbox.inmates import alive, named, new_name
-from packages.router.tests.sandbox.runners import QUICK, Elsewhere
+from packages.router.tests.sandbox.inmates import find_processes, name_program, new_name
+from packages.router.tests.sandbox.runners import QUICK, OtherUserRunner
 from prefill_router.errors import SandboxError
 from prefill_router.sandbox import (
     Sandbox,
@@ -27,7 +27,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="of the form for root")
 
 
 @pytest.fixture
-def unfiltered(sandbox: Sandbox) -> Sandbox:
+def sandbox_without_filter(sandbox: Sandbox) -> Sandbox:
     return replace(sandbox, _filter=ALLOW_ALL, limits=QUICK)
 
 
@@ -44,10 +44,10 @@ except OSError:
 """
 
 
-def test_processes_are_counted(unfiltered: Sandbox) -> None:
+def test_processes_are_counted(sandbox_without_filter: Sandbox) -> None:
     name = new_name()
-    outcome = unfiltered.run(named(name, FORKS))
-    assert alive(name) == []
+    outcome = sandbox_without_filter.run(name_program(name, FORKS))
+    assert find_processes(name) == []
     assert outcome.status == "ok"
     assert 4 <= int(outcome.stdout) < QUICK.threads
 
@@ -66,29 +66,29 @@ print("done")
 """
 
 
-def test_a_daemon_doesnt_outlive_its_maker(unfiltered: Sandbox) -> None:
+def test_a_daemon_doesnt_outlive_its_maker(sandbox_without_filter: Sandbox) -> None:
     name = new_name()
-    outcome = unfiltered.run(named(name, DAEMON))
-    assert alive(name) == []
+    outcome = sandbox_without_filter.run(name_program(name, DAEMON))
+    assert find_processes(name) == []
     assert (outcome.status, outcome.stdout) == ("ok", b"done\n")
 
 
-def test_without_the_filter_the_trial_fails(unfiltered: Sandbox) -> None:
+def test_without_the_filter_the_trial_fails(sandbox_without_filter: Sandbox) -> None:
     with pytest.raises(SandboxError, match=r"isn't safe on this machine.*makes a process"):
-        check_holds(unfiltered.run, limits=unfiltered.limits)
+        check_holds(sandbox_without_filter.run, limits=sandbox_without_filter.limits)
 
 
 @as_root
 @pytest.mark.parametrize(
-    ("left_out", "told"),
+    ("left_out", "reason"),
     [("--unshare-net", "connects to a socket outside"), ("--unshare-pid", "sees other processes")],
 )
 def test_without_a_namespace_the_trial_fails(
-    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, left_out: str, told: str
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, left_out: str, reason: str
 ) -> None:
-    kept = tuple(part for part in sandbox_process._NAMESPACES_AS_ROOT if part != left_out)
-    monkeypatch.setattr(sandbox_process, "_NAMESPACES_AS_ROOT", kept)
-    with pytest.raises(SandboxError, match=f"isn't safe on this machine.*{told}"):
+    namespaces = tuple(part for part in sandbox_process._NAMESPACES_AS_ROOT if part != left_out)
+    monkeypatch.setattr(sandbox_process, "_NAMESPACES_AS_ROOT", namespaces)
+    with pytest.raises(SandboxError, match=f"isn't safe on this machine.*{reason}"):
         check_holds(sandbox.run, limits=sandbox.limits)
 
 
@@ -96,8 +96,8 @@ def test_with_a_window_the_trial_fails(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     tmp_path.chmod(0o777)
-    seen = (*sandbox_process._SYSTEM, "--bind", str(tmp_path), "/mnt")
-    monkeypatch.setattr(sandbox_process, "_SYSTEM", seen)
+    options = (*sandbox_process._SYSTEM, "--bind", str(tmp_path), "/mnt")
+    monkeypatch.setattr(sandbox_process, "_SYSTEM", options)
     with pytest.raises(SandboxError, match="writes where it may not"):
         check_holds(sandbox.run, limits=sandbox.limits)
 
@@ -116,24 +116,24 @@ Sandbox.open().run("print('harm')")
 """
 
 
-def opened_by(*wrapper: str) -> str:
+def open_with(*wrapper: str) -> str:
     """The last line of an attempt to open a sandbox and run a program, with less rights."""
-    done = subprocess.run(
+    process = subprocess.run(
         [*wrapper, sys.executable, "-c", OPENS], capture_output=True, text=True, check=False
     )
-    assert done.returncode != 0
-    assert not done.stdout
-    return done.stderr.strip().splitlines()[-1]
+    assert process.returncode != 0
+    assert not process.stdout
+    return process.stderr.strip().splitlines()[-1]
 
 
 def test_root_without_its_rights_runs_nothing(sandbox: Sandbox) -> None:
     del sandbox
     if os.geteuid() != 0:
         pytest.skip("of the form for root")
-    for right, told in (("sys_admin", "bwrap: Creating new namespace"), ("setuid", "setresuid")):
-        last = opened_by("setpriv", f"--bounding-set=-{right}", "--inh-caps=-all")
+    for right, words in (("sys_admin", "bwrap: Creating new namespace"), ("setuid", "setresuid")):
+        last = open_with("setpriv", f"--bounding-set=-{right}", "--inh-caps=-all")
         assert "SandboxError: the sandbox couldn't be started" in last, last
-        assert told in last
+        assert words in last
         assert "apt-get install bubblewrap" in last
 
 
@@ -144,11 +144,11 @@ REFUSES = (
 """In a user namespace of its own, so that the setting is for what runs in it alone."""
 
 
-def test_an_ordinary_user_without_namespaces_runs_nothing(ordinary: Elsewhere) -> None:
+def test_an_ordinary_user_without_namespaces_runs_nothing(ordinary: OtherUserRunner) -> None:
     wrapper = ("unshare", "--user", "--keep-caps", "sh", "-c", REFUSES, "sh")
     if subprocess.run([*wrapper, "true"], check=False).returncode != 0:
         pytest.skip("namespaces can't be refused to one process here")
-    last = ordinary.bare(*wrapper, program=OPENS)
+    last = ordinary.run_bare(*wrapper, program=OPENS)
     assert "SandboxError: the sandbox couldn't be started: bwrap: " in last, last
     assert "allow them, or grade as root" in last
 
@@ -159,7 +159,7 @@ def folder_of_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def put(folder: Path, name: str, script: str) -> None:
+def write_tool(folder: Path, name: str, script: str) -> None:
     (folder / name).write_text(f"#!/bin/sh\n{script}\n")
     (folder / name).chmod(0o755)
 
@@ -167,20 +167,20 @@ def put(folder: Path, name: str, script: str) -> None:
 @pytest.mark.parametrize("missing", ["bwrap", "setpriv", "prlimit"])
 def test_a_missing_tool_is_named(folder_of_tools: Path, missing: str) -> None:
     for name in {"bwrap", "setpriv", "prlimit"} - {missing}:
-        put(folder_of_tools, name, "echo bubblewrap 0.8.0")
+        write_tool(folder_of_tools, name, "echo bubblewrap 0.8.0")
     with pytest.raises(SandboxError, match=rf"needs {missing}; .*apt-get install bubblewrap"):
         Sandbox.open()
 
 
 def test_an_old_bubblewrap_is_refused(folder_of_tools: Path) -> None:
     for name in ("bwrap", "setpriv", "prlimit"):
-        put(folder_of_tools, name, "echo bubblewrap 0.4.1")
+        write_tool(folder_of_tools, name, "echo bubblewrap 0.4.1")
     with pytest.raises(SandboxError, match=r"is bubblewrap 0\.4\.1; .* 0\.8 or newer"):
         Sandbox.open()
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "reason"),
     [
         ("echo 'bwrap: No permissions to create new namespace' >&2; exit 1", "No permissions to"),
         ("exit 1", "it ended without a word"),
@@ -188,12 +188,14 @@ def test_an_old_bubblewrap_is_refused(folder_of_tools: Path) -> None:
     ],
 )
 def test_a_bubblewrap_that_fails_runs_nothing(
-    folder_of_tools: Path, script: str, told: str
+    folder_of_tools: Path, script: str, reason: str
 ) -> None:
-    put(folder_of_tools, "bwrap", f"[ $1 = --version ] && echo bubblewrap 0.8 && exit\n{script}")
+    write_tool(
+        folder_of_tools, "bwrap", f"[ $1 = --version ] && echo bubblewrap 0.8 && exit\n{script}"
+    )
     for name in ("setpriv", "prlimit"):
-        put(folder_of_tools, name, 'while [ $1 != -- ]; do shift; done; shift; exec "$@"')
-    with pytest.raises(SandboxError, match=told) as raised:
+        write_tool(folder_of_tools, name, 'while [ $1 != -- ]; do shift; done; shift; exec "$@"')
+    with pytest.raises(SandboxError, match=reason) as raised:
         Sandbox.open()
     assert "apt-get install bubblewrap" in str(raised.value)
     assert "\n" not in str(raised.value)
@@ -207,7 +209,7 @@ def test_an_interpreter_that_is_none_is_refused() -> None:
 
 
 def test_an_old_interpreter_is_refused(tmp_path: Path) -> None:
-    put(tmp_path, "python3", "echo /usr; echo 3; echo 9")
+    write_tool(tmp_path, "python3", "echo /usr; echo 3; echo 9")
     with pytest.raises(SandboxError, match=r"is Python 3\.9; the sandbox needs 3\.11"):
         sandbox_process.find_tools(python=tmp_path / "python3")
 

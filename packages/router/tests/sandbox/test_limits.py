@@ -1,10 +1,10 @@
-"""What a program may use is bounded, and what came of it is told as it is."""
+"""What a program may use is limited, and its outcome says what happened."""
 
 from dataclasses import replace
 
 import pytest
 
-from packages.router.tests.sandbox.inmates import alive, named, new_name
+from packages.router.tests.sandbox.inmates import find_processes, name_program, new_name
 from packages.router.tests.sandbox.runners import QUICK, Runner
 from prefill_router.errors import ConfigError
 from prefill_router.sandbox import Limits, Sandbox
@@ -40,8 +40,8 @@ def test_text_is_utf_8(runner: Runner) -> None:
 
 
 def test_the_same_program_does_the_same(runner: Runner) -> None:
-    told = {runner("print(list({'a', 'b', 'c', 'd', 'e', 'f'}))").stdout for _ in range(4)}
-    assert len(told) == 1
+    outputs = {runner("print(list({'a', 'b', 'c', 'd', 'e', 'f'}))").stdout for _ in range(4)}
+    assert len(outputs) == 1
 
 
 def test_the_last_part_of_errors_is_kept(runner: Runner) -> None:
@@ -121,10 +121,12 @@ def test_cpu_time_of_one_that_ignores_the_first_signal(sandbox: Sandbox) -> None
 )
 def test_wall_time(runner: Runner, body: str) -> None:
     name = new_name()
-    program = named(name, "import os, signal, threading, time\nprint('begun', flush=True)\n" + body)
+    program = name_program(
+        name, "import os, signal, threading, time\nprint('begun', flush=True)\n" + body
+    )
     for seconds in (0.3, 2, 20):  # more, where the machine was too busy for it to begin
         outcome = runner(program, limits=replace(QUICK, wall_seconds=seconds))
-        assert alive(name) == []
+        assert find_processes(name) == []
         assert (outcome.status, outcome.exit_code) == ("timeout", None)
         assert outcome.seconds >= seconds
         if outcome.stdout:
@@ -136,8 +138,8 @@ def test_wall_time(runner: Runner, body: str) -> None:
 def test_output(runner: Runner, stream: str) -> None:
     name = new_name()
     program = f"import sys\nwhile True: sys.{stream}.write('x' * 1000)"
-    outcome = runner(named(name, program), limits=replace(QUICK, wall_seconds=60))
-    assert alive(name) == []
+    outcome = runner(name_program(name, program), limits=replace(QUICK, wall_seconds=60))
+    assert find_processes(name) == []
     assert (outcome.status, outcome.exit_code) == ("output", None)
     assert outcome.output_truncated
     assert len(getattr(outcome, stream)) == QUICK.output_bytes
@@ -287,8 +289,8 @@ print(found)
 def test_what_is_expected_cant_be_found(sandbox: Sandbox) -> None:
     expected = b"SECRET" + b"-31415"
     assert sandbox.run(SEARCHES, stdin=b"1\n").stdout == b"[]\n"
-    given = sandbox.run(SEARCHES, files={"x.txt": expected}).stdout
-    assert given == b"['/box/x.txt']\n"
+    output = sandbox.run(SEARCHES, files={"x.txt": expected}).stdout
+    assert output == b"['/box/x.txt']\n"
 
 
 def test_files_are_beside_the_program(sandbox: Sandbox) -> None:

@@ -43,7 +43,7 @@ class Inner(Part):
 
 
 @dataclass(frozen=True, eq=False)
-class Whole(Part):
+class FullPart(Part):
     kind: ClassVar[str] = "whole"
     noun: ClassVar[str] = "thing"
     axes: ClassVar[Mapping[str, str]] = {"target": "targets", "feature": "width", "extra": "extra"}
@@ -52,7 +52,7 @@ class Whole(Part):
     rates: Annotated[
         Float32[NDArray[np.float32], " target"], Field(ge=0, le=1, title="probabilities")
     ]
-    known: Annotated[Float64[NDArray[np.float64], " target"], Saved(form=list[float | None])]
+    scores: Annotated[Float64[NDArray[np.float64], " target"], Saved(form=list[float | None])]
     inner: Inner
     more: Float32[NDArray[np.float32], "extra target"] | None
     pairs: tuple[tuple[str, PositiveInt], ...] = ()
@@ -64,13 +64,13 @@ class Whole(Part):
             raise ConfigError("its note is bad")
 
 
-def whole(*, more: bool = True, note: str = "") -> Whole:
+def make_part(*, more: bool = True, note: str = "") -> FullPart:
     random = np.random.default_rng(0)
-    return Whole(
+    return FullPart(
         targets=("a", "b"),
         share=0.5,
         rates=np.array([0.25, 1], np.float32),
-        known=np.array([0.1, np.nan]),
+        scores=np.array([0.1, np.nan]),
         inner=Inner(random.random((3, 4), np.float32), np.array([[0, 1, 2], [3, 4, 5]], np.int32)),
         more=np.ones((5, 2), np.float32) if more else None,
         pairs=(("x", 1), ("y", 2)),
@@ -80,36 +80,36 @@ def whole(*, more: bool = True, note: str = "") -> Whole:
 
 
 def test_what_is_written() -> None:
-    told = whole().to_dict()
-    assert told == {
+    content = make_part().to_dict()
+    assert content == {
         "kind": "whole",
         "targets": ["a", "b"],
         "width": 4,
         "extra": 5,
         "share": 0.5,
-        "known": [0.1, None],
+        "scores": [0.1, None],
         "rows": 3,
         "pairs": [["x", 1], ["y", 2]],
     }
-    assert set(whole().tensors()) == {"rates", "table", "places", "more"}
-    assert whole(more=False).to_dict()["extra"] is None
-    assert "more" not in whole(more=False).tensors()
-    assert whole(note="n").to_dict()["note"] == "n"
+    assert set(make_part().tensors()) == {"rates", "table", "places", "more"}
+    assert make_part(more=False).to_dict()["extra"] is None
+    assert "more" not in make_part(more=False).tensors()
+    assert make_part(note="n").to_dict()["note"] == "n"
 
 
 @pytest.mark.parametrize("more", [True, False])
 def test_it_comes_back(*, more: bool) -> None:
-    made = whole(more=more, note="n")
-    again = Whole.from_dict(json.loads(json.dumps(made.to_dict())), made.tensors())
-    assert again.to_dict() == made.to_dict()
+    part = make_part(more=more, note="n")
+    again = FullPart.from_dict(json.loads(json.dumps(part.to_dict())), part.tensors())
+    assert again.to_dict() == part.to_dict()
     assert (again.targets, again.pairs, again.note, again.here) == (
         ("a", "b"),
         (("x", 1), ("y", 2)),
         "n",
         "nowhere",
     )
-    np.testing.assert_array_equal(again.known, made.known)
-    for name, array in made.tensors().items():
+    np.testing.assert_array_equal(again.scores, part.scores)
+    for name, array in part.tensors().items():
         np.testing.assert_array_equal(again.tensors()[name], array)
 
 
@@ -121,9 +121,9 @@ def test_it_comes_back(*, more: bool) -> None:
         ({"share": "0.5"}, "share: "),
         ({"targets": ["a", "a"]}, "aren't distinct names"),
         ({"targets": []}, "targets: "),
-        ({"targets": ["a"]}, r"array known must be finite float64 \(1,\)"),
-        ({"known": [0.1]}, r"array known must be finite float64 \(2,\); got float64 \(1,\)"),
-        ({"known": [0.1, [1]]}, r"known\.1"),
+        ({"targets": ["a"]}, r"array scores must be finite float64 \(1,\)"),
+        ({"scores": [0.1]}, r"array scores must be finite float64 \(2,\); got float64 \(1,\)"),
+        ({"scores": [0.1, [1]]}, r"scores\.1"),
         ({"width": 5}, r"array table must be finite float32 \(3, 5\); got float32 \(3, 4\)"),
         ({"width": True}, "width: "),
         ({"width": 10**40}, r"array table must be"),
@@ -141,7 +141,7 @@ def test_it_comes_back(*, more: bool) -> None:
 )
 def test_plain_values_are_refused_by_name(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(CorruptError, match=why):
-        Whole.from_dict(whole().to_dict() | changes, whole().tensors())
+        FullPart.from_dict(make_part().to_dict() | changes, make_part().tensors())
 
 
 @pytest.mark.parametrize(
@@ -162,14 +162,14 @@ def test_plain_values_are_refused_by_name(changes: dict[str, Any], why: str) -> 
     ],
 )
 def test_arrays_are_refused_by_name(changes: dict[str, Any], why: str) -> None:
-    tensors = {n: v for n, v in (whole().tensors() | changes).items() if v is not None}
+    tensors = {n: v for n, v in (make_part().tensors() | changes).items() if v is not None}
     with pytest.raises(CorruptError, match=why):
-        Whole.from_dict(whole().to_dict(), tensors)
+        FullPart.from_dict(make_part().to_dict(), tensors)
 
 
 def test_options_that_somebody_wrote_contradict_themselves() -> None:
     with pytest.raises(ConfigError, match="its note is bad"):
-        Whole.parse(whole().to_dict() | {"note": "bad"}, whole().tensors())
+        FullPart.parse(make_part().to_dict() | {"note": "bad"}, make_part().tensors())
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,7 +247,7 @@ NEW: dict[str, tuple[Any, str, Any, Any]] = {
 
 @pytest.mark.parametrize("sort", NEW)
 def test_a_kind_is_one_file_and_one_line(sort: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds, kind, entry, made = NEW[sort]
+    kinds, kind, entry, part = NEW[sort]
     load = {
         "predictor": load_predictor,
         "features": families.load_family,
@@ -255,21 +255,21 @@ def test_a_kind_is_one_file_and_one_line(sort: str, monkeypatch: pytest.MonkeyPa
         "policy": lambda config, _: from_dict(config),
     }[sort]
     with pytest.raises(CorruptError, match="known are"):
-        load(made.to_dict(), made.tensors())
+        load(part.to_dict(), part.tensors())
     file = ModuleType("made_here")
     monkeypatch.setattr(file, "ENTRY", entry, raising=False)
     monkeypatch.setitem(sys.modules, f"{kinds._package}.made_here", file)
     monkeypatch.setitem(kinds._homes, kind, "made_here:ENTRY")
-    again = load(json.loads(json.dumps(made.to_dict())), made.tensors())
-    assert type(again) is type(made)
-    assert again.to_dict() == made.to_dict()
+    again = load(json.loads(json.dumps(part.to_dict())), part.tensors())
+    assert type(again) is type(part)
+    assert again.to_dict() == part.to_dict()
     assert kinds.find(kind) is entry
-    for name, array in made.tensors().items():
+    for name, array in part.tensors().items():
         with pytest.raises(CorruptError, match=name):
-            load(made.to_dict(), made.tensors() | {name: array[:0]})
-    for name in made.to_dict().keys() - {"kind"}:
+            load(part.to_dict(), part.tensors() | {name: array[:0]})
+    for name in part.to_dict().keys() - {"kind"}:
         with pytest.raises(CorruptError, match=name):
-            load(made.to_dict() | {name: None}, made.tensors())
+            load(part.to_dict() | {name: None}, part.tensors())
 
 
 def test_kinds_tell_what_there_is() -> None:

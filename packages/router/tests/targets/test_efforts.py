@@ -78,8 +78,8 @@ def test_one_price_list() -> None:
 
 
 def test_a_model_that_is_a_target_too_has_a_price_of_its_own() -> None:
-    both = pool_of(ROW, {**ROW, "efforts": ["low"]}).with_prices({"large": (2.0, 9.0)})
-    assert [(t.name, t.input_price) for t in both] == [("large", 2.0), ("large:low", 1.0)]
+    pool = pool_of(ROW, {**ROW, "efforts": ["low"]}).with_prices({"large": (2.0, 9.0)})
+    assert [(t.name, t.input_price) for t in pool] == [("large", 2.0), ("large:low", 1.0)]
 
 
 def test_an_effort_is_served_where_it_can_be_said() -> None:

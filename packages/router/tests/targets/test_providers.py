@@ -109,9 +109,9 @@ def test_what_can_not_be(make, words: str) -> None:  # noqa: ANN001
 def test_providers_in_files_that_can_not_be(text: str, words: str, tmp_path: Path) -> None:
     path = tmp_path / "pool.yaml"
     path.write_text(f"providers: [{text}]\ntargets: [{{name: a}}]\n")
-    with pytest.raises(FormatError, match=words) as caught:
+    with pytest.raises(FormatError, match=words) as error:
         read_pool(path)
-    assert "sk-1" not in str(caught.value)
+    assert "sk-1" not in str(error.value)
 
 
 HUSH = "sk-hush-0123456789"
@@ -130,9 +130,9 @@ HUSH = "sk-hush-0123456789"
 )
 def test_keys_in_addresses_that_can_not_be_are_not_quoted(url: str) -> None:
     for make in (lambda: Provider(name="p", base_url=url), lambda: Target(name="a", base_url=url)):
-        with pytest.raises(ConfigError, match="base_url") as told:
+        with pytest.raises(ConfigError, match="base_url") as error:
             make()
-        assert HUSH not in str(told.value)
+        assert HUSH not in str(error.value)
 
 
 def test_what_is_shown_of_a_pool_has_no_query() -> None:

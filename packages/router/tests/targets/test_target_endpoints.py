@@ -87,11 +87,11 @@ def test_what_is_public_has_no_secrets_of_endpoints(pool: Pool) -> None:
 
 def test_a_target_serves_what_all_its_endpoints_do(pool: Pool) -> None:
     assert "embeddings" in pool.serves("large")
-    both = (
+    endpoints = (
         TargetEndpoint(name="a", provider="azure"),
         TargetEndpoint(name="c", provider="claude"),
     )
-    mixed = Pool((Target(name="m", endpoints=both),), None, pool.providers)
+    mixed = Pool((Target(name="m", endpoints=endpoints),), None, pool.providers)
     assert mixed.serves("m") == ("chat",)
 
 
@@ -125,9 +125,9 @@ def test_endpoints_that_can_not_be(target: dict[str, Any], words: str) -> None:
         "providers": [{"name": "p", "base_url": "http://127.0.0.1:1"}],
         "targets": [{"name": "t", **target}],
     }
-    with pytest.raises(FormatError, match=words) as caught:
+    with pytest.raises(FormatError, match=words) as error:
         pool_from_dict(value, source="pool.yaml")
-    assert "sk-very" not in str(caught.value)
+    assert "sk-very" not in str(error.value)
 
 
 def test_a_target_may_not_be_named_like_another_ones_endpoint() -> None:

@@ -89,7 +89,7 @@ TARGETS = st.fixed_dictionaries(
 )
 
 
-def made(prices: tuple[float, float] | None, **fields: Any) -> Target:
+def make_target(prices: tuple[float, float] | None, **fields: Any) -> Target:
     low, high = prices or (None, None)
     return Target(input_price=low, output_price=high, **fields)
 
@@ -100,7 +100,7 @@ def made(prices: tuple[float, float] | None, **fields: Any) -> Target:
     st.none() | st.dates().map(str) | WORDS,
 )
 def test_what_is_written_is_read(targets: list[dict[str, Any]], date: str | None) -> None:
-    pool = Pool(tuple(made(**target) for target in targets), date)
+    pool = Pool(tuple(make_target(**target) for target in targets), date)
     assert pool_from_dict(pool.to_dict(), source="memory") == pool
     with TemporaryDirectory() as folder:
         write_pool(pool, Path(folder) / "pool.yaml")
@@ -224,9 +224,9 @@ def test_any_text_is_a_pool_or_refused(text: str, name: str) -> None:
 def test_a_malformed_pool_is_not_quoted(tmp_path: Path, key: str) -> None:
     path = tmp_path / "pool.yaml"
     path.write_text(f"targets:\n  - name: a\n    api_key: {key}\n")
-    with pytest.raises(FormatError, match="not YAML") as caught:
+    with pytest.raises(FormatError, match="not YAML") as error:
         read_pool(path)
-    assert "secret" not in str(caught.value)
+    assert "secret" not in str(error.value)
     with pytest.raises(ConfigError, match="not YAML") as caught_too:
         read_yaml(path)
     assert "secret" not in str(caught_too.value)
