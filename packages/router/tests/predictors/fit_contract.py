@@ -48,7 +48,7 @@ class Case:
     unlabelled_atol: float | None = 1e-6
     load: Callable[[Any, Any], Predictor] | None = None
 
-    def planted(self, rows: int = ROWS, *, targets: int = 3, seed: int = 0) -> Examples:
+    def draw_examples(self, rows: int = ROWS, *, targets: int = 3, seed: int = 0) -> Examples:
         """Rows of which each target's logit is one column."""
         random = np.random.default_rng(seed)
         noise = 0 if self.signal == "given" else self.noise
@@ -95,7 +95,7 @@ def quality(probability: Array, unseen: Examples, base: Array) -> tuple[Array, A
 
 
 def _check_signal(case: Case) -> None:
-    train, unseen = case.planted(), case.planted(seed=1)
+    train, unseen = case.draw_examples(), case.draw_examples(seed=1)
     auc, brier = quality(case.correctness(train, unseen.features), unseen, train.base_rates)
     if case.signal == "none":
         assert np.allclose(auc, 0.5), "AUC without looking at features"
@@ -111,7 +111,7 @@ def _check_signal(case: Case) -> None:
 
 
 def _check_missing_labels(case: Case) -> None:
-    train, unseen = case.planted(), case.planted(seed=1)
+    train, unseen = case.draw_examples(), case.draw_examples(seed=1)
     correct = train.correct.copy()
     right = correct[:, 0] == 1
     correct[right & (np.arange(ROWS) % 3 > 0), 0] = np.nan  # two of three right answers
@@ -126,7 +126,7 @@ def _check_missing_labels(case: Case) -> None:
 
 
 def _check_rows_without_labels(case: Case) -> None:
-    train, rows = case.planted(), case.planted(30, seed=1).features
+    train, rows = case.draw_examples(), case.draw_examples(30, seed=1).features
     more = np.concatenate([train.features, 2 * rows])
     correct = np.concatenate([train.correct, np.full((30, 3), np.nan)])
     longer = Examples(more, correct, train.targets, train.groups + ("a",) * 30)
@@ -138,7 +138,7 @@ def _check_rows_without_labels(case: Case) -> None:
 
 
 def _check_unlearnable_targets(case: Case) -> None:
-    train, unseen = case.planted(targets=5), case.planted(targets=5, seed=1)
+    train, unseen = case.draw_examples(targets=5), case.draw_examples(targets=5, seed=1)
     correct = train.correct.copy()
     correct[:, 1], correct[:, 3] = 1, np.nan
     part = replace(train, correct=correct)
@@ -153,7 +153,7 @@ def _check_unlearnable_targets(case: Case) -> None:
 
 
 def _check_seed(case: Case) -> None:
-    train = case.planted(200)
+    train = case.draw_examples(200)
     first, second = case.fit(train, seed=3), case.fit(train, seed=3)
     assert first.notes == second.notes
     assert first.predictor.to_dict() == second.predictor.to_dict()
@@ -164,7 +164,7 @@ def _check_seed(case: Case) -> None:
 
 
 def _check_order_of_rows(case: Case) -> None:
-    train, rows = case.planted(200), case.planted(30, seed=1).features
+    train, rows = case.draw_examples(200), case.draw_examples(30, seed=1).features
     order = np.random.default_rng(3).permutation(200)
     groups = tuple(train.groups[i] for i in order)
     other = Examples(train.features[order], train.correct[order], train.targets, groups)
@@ -174,7 +174,7 @@ def _check_order_of_rows(case: Case) -> None:
 
 
 def _arguments(case: Case) -> None:
-    train, rows = case.planted(100), case.planted(30, seed=1).features
+    train, rows = case.draw_examples(100), case.draw_examples(30, seed=1).features
     before = train.features.copy(), train.correct.copy()
     predictor = case.config.fit(train, seed=0).predictor
     assert np.array_equal(train.features, before[0])
@@ -185,17 +185,17 @@ def _arguments(case: Case) -> None:
 
 
 def _few(case: Case) -> None:
-    single, unseen = case.planted(targets=1), case.planted(targets=1, seed=1)
+    single, unseen = case.draw_examples(targets=1), case.draw_examples(targets=1, seed=1)
     auc, _ = quality(case.correctness(single, unseen.features), unseen, single.base_rates)
     assert case.signal == "none" or auc[0] > 0.7, f"AUC of a single target: {auc}"
-    features = case.planted().features
+    features = case.draw_examples().features
     for rows in (2, 3, 5):
         labels = np.repeat(np.arange(rows) % 2.0, 3).reshape(-1, 3)
         _check_defined(case, Examples(features[:rows], labels, ("a", "b", "c"), ("",) * rows))
 
 
 def _soft_labels(case: Case) -> None:
-    train, unseen = case.planted(), case.planted(seed=1)
+    train, unseen = case.draw_examples(), case.draw_examples(seed=1)
     soft = replace(train, correct=np.where(train.features[:, :3] > 0, 0.6, 0.2))
     probability = case.correctness(soft, unseen.features)
     above = unseen.features[:, :3] > 0
@@ -206,7 +206,7 @@ def _soft_labels(case: Case) -> None:
 
 
 def _odd_features(case: Case) -> None:
-    train = case.planted(60)
+    train = case.draw_examples(60)
     for features in (
         np.ones_like(train.features),
         np.zeros_like(train.features),
@@ -229,23 +229,23 @@ def _check_defined(case: Case, examples: Examples) -> None:
 
 
 def _check_nothing_to_learn(case: Case) -> None:
-    train = case.planted(20)
+    train = case.draw_examples(20)
     for labels in (np.nan, 0.0, 1.0):
         with pytest.raises(FitError, match="nothing to learn"):
             case.fit(replace(train, correct=np.full_like(train.correct, labels)))
 
 
 def _record(case: Case) -> None:
-    fit = case.fit(case.planted(100))
+    fit = case.fit(case.draw_examples(100))
     json.dumps(dict(fit.training), allow_nan=False)
     assert all(isinstance(note, str) for note in fit.notes)
 
 
 def _predictor(case: Case) -> None:
-    train = case.planted(100)
+    train = case.draw_examples(100)
     predictor = case.fit(train).predictor
     assert predictor.targets == train.targets
-    rows = case.planted(9, seed=1).features
+    rows = case.draw_examples(9, seed=1).features
     if case.load is None:
         check_predictor(predictor, rows)
     else:
