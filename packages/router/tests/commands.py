@@ -107,7 +107,7 @@ def refused(reason: str, *arguments: object, stdin: bytes = b"", code: int = 1) 
 
 
 def malformed(reason: str, *arguments: object) -> str:
-    """Check that a command refuses its very command line."""
+    """Check that a command refuses its arguments."""
     return refused(reason, *arguments, code=2)
 
 

@@ -28,7 +28,7 @@ def write_folder(path: Path, letter: str) -> None:
 
 
 def write_carelessly(path: Path, letter: str) -> None:
-    """The negative control: what doesn't survive this."""
+    """Write without a temporary file: the negative control."""
     (path / "file").write_text("")
     (path / "file").write_text(letter * SIZE)
 
@@ -83,7 +83,7 @@ def main() -> None:
         if code == 0 and now != after * size:
             sys.exit("a write that ended well left the old content")
         before = now[0]
-        for path in folder.glob(".*"):  # what the dead leave would make the next write longer
+        for path in folder.glob(".*"):  # leftovers would make the next write longer
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     sys.stdout.write(f"{step}\n")
 

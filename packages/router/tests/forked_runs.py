@@ -24,7 +24,7 @@ def answer_runs() -> None:
     """Run the commands of standard input, and end the process."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.collect()
-    gc.freeze()  # forks needn't look through what they all share
+    gc.freeze()  # forks skip the objects that they share
     for line in sys.stdin:
         sys.stdout.write(json.dumps(run(*json.loads(line))) + "\n")
         sys.stdout.flush()
@@ -45,7 +45,7 @@ def run(arguments: list[str], number: int, seconds: float) -> tuple[int, float]:
 
 
 def work(arguments: list[str]) -> None:
-    """The command, in a fork; never returns, and says where it is should it hang."""
+    """Run the command in a fork and exit; a command that hangs prints its stack."""
     code = 1
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])

@@ -17,7 +17,7 @@ Run = Callable[[Sequence[str], int, float], tuple[int, float]]
 
 @contextmanager
 def forks(log: Path, program: str = "packages.router.tests.killed_process") -> Iterator[Run]:
-    """A function that runs commands; what they tell goes to a file."""
+    """A function that runs commands; their errors go to a file."""
     single = dict.fromkeys(("OMP_NUM_THREADS", "POLARS_MAX_THREADS"), "1")
     with (
         log.open("w") as errors,

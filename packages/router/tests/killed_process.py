@@ -27,7 +27,7 @@ preload(
 with suppress(ModuleNotFoundError):
     from prefill_router_gateway.cli import learn
 
-    learn._lower_priority = lambda **_: None  # other tests leave few idle moments
+    learn._lower_priority = lambda **_: None  # other tests keep the processor busy
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -58,12 +58,12 @@ NETWORKS: dict[str, NetworkConfig] = {
 }
 
 
-def normal(rows: int, width: int, seed: int = 0) -> NDArray[np.float32]:
+def draw_normal(rows: int, width: int, seed: int = 0) -> NDArray[np.float32]:
     return np.random.default_rng(seed).normal(size=(rows, width)).astype(np.float32)
 
 
-def with_missing(examples: Examples) -> Examples:
-    """A tenth of the labels missing, and one repeated row."""
+def hide_labels(examples: Examples) -> Examples:
+    """Hide a tenth of the labels, and repeat one row."""
     correct, features = examples.correct.copy(), examples.features.copy()
     correct[np.random.default_rng(3).random(correct.shape) < 0.1] = np.nan
     features[7] = features[3]
@@ -74,8 +74,8 @@ def with_missing(examples: Examples) -> Examples:
 @pytest.mark.parametrize("scale", [1, 1e-25, 1e6, 1e20])
 @pytest.mark.parametrize("centre", [0, 1000])
 def test_neighbours_are_those_of_numpy(device: torch.device, scale: float, centre: float) -> None:
-    vectors = (scale * (normal(400, 20) + centre)).astype(np.float32)
-    queries = (scale * (normal(60, 20, 1) + centre)).astype(np.float32)
+    vectors = (scale * (draw_normal(400, 20) + centre)).astype(np.float32)
+    queries = (scale * (draw_normal(60, 20, 1) + centre)).astype(np.float32)
     vectors[100:150], vectors[3] = vectors[0], 10 * vectors[3]
     queries[:3] = vectors[[0, 3, 7]]
     keys = [f"k{row // 2}" for row in range(400)]
@@ -92,7 +92,7 @@ def test_a_rounded_product_isn_t_used(device: torch.device) -> None:
     torch.set_float32_matmul_precision("medium")
     try:
         with compute_on(device):
-            NeighbourIndex.of(normal(50, 3)).search(normal(2, 3), 2)
+            NeighbourIndex.of(draw_normal(50, 3)).search(draw_normal(2, 3), 2)
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision("highest")
@@ -121,13 +121,15 @@ def test_aucs_are_those_of_numpy(device: torch.device) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_without_dropout_networks_are_those_of_numpy(kind: str, device: torch.device) -> None:
-    examples, config = with_missing(planted()[0]), NETWORKS[kind]
+    examples, config = hide_labels(planted()[0]), NETWORKS[kind]
     expected = config.fit(examples, seed=1)
     with compute_on(device):
-        fitted = config.fit(examples, seed=1)
-    assert fitted.training["seeds"][0]["best_epoch"] == expected.training["seeds"][0]["best_epoch"]
+        on_device = config.fit(examples, seed=1)
+    assert (
+        on_device.training["seeds"][0]["best_epoch"] == expected.training["seeds"][0]["best_epoch"]
+    )
     np.testing.assert_allclose(
-        fitted.predictor.correctness(examples.features),
+        on_device.predictor.correctness(examples.features),
         expected.predictor.correctness(examples.features),
         atol=2e-4,
     )
@@ -135,14 +137,14 @@ def test_without_dropout_networks_are_those_of_numpy(kind: str, device: torch.de
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_without_dropout_a_trunk_is_that_of_numpy(device: torch.device) -> None:
-    examples = with_missing(planted()[0])
+    examples = hide_labels(planted()[0])
     config = TrunkConfig(
         hidden=(16, 8), dropout=(0.0, 0.0), seeds=3, keep=2, max_epochs=12, batch_size=64
     )
     expected = config.fit(examples)
     with compute_on(device):
-        fitted = config.fit(examples)
-    for ours, theirs in zip(fitted.training["seeds"], expected.training["seeds"], strict=True):
+        on_device = config.fit(examples)
+    for ours, theirs in zip(on_device.training["seeds"], expected.training["seeds"], strict=True):
         assert (ours["best_epoch"], ours["kept"]) == (theirs["best_epoch"], theirs["kept"])
         np.testing.assert_allclose(ours["train_loss"], theirs["train_loss"], atol=1e-5)
         np.testing.assert_allclose(ours["validation_loss"], theirs["validation_loss"], atol=1e-5)

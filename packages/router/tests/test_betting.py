@@ -36,7 +36,7 @@ def test_what_was_computed_does_not_depend_on_what_follows() -> None:
 
 @pytest.mark.slow
 def test_without_shortfalls_rejections_and_alarms_are_as_rare_as_promised() -> None:
-    """A twentieth of the capitals may exceed 20, and so may of the detectors 20 times the steps."""
+    """At most a twentieth of the capitals exceed 20, and of the detectors 20 times the steps."""
     rng, rejected, alarms = np.random.default_rng(1), 0, 0
     for _ in range(200):
         expected = rng.uniform(0.2, 0.9, 200)

@@ -101,7 +101,7 @@ def find_leftovers(path: Path) -> list[Path]:
 
 
 def moments(rounds: int, duration: float) -> Iterator[tuple[int, float]]:
-    """Signals in turn; times all over, and as many again towards the end, where files are put."""
+    """Signals in turn, over the whole run and again near its end, where files are written."""
     chance = random.Random(0)
     for number in range(rounds):
         start = 0.0 if number % 4 < 2 else 0.7

@@ -1,4 +1,4 @@
-"""Files of tensors that somebody crafted are refused with the reason."""
+"""Forged files of tensors are refused with the reason."""
 
 import json
 import struct

@@ -1,4 +1,4 @@
-"""The trainer of all networks: when it stops, what it tells, and that it stops with the others."""
+"""The trainer of all networks: when it stops, its progress, and that all stop together."""
 
 import math
 import threading

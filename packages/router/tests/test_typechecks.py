@@ -1,4 +1,4 @@
-"""Types and shapes are checked while tests run, in each call anew."""
+"""Types and shapes are checked while tests run, in each call."""
 
 from collections.abc import Callable
 

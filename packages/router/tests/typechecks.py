@@ -53,7 +53,7 @@ def jaxtyped(*, typechecker: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def with_numeric_tower(function: Function) -> Function:
-    """The function, made one that checks its annotations."""
+    """Wrap the function so that it checks its annotations."""
     annotations = Annotations.of(function)
 
     @functools.wraps(function)
@@ -100,7 +100,7 @@ class Annotations:
 
     @classmethod
     def of(cls, function: Any) -> "Annotations":
-        """Those of the function's code, which is one however often the function is defined."""
+        """The annotations of the function's code; redefinitions of a function share its code."""
         code: CodeType = function.__code__
         if id(code) not in _ANNOTATIONS:
             _ANNOTATIONS[id(code)] = cls(function, code)
@@ -120,7 +120,7 @@ class Annotations:
 
     @functools.cached_property
     def axes(self) -> Any:
-        """What gives each call sizes of its own for the axes that annotations name."""
+        """A context that gives each call its own sizes of the named axes."""
         return _AXES if "jaxtyping" in repr(self.hints) else nullcontext()
 
     def check_arguments(self, args: tuple[Any, ...], options: dict[str, Any]) -> None:
@@ -146,7 +146,7 @@ _ANNOTATIONS: dict[int, Annotations] = {}
 
 
 def _resolve_hints(function: Function) -> dict[str, Any]:
-    """Annotations without strings; anything goes where a name isn't known while tests run."""
+    """Annotations without strings; a name that isn't known while tests run allows anything."""
     each = {}
     for name, hint in function.__annotations__.items():
         holder = SimpleNamespace(__annotations__={name: hint})

@@ -17,7 +17,7 @@ Load = Callable[[Any, Any], Calibrator]
 def check_calibrator(
     calibrator: Calibrator, correctness: Array, *, load: Load = load_calibrator
 ) -> None:
-    """Put a fitted calibrator through all checks, with a few predictions as it was fitted on."""
+    """Put a fitted calibrator through all checks, with a few predictions like its train rows."""
     for check in (
         _check_range,
         _check_rows,

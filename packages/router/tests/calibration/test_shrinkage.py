@@ -1,4 +1,4 @@
-"""Shrinkage: nothing is left of noise, what is known stays, and choices follow one factor alone."""
+"""Shrinkage removes noise and keeps signal; one factor alone decides the choices."""
 
 import json
 from typing import Any
@@ -24,7 +24,7 @@ def folds(rows: int) -> NDArray[np.int64]:
 
 
 def draw_labels(rows: int, *, hard: float, own: float, seed: int = 0) -> tuple[Array, Array, Array]:
-    """Labels; and what could be known of them, shared by all targets and each target's own."""
+    """Labels, and two parts of their probabilities: that of all targets, and each target's."""
     random = np.random.default_rng(seed)
     shared = hard * random.uniform(-1, 1, (rows, 1))
     apart = own * random.uniform(-1, 1, (rows, 4))
@@ -113,7 +113,7 @@ def test_rates_are_plain_where_nothing_is_missing() -> None:
 
 
 def test_a_label_that_is_missing_helps_nobody() -> None:
-    """Target d lacks its labels on hard queries; it is given no credit for that."""
+    """Target d lacks its labels on hard queries; this doesn't raise its rate."""
     correct, shared, _ = draw_labels(4000, hard=0.3, own=0.0)
     hidden = correct.copy()
     hidden[(shared[:, 0] < 0) & (np.arange(4000) % 10 > 0), 3] = np.nan

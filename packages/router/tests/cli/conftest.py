@@ -16,7 +16,7 @@ from prefill_router.testing import make_routing_dataset
 
 @pytest.fixture(scope="module", autouse=True)
 def short() -> Iterator[None]:
-    """Commands are the same whatever networks have learned, and however figures look."""
+    """Short training and coarse figures: commands don't depend on either."""
     with short_training(), coarse_figures():
         yield
 

@@ -15,7 +15,7 @@ Breaking = Callable[[Path], object]
 
 
 def without_checksums(folder: Path) -> None:
-    """As other tools write a dataset: what it says is all that can be checked."""
+    """Remove the checksums, as a dataset of another tool lacks them."""
     (folder / "SHA256SUMS").unlink()
 
 
@@ -110,7 +110,7 @@ BAD_DATA: dict[str, tuple[Breaking, str]] = {
 
 
 def commands(job: Job, out: Path) -> dict[str, tuple[object, ...]]:
-    """Every command that reads a dataset, as it would succeed."""
+    """Every command that reads a dataset, with arguments that succeed."""
     quick = ("--dim", 4)
     return {
         "describe": ("describe", job.answers),
@@ -153,7 +153,7 @@ ONE_CLASS = {
     "fit": "no target has enough right and wrong answers",
 }
 LEAN: dict[str, tuple[Breaking, dict[str, str]]] = {
-    # what can be done is done; the others say why not
+    # commands that can work do; the others name the reason
     "NaN for missing": (edit("outcomes", first_row("correct", float("nan"))), {}),
     "no pool file": (lambda d: (d / "pool.yaml").unlink(), {}),
     "one class, all correct": (labels(1.0), ONE_CLASS),

@@ -77,7 +77,7 @@ def test_a_target_that_fails(route: Route, pool: Path) -> None:
 def test_a_routers_folder_does_not_say_who_is_asked_and_gets_a_key(
     copy: Job, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a router of somebody else, neither address nor variable is used; both are shown."""
+    """The address and the variable in another person's router are shown and not used."""
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI/K7MDENG")
     content = json.loads((copy.router / "router.json").read_text())
     for row in content["pool"]["targets"]:

@@ -62,7 +62,7 @@ def test_imported_again_it_decides_the_same(folder: Path, tmp_path: Path) -> Non
 
 
 def test_from_text_on_it_is_what_their_description_says(folder: Path) -> None:
-    """The chat template, the last token of each layer's output, and the rest, by transformers."""
+    """transformers computes the chat template and the last token of each layer's output."""
     checkpoint = torch.load(folder / "router.pt", weights_only=True)
     tokenizer = AutoTokenizer.from_pretrained(folder / "qwen3")
     network = AutoModel.from_pretrained(folder / "qwen3", dtype=torch.float32).eval()

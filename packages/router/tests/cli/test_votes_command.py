@@ -1,4 +1,4 @@
-"""From votes to a router on the command line: fit, show, route, evaluate, and what refuses them."""
+"""From votes to a router on the command line; commands that need accuracies refuse votes."""
 
 import csv
 import json
@@ -28,7 +28,7 @@ class VoteFiles(NamedTuple):
 
 
 def write_votes(path: Path, count: int) -> Path:
-    """Sums, which one target adds, and words, which another spells; the third does half of each."""
+    """Write votes on sums and words: one target adds, one spells, one does half of each."""
     rows = []
     for n in range(count):
         is_sum = n % 2 == 0

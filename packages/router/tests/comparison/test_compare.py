@@ -94,7 +94,7 @@ def test_numbers_are_those_of_evaluate_and_compare(result: ComparisonResult) -> 
     )
     assert tolerant.evaluation.to_dict() == alone.to_dict()
     pair = compare(*predictions, test, policies=policies, resamples=100, chosen=chosen)
-    for name in set(tolerant.against) - {"aiq", "pareto_dist"}:  # these depend on who is compared
+    for name in set(tolerant.against) - {"aiq", "pareto_dist"}:  # they depend on all routers
         assert tolerant.against[name].to_dict() == pair.difference[name].to_dict()
         assert tolerant.headline[name].to_dict() == alone.headline[name].to_dict()
 
@@ -146,7 +146,7 @@ def test_nothing_is_kept_of_other_prices_or_other_soft_labels(tmp_path: Path) ->
 
     before = fit_soft(ANSWERS)
     dearer = dataclasses.replace(ANSWERS, output_tokens=2 * ANSWERS.output_tokens)
-    assert dearer.fingerprint == ANSWERS.fingerprint  # labels are what tells datasets apart
+    assert dearer.fingerprint == ANSWERS.fingerprint  # it depends on labels alone
     test = ANSWERS.select(split(ANSWERS)["test"])
     costs = [r.predict(test, stores=[STATES]).estimated_cost for r in (before, fit_soft(dearer))]
     assert (costs[1] > costs[0]).all()
@@ -157,7 +157,7 @@ def test_nothing_is_kept_of_other_prices_or_other_soft_labels(tmp_path: Path) ->
 
 def test_what_is_kept_loads_and_routes_alike(result: ComparisonResult, router_folder: Path) -> None:
     test = ANSWERS.select(result.plan.split["test"])
-    comparison = run_plan(plan(), ANSWERS, [STATES])  # and kept nowhere
+    comparison = run_plan(plan(), ANSWERS, [STATES])  # without a folder
     predictions = [
         router.fit.router.predict(test, stores=[STATES]) for router in comparison.routers
     ]
@@ -193,7 +193,7 @@ def test_a_router_that_needs_an_extra_is_left_out_with_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyphen", None)
-    for cached in (complexity._load_patterns, complexity._of_word):  # by other tests
+    for cached in (complexity._load_patterns, complexity._of_word):  # other tests filled them
         cached.cache_clear()
     readable = recipe_from_dict({"features": "complexity", "predictor": "constant"})
     recipes = {"ours": RECIPES["ours"], "readable": readable}

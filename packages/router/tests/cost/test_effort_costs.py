@@ -1,4 +1,4 @@
-"""What an effort costs is predicted from the states: hard questions take more thinking."""
+"""The cost of an effort is predicted from the states: hard questions take more tokens."""
 
 import numpy as np
 

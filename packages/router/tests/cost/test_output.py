@@ -52,7 +52,7 @@ def output_fit() -> OutputFit:
 
 
 def expect_unseen(output_fit: OutputFit) -> tuple[Array, Array]:
-    """What is expected of rows that weren't learned from."""
+    """The expected amounts of rows that weren't in the fit."""
     return output_fit.head.expect(FEATURES[1200:], TOKENS[1200:])
 
 
@@ -63,7 +63,7 @@ def test_means_of_lognormal_outputs_are_unbiased_where_medians_are_not(
     truth = np.exp(5 + FEATURES[1200:, :1] * SLOPES + np.array([0.64, 0.36, 0.04]) / 2)
     np.testing.assert_allclose(mean.mean(axis=0), truth.mean(axis=0), rtol=0.06)
     low, middle, far = np.quantile(FEATURES[1200:, 0], [0.1, 0.5, 0.9])
-    for place in (low, middle, far):  # not on the whole alone
+    for place in (low, middle, far):  # near each place, not only over all rows
         near = np.abs(FEATURES[1200:, 0] - place) < 0.3
         np.testing.assert_allclose(mean[near].mean(axis=0), truth[near].mean(axis=0), rtol=0.12)
     medians = np.median(OUTPUT[:1200], axis=0)
@@ -86,7 +86,7 @@ def test_r2_is_what_other_rows_bear_out(output_fit: OutputFit) -> None:
 
 
 def test_a_target_of_which_nothing_is_told_is_a_constant() -> None:
-    """Its mean: neither features nor length change it."""
+    """Neither features nor length change its mean."""
     features = np.random.default_rng(8).normal(size=(300, 40)).astype(np.float32)
     output = np.random.default_rng(9).lognormal(5, 1, size=(300, 3)).round() + 1
     constant = 0

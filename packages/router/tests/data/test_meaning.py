@@ -92,7 +92,7 @@ def test_a_malformed_meaning_is_named(content: str, tmp_path: Path) -> None:
 
 
 def report_words(meaning: LabelMeaning) -> str:
-    """What the report of an evaluation says first."""
+    """The first words of an evaluation's report."""
     predictions, dataset = random_system(queries=30)
     evaluation = evaluate(predictions, replace(dataset, meaning=meaning), resamples=0)
     assert json.loads(json.dumps(evaluation.to_dict()))["labels_mean"] == meaning.to_dict()

@@ -1,4 +1,4 @@
-"""What a dataset holds, against counts by hand and a slow second opinion."""
+"""The summary of a dataset, against counts by hand and a slow reference."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""SQLite files: what is waited for, what is an error, and what stays of a transaction."""
+"""SQLite files: waiting, errors, and transactions that fail."""
 
 import shutil
 import sqlite3

@@ -38,7 +38,7 @@ def patient(
 
 
 def with_parts(subject: Subject) -> Subject:
-    """The subject with what its verdict compares it with, learned from its train part."""
+    """The subject with the references of its verdict, learned from its train part."""
     train, scale = subject.train, PRICES.max() - PRICES.min()
     cost = np.broadcast_to((PRICES - PRICES.min()) / scale, train.correct.shape)
     references = References.fit(train, cost[:, : len(subject.trial.targets)])

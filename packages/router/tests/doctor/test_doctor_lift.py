@@ -1,4 +1,4 @@
-"""The lift by parts: how often a part is named where there is nothing, and where there is."""
+"""The lift by parts: how often a part is named without a lift, and with one."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ COST = np.broadcast_to([1e-3, 1e-3], (len(SIZES), 2)).copy()
 
 
 def subject(*, seed: int, helped: int = -1) -> Subject:
-    """Two equally good targets, and a router that seldom leaves the first, for no good reason.
+    """Two equally good targets, and a router that seldom leaves the first, at random.
 
     In the domain that is `helped` it leaves it where the other one is right.
     """
@@ -68,7 +68,7 @@ def test_parts_that_never_differ_are_not_sure() -> None:
 
 
 def in_turns(alone: Subject, turns: int, *, together: bool) -> Subject:
-    """Each query so many times, as the turns of one conversation or as queries by themselves."""
+    """Repeat each query `turns` times, in one conversation or as single queries."""
     rows = np.repeat(np.arange(len(alone)), turns)
     old = alone.trial
     queries = tuple(

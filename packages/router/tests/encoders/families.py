@@ -162,7 +162,7 @@ WITH_CHAT = {"qwen3", "qwen3_5", "nemotron_h", "gpt_oss", "llama"}
 
 
 def save_tokenizer(folder: Path, *, chat: bool, brackets: bool = False) -> None:
-    """Characters are bytes; `brackets` puts a token before and one after, as BERT's does."""
+    """Save a tokenizer of bytes; `brackets` adds a token before and after, as BERT's does."""
     specials = [
         "<pad>",
         "<s>",
@@ -244,5 +244,5 @@ def read_plainly(
 
 
 def _without_first(rows: torch.Tensor) -> torch.Tensor:
-    """All but the first; of one, that one."""
+    """All rows but the first; a single row stays."""
     return rows[1:] if len(rows) > 1 else rows

@@ -81,7 +81,7 @@ def _add_positions(writer: gguf.GGUFWriter, config: Any) -> None:
         width = 2 * len(frequencies)
         plain = positions["rope_theta"] ** (-np.arange(0, width, 2) / width)
         writer.add_tensor("rope_freqs.weight", (plain / frequencies).astype(np.float32))
-        writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)  # the table counts all the same
+        writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)  # the table is used all the same
     elif positions["rope_type"] != "default":
         writer.add_rope_scaling_type(gguf.RopeScalingType(positions["rope_type"]))
         writer.add_rope_scaling_factor(positions["factor"])

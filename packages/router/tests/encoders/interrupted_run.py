@@ -1,4 +1,4 @@
-"""What runs in processes of their own, one of which kills itself at a given step."""
+"""Encoding in other processes, one of which kills itself at a given step."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ def work(path: Path, shard: tuple[int, int]) -> None:
 
 
 def work_until(path: Path, last_step: int, steps: Synchronized) -> None:
-    """Work, and be killed at a step: a call of any function, or its return."""
+    """Work until a step, then die; a step is the call of a function, or its return."""
     count = 0
 
     def step(*_: object) -> None:

@@ -13,7 +13,7 @@ from prefill_router.encoders import packing
 
 @contextmanager
 def plain_kernel() -> Iterator[None]:
-    """What is loaded here is packed on the processor, as on a GPU but for the kernel."""
+    """Encoders that are loaded here are packed on the processor, with a plain kernel."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("torch.nn.attention.varlen.varlen_attn", varlen_attn)
         kernel = packing.torch_kernel()
@@ -35,7 +35,7 @@ def varlen_attn(
     window_size: tuple[int, int] = (-1, -1),
     enable_gqa: bool = False,
 ) -> Any:
-    """What each token sees, and with `return_aux` the logarithms of the sums of its scores."""
+    """The attention of each token; with `return_aux` also the logarithms of its scores' sums."""
     assert cu_seq_q.dtype == torch.int32
     assert torch.equal(cu_seq_q, cu_seq_k)
     assert max_q == max_k >= int(cu_seq_q.diff().max())

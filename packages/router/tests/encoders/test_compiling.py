@@ -1,4 +1,4 @@
-"""Blocks that are compiled: when, what is shown, without a compiler, and that states stay."""
+"""Compiled blocks: when, their progress, no compiler, and equal states."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ TEXTS = [Query(str(n), "x" * n) for n in (1, 9, 30, 4, 17)]
 
 
 class RecordedProgress(Progress):
-    """Remembers what is shown."""
+    """Records the labels and notes."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -53,7 +53,7 @@ class Block(nn.Module):
 
 @pytest.fixture
 def compile_options(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The options of what is compiled; compiled functions triple."""
+    """The options of each compilation; compiled functions triple their input."""
     calls: list[dict[str, Any]] = []
 
     def compile_function(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:

@@ -32,7 +32,7 @@ pytestmark = [
 ]
 
 TEXTS = [Query(str(n), "abc"[n % 3] * n) for n in (1, 9, 30, 4, 17, 40)]
-ROUNDING = 3  # prompts that aren't kept apart are off by far more
+ROUNDING = 3  # prompts that see each other are off by far more
 Rows = dict[Site, np.ndarray]
 
 
@@ -47,7 +47,7 @@ def every_site(encoder: HubEncoder) -> list[Site]:
 
 
 def worst_error(encoder: HubEncoder, prompts: Sequence[TokenizedPrompt], folder: Path) -> float:
-    """Of all states, against the whole network in float32 on the processor."""
+    """The largest error of all states, against the whole network in float32 on the processor."""
     network = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
     blocks = find_blocks(network, encoder.provenance.num_layers)
     states = encoder.states(prompts, every_site(encoder))

@@ -1,4 +1,4 @@
-"""Batches on a device: memory that runs out, their size, and copies. The GPU is made up."""
+"""Batches on a device: memory that runs out, their size, and copies. The GPU is simulated."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -34,7 +34,7 @@ Launch = Callable[[list[int]], torch.Tensor]
 
 
 def memory_for(tokens: int, lengths: Sequence[int], attempts: list[list[int]]) -> Launch:
-    """A device with memory for so many tokens, padding included; its states are the numbers."""
+    """A device with memory for so many tokens with padding; states are the prompts' numbers."""
 
     def launch(numbers: list[int]) -> torch.Tensor:
         attempts.append(numbers)

@@ -106,7 +106,7 @@ def test_nobody_there() -> None:
 
 
 def _ask_without_patience(url: str) -> None:
-    """Connection refused, again and again: the SDK waits for seconds between its attempts."""
+    """Ask without waiting: the SDK waits for seconds between its attempts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("prefill_router.encoders.endpoint._ATTEMPTS", 1)
         EmbeddingsApi(Address.parse(f"m@{url}"), environment={}).embed(["text"])

@@ -1,4 +1,4 @@
-"""Encoders in GGUF files: their states, what is recorded of them, what is refused."""
+"""Encoders in GGUF files: states, provenance, refusals."""
 
 import builtins
 import copy
@@ -43,7 +43,7 @@ def load(file: Path, **options: Any) -> HubEncoder:
 
 
 def worst_error(encoder: HubEncoder, network: torch.nn.Module) -> float:
-    """Of any state of any prompt, as a share of the largest number of that state."""
+    """The largest error of a state, as a share of the largest number of that state."""
     prompts = encoder.tokenize(QUERIES)
     states = encoder.states(prompts, encoder.sites)
     blocks = find_blocks(network, encoder.provenance.num_layers)
@@ -151,7 +151,7 @@ def flip_a_weight(folder: Path) -> None:
 
 
 def put_another_network(folder: Path) -> None:
-    """A network of the same shape, with all that its own folder of the cache has but the facts."""
+    """Replace the network by another of the same shape; the recorded facts stay."""
     for file in (folder.parent / "other").iterdir():
         if file.name != "gguf.json":
             (folder / file.name).write_bytes(file.read_bytes())

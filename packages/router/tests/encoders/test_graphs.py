@@ -22,7 +22,7 @@ SITES = [Site(layer, pooling) for layer in range(3) for pooling in POOLINGS]
 
 
 class Recorder:
-    """Counts what is recorded."""
+    """Records the passes."""
 
     def __init__(self) -> None:
         self.passes: list[Pass] = []

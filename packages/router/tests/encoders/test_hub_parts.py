@@ -1,4 +1,4 @@
-"""Checkpoints as they lie on hubs: with a vocabulary head, inside a network that also sees."""
+"""Checkpoints of hubs: with a vocabulary head, or inside a network for images."""
 
 import json
 from pathlib import Path
@@ -97,7 +97,7 @@ FP8 = {"quant_method": "fp8", "weight_block_size": [16, 16], "modules_to_not_con
 
 
 def quantise(folder: Path) -> None:
-    """Turn the products of a checkpoint into blocks of 16 x 16 in eight bits."""
+    """Quantise the linear layers of a checkpoint in blocks of 16 x 16, eight bits each."""
     file = folder / "model.safetensors"
     weights: dict[str, torch.Tensor] = {}
     for name, weight in load_file(file).items():

@@ -108,7 +108,7 @@ def read_exactly(folder: Path, encoder: HubEncoder) -> np.ndarray:
 
 
 def measure_errors(actual: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Relative to the states' norm, per site."""
+    """The errors relative to the states' norm, per site."""
     return np.linalg.norm(actual - truth, axis=(1, 2)) / np.linalg.norm(truth, axis=(1, 2))
 
 

@@ -97,7 +97,7 @@ def load_ours(**options: Any) -> MiniLMEncoder:
 
 @cache
 def load_theirs() -> HubEncoder:
-    """What `transformers` makes of the same files."""
+    """The same files in `transformers`."""
     encoder = load_encoder("minilm", dtype="float32", device="cpu", as_network=True)
     assert isinstance(encoder, HubEncoder)
     return encoder

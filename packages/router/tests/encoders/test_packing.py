@@ -28,7 +28,7 @@ STARTS = torch.tensor([0, 5, 6, 76, 140, 143], dtype=torch.int32)
 
 
 def without_groups(*rows: Any, return_aux: Any = None, **options: Any) -> Any:
-    """The kernel of torch 2.10, which wants as many key heads as heads."""
+    """The kernel of torch 2.10, which needs as many key heads as query heads."""
     return varlen_attn(*rows, return_aux=return_aux, **options)
 
 

@@ -248,7 +248,7 @@ class Blind(torch.nn.Module):
 
 
 class Elsewhere(Blind):
-    """The same, of unknown making."""
+    """The same, of an unknown module."""
 
 
 Blind.__module__ = "transformers.models.blind"

@@ -1,4 +1,4 @@
-"""Plans of many prompts: the same chunks as of few, in blocks, kept, and in flat memory."""
+"""Plans of many prompts: the same chunks in blocks, a cache, and constant memory."""
 
 import subprocess
 import sys

@@ -50,7 +50,7 @@ def start(context: ForkServerContext, path: Path, shard: tuple[int, int] = (0, 1
 
 
 def run_until(context: ForkServerContext, path: Path, last_step: int) -> tuple[int | None, int]:
-    """Exit code, and steps where it came to the end."""
+    """The exit code, and the number of steps if the process ended well."""
     steps = context.Value("q", 0)
     process = context.Process(target=work_until, args=(path, last_step, steps))
     process.start()

@@ -48,7 +48,7 @@ def ordinary(model: Path) -> Encoder:
 
 @pytest.fixture(scope="module")
 def states(model: Path, ordinary: Encoder) -> dict[str, tuple[list[int], torch.Tensor]]:
-    """By the prompt's key: its tokens, and what vLLM would write."""
+    """The tokens and the tensor that vLLM would write, by the prompt's key."""
     network = pretrained.AutoModel.from_pretrained(model, dtype=torch.float32).eval()
     states = {}
     for prompt in ordinary.tokenize(DATASET.queries):

@@ -48,7 +48,7 @@ def streams(network: Any, ids: Sequence[int]) -> Streams:
 
 
 class SamplingParams:
-    """How many tokens are generated."""
+    """The number of tokens to generate."""
 
     def __init__(self, *, max_tokens: int) -> None:
         assert max_tokens == 1
@@ -82,7 +82,7 @@ class LLM:
         self.network = AutoModel.from_pretrained(model, dtype=getattr(torch, dtype)).eval()
 
     def generate(self, prompts: Sequence[dict[str, list[int]]], params: SamplingParams) -> list:
-        """Write a file for each prompt, and say where."""
+        """Write a file for each prompt, and return the paths."""
         assert isinstance(params, SamplingParams)
         self.folder.mkdir(parents=True, exist_ok=True)
         return [self.write_states(prompt["prompt_token_ids"]) for prompt in prompts]

@@ -77,7 +77,7 @@ class Page:
 
 @dataclass
 class PriceServer:
-    """Pages by path, and what was asked."""
+    """Pages by path, and the requests."""
 
     pages: dict[str, Page] = field(default_factory=dict)
     paths: list[str] = field(default_factory=list)

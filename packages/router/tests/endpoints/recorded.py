@@ -15,7 +15,7 @@ THOUGHT = "two and two"
 
 @dataclass(frozen=True)
 class RecordedStream:
-    """What one provider sends, and what is to be read from it.
+    """The stream of one provider, and the reply that must be read from it.
 
     Attributes:
         chunks: The stream's.

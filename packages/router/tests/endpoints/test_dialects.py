@@ -1,4 +1,4 @@
-"""What is asked of a target, in each dialect, as it goes over the wire."""
+"""Requests to a target in each dialect, as they are sent."""
 
 import asyncio
 from collections.abc import Mapping
@@ -118,7 +118,7 @@ def test_budgets(dialect: Dialect) -> None:
 
 
 def effort(dialect: Dialect, name: str, endpoint: ApiEndpoint = "chat") -> dict[str, Any]:
-    """What an effort of a target adds."""
+    """The fields that an effort of a target adds."""
     target = Target(name=f"m:{name}", effort=name, request=RequestOptions(max_tokens=4000))
     assert request_parameters(target, dialect)["model"] == "m"
     return reasoning_fields(target, dialect, endpoint)
@@ -146,7 +146,7 @@ REASONS = "reasoning_effort"
 
 
 def added_fields(dialect: Dialect, **options: Any) -> dict[str, Any]:
-    """What options add to a plain request."""
+    """The fields that options add to a plain request."""
     plain = PLAIN[dialect]
     return {
         name: value for name, value in sent_fields(dialect, **options).items() if name not in plain

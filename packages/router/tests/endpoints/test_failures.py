@@ -1,4 +1,4 @@
-"""Every way in which an endpoint gives no answer has its own name, and tells no secret."""
+"""Each failure of an endpoint has its own name, and its message holds no secret."""
 
 import asyncio
 import json
@@ -409,7 +409,7 @@ def test_neither_prompt_nor_key_is_told(script: Script, caplog: pytest.LogCaptur
             api_key_env="A_KEY",
             first_token_seconds=0.1,
         )
-    # httpcore tells the headers of replies at its lowest level; it knows nothing of keys
+    # httpcore logs the headers of replies at its lowest level; they hold no key
     messages = [r.getMessage() for r in caplog.records if r.name != "httpcore2.http11"]
     texts = "".join([str(error), *traceback.format_exception(error), *messages])
     assert SECRET not in texts

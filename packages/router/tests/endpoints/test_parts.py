@@ -228,7 +228,7 @@ def test_an_event_of_many_lines_has_an_end(line: bytes, monkeypatch: pytest.Monk
     with pytest.raises(MalformedError, match="without an end"):
         reader.feed(line * 1001)
     reader = EventReader()
-    for _ in range(1001):  # each has one
+    for _ in range(1001):  # each event ends
         assert reader.feed(b'data: {"a":\ndata: 1}\n\n') == [{"a": 1}]
 
 

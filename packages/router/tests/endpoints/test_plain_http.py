@@ -85,7 +85,7 @@ def test_whoever_asks_is_held_to_it() -> None:
 
 @pytest.mark.slow
 def test_no_proxy_comes_between_a_key_and_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A proxy elsewhere would read it; what isn't this machine's still goes by way of it."""
+    """A proxy would read the key. Requests to other hosts still go through it."""
     monkeypatch.setenv("HTTP_PROXY", "http://proxy.invalid:1")
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)

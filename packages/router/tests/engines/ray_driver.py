@@ -34,7 +34,7 @@ def encode(address: str, store: str) -> None:
 
 
 def devices(address: str, folder: str) -> dict[str, Any]:
-    """The devices that did the work, and what was refused."""
+    """The devices that did the work, and the errors."""
     engine, refused = RayEngine(address=address, workers=(1, 1)), []
     make = partial(on, Path(folder), 2)
     results = list(engine.stream(make, range(40), gpu_workers=(1, 1)))
@@ -70,7 +70,7 @@ def count_held(address: str) -> int:
 
 
 def tasks(address: str, folder: str) -> dict[str, Any]:
-    """What came of tasks whose workers died, and of those that refused."""
+    """The results of tasks whose workers died, and the errors of tasks that refuse."""
     engine = RayEngine(address=address, workers=(2, 2))
     squares = engine.map(die_once, Path(folder), range(6), finish=lambda _, result: result)
     engines.RETRIES, usual = 1, engines.RETRIES
@@ -85,7 +85,7 @@ def tasks(address: str, folder: str) -> dict[str, Any]:
 
 
 def paper(address: str | None) -> str:
-    """The paper's tables for three routers; where no cluster is given, made here."""
+    """The paper's tables for three routers, on a cluster or in this process."""
     encoder = FakeEncoder()
     means = ReproduceMeans(
         encoders=("fake",), embedding="fake", sources=EncoderSources(loaded=(encoder,))

@@ -16,7 +16,7 @@ def on(folder: Path, kinds: int, device: str) -> Callable[[int], tuple[int, str]
     (folder / device).touch()
 
     def work(item: int) -> tuple[int, str]:
-        while len(list(folder.iterdir())) < kinds:  # no worker does it all before the other began
+        while len(list(folder.iterdir())) < kinds:  # wait until all workers have begun
             time.sleep(0.02)
         if item == -1:
             raise StoreError("the state isn't finite")

@@ -21,5 +21,5 @@ def test_what_an_engine_prints_is_apart_from_results(capsys: pytest.CaptureFixtu
     output = capsys.readouterr()
     assert json.loads(output.out) == {"engine": "RayEngine"}
     assert "a worker died" in output.err
-    print_json(1)  # and afterwards as before
+    print_json(1)  # the output is restored
     assert capsys.readouterr().out == "1\n"

@@ -1,4 +1,4 @@
-"""What is done on a cluster is what one process does, also where nodes and workers die and come."""
+"""A cluster gives what one process gives, also when nodes and workers die and join."""
 
 import re
 import signal

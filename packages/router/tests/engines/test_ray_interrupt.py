@@ -71,7 +71,7 @@ def test_an_interrupted_command_says_so_ends_its_ray_and_goes_on(tmp_path: Path)
     encoder = save_tiny_encoder(tmp_path / "tiny")
     common = ["encode", tmp_path / "answers", "--encoder", encoder, "--out"]
     environment = dict(ENVIRONMENT)
-    environment.pop("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")  # the engine's own affair
+    environment.pop("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")  # the engine sets it itself
     store, local = tmp_path / "ray", tmp_path / "local"
     program = [sys.executable, "-m", "packages.router.tests.engines.gated_command"]
     allow(store, 2)
@@ -90,7 +90,7 @@ def test_an_interrupted_command_says_so_ends_its_ray_and_goes_on(tmp_path: Path)
             os.killpg(command.pid, signal.SIGINT)
             _, messages = command.communicate(timeout=LONGEST)
         finally:
-            command.kill()  # which would else be waited for
+            command.kill()  # or the test would wait for it
     assert command.returncode == ExitCode.INTERRUPTED, messages
     assert messages.splitlines()[-1].startswith("interrupted; what was finished is kept"), messages
     assert "Traceback" not in messages

@@ -14,7 +14,8 @@ def traffic(
 ) -> tuple[Predictions, RoutingDataset, RoutingDataset]:
     """Predictions, what the log has, and all labels.
 
-    A random target answers each query and is labelled, the others with the probability `asked`.
+    A random target answers each query and is labelled; each other one is with the probability
+    `label_share`.
     """
     predictions, dataset = random_system(queries=queries, seed=seed)
     random = np.random.default_rng([seed, 1])
@@ -27,7 +28,7 @@ def traffic(
 def draw_observed(
     dataset: RoutingDataset, chance: Array, random: np.random.Generator, *, error: float = 0.0
 ) -> RoutingDataset:
-    """What is observed of the labels, with these probabilities."""
+    """The labels, each observed with its probability."""
     is_observed = random.random(chance.shape) < chance
     wrong = random.random(chance.shape) < error
     label = np.where(wrong, 1 - dataset.correct, dataset.correct)

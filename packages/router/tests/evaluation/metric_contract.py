@@ -49,7 +49,7 @@ class Metric:
 
 
 def check(metric: Metric, seed: int) -> None:
-    """Raise an AssertionError unless the metric holds to the contract on a random system."""
+    """Raise an AssertionError unless the metric keeps the contract on a random system."""
     system = random_system(queries=70, targets=metric.targets, missing=0.1, seed=seed)
     value = metric.compute(*system)
     assert value == value, "undefined on an ordinary system"

@@ -100,7 +100,7 @@ def test_erring_labels_alone_are_corrected_and_nothing_is_weighted() -> None:
 
 
 def test_the_fixed_mix_of_a_log_is_chosen_by_inverse_propensity() -> None:
-    """Asked about the queries that it gets right alone, a target isn't better for it."""
+    """A target that is asked only what it gets right isn't chosen for that."""
     _, dataset = random_system(queries=3000, seed=2)
     chance = np.full(dataset.correct.shape, 0.5)
     easy = dataset.correct.mean(axis=1) > 0.5

@@ -22,7 +22,7 @@ _KNOWN: dict[str, dict[str, float]] = {}
 
 
 def headline(name: str, predictions: Predictions, data: RoutingDataset) -> float:
-    """One number; all numbers of a system are computed once, for all of their tests."""
+    """One number of a system; all its numbers are computed once for all tests."""
     what = (
         *vars(predictions).values(),
         data.query_ids,

@@ -27,7 +27,7 @@ TURNS = 4
 
 
 def in_conversations(dataset: RoutingDataset, turns: int = TURNS) -> RoutingDataset:
-    """The same queries, each `turns` in a row of one conversation, but for the last one."""
+    """Put each `turns` queries in a row into one conversation; the last query has none."""
     queries = tuple(
         replace(query, conversation=f"c{i // turns}" if i < len(dataset) - 1 else "")
         for i, query in enumerate(dataset.queries)
@@ -38,7 +38,7 @@ def in_conversations(dataset: RoutingDataset, turns: int = TURNS) -> RoutingData
 def repeat_queries(
     predictions: Predictions, data: RoutingDataset, *, together: bool
 ) -> tuple[Predictions, RoutingDataset]:
-    """Each query `TURNS` times, as the turns of one conversation or as queries by themselves."""
+    """Repeat each query `TURNS` times, in one conversation or as single queries."""
     rows = np.repeat(np.arange(len(data)), TURNS)
     queries = tuple(
         replace(

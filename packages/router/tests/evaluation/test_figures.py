@@ -32,7 +32,7 @@ def render_cell(cell: Cell | str) -> str:
 
 
 def paths(count: int, seed: int) -> np.ndarray:
-    """Random walks, whose far ends know little of their beginnings."""
+    """Random walks, whose ends depend little on their beginnings."""
     return np.random.default_rng(seed).normal(size=(count, 60)).cumsum(axis=1)
 
 
@@ -152,7 +152,7 @@ def test_bold_is_surely_better_and_brackets_surely_worse() -> None:
     )
     assert "<b>2.000</b>" in render_cell(estimate_cell(gain, "number", compared="better"))
     assert "[-2.000]" in render_cell(estimate_cell(loss, "number", compared="worse"))
-    assert "font-weight: 600" not in style()  # nor is what heads a row
+    assert "font-weight: 600" not in style()  # headers of rows aren't bold either
 
 
 def test_wide_tables_can_be_reached_and_are_shaded_at_their_hidden_side() -> None:

@@ -53,7 +53,7 @@ def make_trial(
 
 
 def make_calibrated(queries: int = 600, *, targets: int = 3, seed: int = 0) -> Trial:
-    """Predictions that hold exactly."""
+    """A trial with exactly calibrated predictions."""
     random = np.random.default_rng(seed)
     chance = random.beta(2, 2, (queries, targets))
     correct = (random.random(chance.shape) < chance).astype(np.float64)

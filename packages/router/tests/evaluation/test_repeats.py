@@ -24,7 +24,7 @@ def make_trial(outcomes: Runs) -> Trial:
 
 
 def plain(outcomes: Runs) -> float:
-    """One query, [run, target]: every way to leave one run of each target out."""
+    """The mean over every way to leave one run of each target out; one query, [run, target]."""
     total, ways = 0.0, 0
     for runs_left in product(range(len(outcomes)), repeat=outcomes.shape[1]):
         means = [np.delete(outcomes[:, k], run).mean() for k, run in enumerate(runs_left)]

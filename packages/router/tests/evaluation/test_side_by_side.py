@@ -13,7 +13,7 @@ from prefill_router.reporting.evaluation_charts import draw_side_by_side, write_
 
 
 def swap_targets(system: Evaluation) -> Evaluation:
-    """The same targets under another router: the probabilities of the targets turned round."""
+    """The same targets under another router, with the targets' probabilities in reverse order."""
     predictions, data = random_system(queries=50)
     other = dataclasses.replace(predictions, correctness=predictions.correctness[:, ::-1].copy())
     turned = evaluate(other, data, resamples=20)

@@ -58,7 +58,7 @@ def plant_signal(
 
 
 def fit_references(train: RoutingDataset) -> References:
-    """What is learned from train rows whose costs are 1, 2 and 4 dollars, as the router says."""
+    """References of train rows; the router expects costs of 1, 2 and 4 dollars."""
     return References.fit(train, np.tile([0, 1 / 3, 1], (len(train), 1)))
 
 
@@ -309,7 +309,7 @@ def test_a_gain_on_unmeasured_subjects_is_no_gain() -> None:
 
 
 def test_wrong_answers_that_are_missing_make_no_router_worth_it() -> None:
-    """A twin of the best target whose failures leave no label looks better and isn't."""
+    """A copy of the best target whose failures have no label looks better and isn't."""
     trial, train = plant_signal(queries=4000, signal=0.0)
     correct, random = trial.correct.copy(), np.random.default_rng(1)
     twin = random.permutation(correct[:, 2])

@@ -61,7 +61,7 @@ def random_system(
 def resample(
     predictions: Predictions, data: RoutingDataset, rows: Sequence[int]
 ) -> tuple[Predictions, RoutingDataset]:
-    """The same with these rows, repeated ones as queries of their own."""
+    """The system with these rows; repeated rows are separate queries."""
     picked = list(rows)
     ids = [f"r{i}" for i in range(len(picked))]
     queries = [Query(i, data.queries[row].prompt) for i, row in zip(ids, picked, strict=True)]

@@ -1,4 +1,4 @@
-"""A hub on 127.0.0.1: just what making, filling and downloading a repository ask for."""
+"""A hub on 127.0.0.1 that can create, fill and download repositories."""
 
 import base64
 import hashlib
@@ -17,7 +17,7 @@ BRANCH = "main"
 
 @dataclass
 class FakeHub:
-    """What the hub holds, and what it was asked.
+    """The content of the hub, and its requests.
 
     Attributes:
         url: Its address.

@@ -93,7 +93,7 @@ def hub_worker(program: str, folder: Path) -> Iterator[HubWorker]:
 def do_jobs(work: Callable[..., dict[str, object]]) -> None:
     """Answer every line of standard input with what `work` returns, or the project's error."""
     _import_what_the_hub_needs()
-    gc.freeze()  # forks needn't look through what they all share
+    gc.freeze()  # forks skip the objects that they share
     for line in sys.stdin:
         child = os.fork()
         if not child:

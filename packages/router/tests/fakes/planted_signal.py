@@ -39,7 +39,7 @@ def permuted(dataset: RoutingDataset, *, seed: int = 0) -> RoutingDataset:
 
 @contextmanager
 def unchecked() -> Iterator[None]:
-    """Without the shapes' own checks, so that the package's own speak."""
+    """Switch off the checks of shapes, so that the package's own errors are raised."""
     jaxtyping.config.update("jaxtyping_disable", True)
     try:
         yield

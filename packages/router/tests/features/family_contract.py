@@ -85,7 +85,7 @@ def _check_determinism(family: Family, reading: PromptStates) -> None:
 
 
 def _check_sources(family: Family, reading: PromptStates) -> None:
-    """It says what it reads, and ignores what others made."""
+    """The family names the states that it reads, and ignores others."""
     other = states_of(make_routing_dataset(queries=3), encoder=FakeEncoder(name="another"))
     assert family.sites_of(other.provenance) == ()
     assert len(set(family.sources)) == len(family.sources)

@@ -34,14 +34,14 @@ def columns(family: Joint, states: list[MemoryActivations]) -> np.ndarray:
 
 
 def standardise(states: MemoryActivations, site: Site) -> np.ndarray:
-    """Every row, by the train rows."""
+    """Every row, standardised by the train rows."""
     rows = states.read(site, DATASET.prompt_keys).astype(np.float64)
     scaled = StandardScaler().fit(rows[:60]).transform(rows)
     return np.asarray(scaled) * np.sqrt(59 / 60)
 
 
 def assert_components(components: np.ndarray, expected: np.ndarray) -> None:
-    """Equal but for the sign of each column."""
+    """Check that both are equal up to the sign of each column."""
     pca = PCA(n_components=components.shape[1], svd_solver="full").fit(expected[:60])
     plain = pca.transform(expected)
     signs = np.sign((plain * components).sum(axis=0))

@@ -1,4 +1,4 @@
-"""What is said of targets and tasks is read by an encoder, and only while a router is fitted."""
+"""An encoder reads descriptions of targets and tasks, only while a router is fitted."""
 
 import numpy as np
 import pytest

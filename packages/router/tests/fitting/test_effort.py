@@ -31,7 +31,7 @@ SPLIT = split(ANSWERS, seed=0)
 
 @contextmanager
 def few_are_enough() -> Iterator[None]:
-    """Let these few rows be enough to choose on, and few networks."""
+    """Lower the limits, so that these few rows and networks are enough."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(effort_module, "ENOUGH", 100)
         patched.setattr(effort_module, "_FOLDS", 2)

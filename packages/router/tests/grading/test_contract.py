@@ -1,4 +1,4 @@
-"""What holds for every grader; and a grader for which it doesn't is found out."""
+"""The contract of every grader; a grader that breaks it is found."""
 
 import shutil
 from collections.abc import Iterator
@@ -106,7 +106,7 @@ def test_every_grader_keeps_the_contract(name: str, tmp_path: Path) -> None:
 
 @final
 class Careless(Grader):
-    """Takes what it can't read for wrong sometimes, and for right at other times."""
+    """Grades unreadable answers as wrong or right at random."""
 
     @property
     def about(self) -> GraderTraits:

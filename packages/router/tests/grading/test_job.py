@@ -48,7 +48,7 @@ def test_the_dataset_holds_what_was_asked_and_how_right_it_was(
 ) -> None:
     grade(folder, tmp_path / "out")
     dataset = read_dataset(tmp_path / "out")
-    assert dataset.query_ids == ("a", "b", "c", "d", "f")  # nobody was asked e
+    assert dataset.query_ids == ("a", "b", "c", "d", "f")  # no target was asked e
     assert dataset.pool == POOL
     missing = np.nan
     np.testing.assert_array_equal(

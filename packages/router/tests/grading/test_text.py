@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 
 def reference_letter(text: str) -> str | None:
-    """The benchmark's ladder as its patterns say it, however long they take."""
+    """The benchmark's patterns one after another, however slow they are."""
     for pattern, flags in (
         (r"answer is \(?([A-J])\)?", 0),
         (r".*[aA]nswer:\s*([A-J])", 0),

@@ -51,7 +51,7 @@ def is_broken(promise: Guarantee, trial: Trial) -> bool:
 
 
 def naive_lam(trial: Trial, best: str, keep: float, lams: tuple[float, ...]) -> float:
-    """The cheapest lam that looks fine on these rows: what the guarantee is there to replace."""
+    """The cheapest lam that looks fine on these rows, without a guarantee."""
     fine = [lam for lam in lams if true_share(trial, lam, best) >= keep]
     return min(fine, default=1.0)
 

@@ -80,7 +80,7 @@ def test_wrong_propensities_are_refused_by_name() -> None:
 
 
 def test_the_best_target_is_found_by_inverse_propensity() -> None:
-    """Labelled where it is right, mostly, the worst target isn't the best."""
+    """The worst target, labelled mostly where it is right, isn't the best."""
     random = np.random.default_rng(0)
     chance = np.full(WHOLE.correct.shape, 0.5)
     easy = PREDICTIONS.correctness[:, 0] > 0.6

@@ -22,7 +22,7 @@ def lm_eval_row(q: int, t: int) -> dict[str, object]:
 
 
 def write_lm_eval(folder: Path) -> list[Path]:
-    """A folder per model, in which there are results too."""
+    """A folder per model, which also holds results."""
     for t, target in enumerate(TARGETS):
         place = folder / "lm_eval" / target.replace("/", "__")
         place.mkdir(parents=True)

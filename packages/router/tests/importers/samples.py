@@ -31,7 +31,7 @@ from .truth import CELLS, COSTS, LABELS, PROMPTS, TABLES, TARGETS, tokens, write
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """A way of writing the truth down.
+    """A way to write the truth.
 
     Attributes:
         format: The importer's name.

@@ -105,7 +105,7 @@ STRUCTURED = [
 
 
 def _replace(value: object, steps: list[int], by: object) -> object:
-    """The value with one part of it, found by going down these steps, replaced."""
+    """Replace the part of the value at the end of these steps."""
     if not steps or not isinstance(value, (list, dict)) or not value:
         return by
     if isinstance(value, list):

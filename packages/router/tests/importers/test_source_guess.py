@@ -1,4 +1,4 @@
-"""What is guessed of a user's table, what is doubted, and what is never guessed."""
+"""Guesses about a user's table: sure ones, doubts, and questions that are left open."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -121,7 +121,7 @@ def test_a_target_that_cannot_be_judged_takes_the_pools_choice(
     assert [bool(choice.note) for choice in selection.choices] == [True, True, False]
     assert "too few labels" in selection.choices[0].note
     assert selection.choices[0].site == selection.pool.site == selection.choices[2].site
-    assert selection.pool.score == selection.choices[2].score  # the others have no say
+    assert selection.pool.score == selection.choices[2].score  # the others don't count
 
 
 def test_small_datasets_are_judged_by_what_there_is() -> None:

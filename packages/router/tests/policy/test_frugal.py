@@ -44,7 +44,7 @@ def draw_tables(rows: int = 3000, *, seed: int = 0) -> tuple[Array, Array, Array
 def judge_policy(
     policy: Policy, at: float, data: tuple[Array, Array, Array]
 ) -> tuple[float, float]:
-    """What a policy is right on and pays at one setting."""
+    """The accuracy and the cost of a policy at one setting."""
     scores, correct, cost = data
     choice = policy.choose(scores, np.tile(COST, (len(scores), 1)), at, targets=NAMES)
     paid = policy.charge(cost, np.tile(COST, (len(scores), 1)), targets=NAMES)
@@ -53,7 +53,7 @@ def judge_policy(
 
 
 def best_accuracy(policy: Policy, budget: float, data: tuple[Array, Array, Array]) -> float:
-    """The best accuracy of all settings that keep a budget."""
+    """The best accuracy of all settings within a budget."""
     points = [judge_policy(policy, at, data) for at in np.linspace(0, 1, 201).tolist()]
     return max((accuracy for accuracy, cost in points if cost <= budget), default=0.0)
 
@@ -144,7 +144,7 @@ def test_what_teaches_nothing_is_refused() -> None:
 
 
 def test_the_scorer_reads_the_answer() -> None:
-    """Long answers are wrong ones; what was predicted before says nothing."""
+    """Long answers are wrong; the earlier predictions hold no signal."""
     random = np.random.default_rng(0)
     correct = random.integers(2, size=(800, 2)).astype(np.float64)
     tokens = np.where(correct == 1, 50, 400) * random.lognormal(0, 0.5, (800, 2))

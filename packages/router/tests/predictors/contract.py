@@ -17,7 +17,7 @@ def check_predictor(
     *,
     load: Callable[[Any, Any], Predictor] = load_predictor,
 ) -> None:
-    """Put a fitted predictor through all checks, with a few rows such as it was fitted on."""
+    """Put a fitted predictor through all checks, with a few rows like its train rows."""
     for check in (_check_range, _check_rows, _check_determinism, _check_refusals):
         check(predictor, features)
     _check_round_trip(predictor, features, load)

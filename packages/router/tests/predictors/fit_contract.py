@@ -218,7 +218,7 @@ def _odd_features(case: Case) -> None:
 
 
 def _check_defined(case: Case, examples: Examples) -> None:
-    """Either a sound predictor or a refusal that says why."""
+    """Check that a fit gives a sound predictor or an error with the reason."""
     try:
         fit = case.fit(examples)
     except (FitError, ConfigError):

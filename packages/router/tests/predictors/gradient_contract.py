@@ -102,7 +102,7 @@ def check_finite_differences(architecture: Architecture, untrained: set[str]) ->
 
 @dataclass
 class TorchPass:
-    """A forward pass in torch, with the dropout of `Planted`.
+    """A forward pass in torch, with the dropout of `PlantedNetwork`.
 
     Attributes:
         parameters: Torch's tensors by name.

@@ -34,7 +34,7 @@ def planted(rows: int = 500, targets: int = 4, *, seed: int = 0) -> tuple[Exampl
 
 
 def contest(rows: int = 3000, *, level: float, seed: int = 0) -> Examples:
-    """Each target's edge is a feature of its own; all share a level that no feature shows."""
+    """Each target has a feature of its own; all share a level that no feature shows."""
     random = np.random.default_rng(seed)
     features = random.normal(size=(rows, 3)).astype(np.float32)
     logits = 1.5 * features + level * random.normal(size=(rows, 1))

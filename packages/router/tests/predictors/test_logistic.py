@@ -84,7 +84,7 @@ def test_the_strength_of_least_loss_is_chosen() -> None:
 
 
 def test_scaling_is_chosen_by_what_is_planted() -> None:
-    """Where great spreads carry the signal one factor is better, where small ones do one each."""
+    """One factor is better if wide columns carry the signal; one each if narrow ones do."""
     spreads = np.geomspace(0.02, 2, 12)
     for weights, scaling in ((spreads / 2, "common"), (1 / spreads / 20, "each")):
         train = draw_examples(150, spreads=spreads, weights=weights[:, None])
@@ -92,7 +92,7 @@ def test_scaling_is_chosen_by_what_is_planted() -> None:
 
 
 def test_rows_held_out_are_not_fitted_to() -> None:
-    """A column that tells each row's label and nothing of others' has no use in another fold."""
+    """A column that holds only the row's own label doesn't help in another fold."""
     random = np.random.default_rng(0)
     features = np.eye(60, dtype=np.float32)
     correct = random.integers(2, size=(60, 1)).astype(np.float64)

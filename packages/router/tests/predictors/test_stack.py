@@ -1,4 +1,4 @@
-"""What makes a stack a stack: each member is weighted for what it knows out of fold."""
+"""A stack weights each member by its predictions out of fold."""
 
 from dataclasses import replace
 from typing import Any
@@ -17,7 +17,7 @@ ROWS = 4000
 
 
 def draw_parts(seed: int = 0) -> tuple[Array, Array, Array]:
-    """The level of each query, what parts its targets, and the labels."""
+    """The level of each query, the differences between its targets, and the labels."""
     random = np.random.default_rng(seed)
     level, apart = random.normal(size=(ROWS, 1)), random.normal(size=(ROWS, 3))
     apart -= apart.mean(axis=1, keepdims=True)

@@ -101,7 +101,7 @@ def test_best_epoch_is_restored_and_the_best_seeds_are_kept() -> None:
 
 
 def test_missing_labels_have_no_effect() -> None:
-    """Rows that only have missing labels might as well not be there; nor do others' cells move."""
+    """Rows without any label and single missing labels have no effect."""
     features, correct = draw_examples(200)
     correct[np.random.default_rng(3).random(correct.shape) < 0.3] = np.nan
     correct[:10] = np.nan

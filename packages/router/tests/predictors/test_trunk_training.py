@@ -57,7 +57,7 @@ def ordinary(data: NetworkRows, parts: Holdout, config: TrunkConfig, seed: int) 
     from torch import Tensor, nn
 
     class DrawnDropout(nn.Module):
-        """Dropout of the units that the draws say."""
+        """Dropout of the units that `draws` chooses."""
 
         def __init__(self, rate: float) -> None:
             super().__init__()

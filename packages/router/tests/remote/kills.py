@@ -10,7 +10,7 @@ CHANGES = ("put", "exchange", "remove")
 
 
 class KilledError(BaseException):
-    """No handler of errors sees it."""
+    """Not an Exception, so no handler catches it."""
 
 
 @contextmanager

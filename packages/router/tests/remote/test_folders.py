@@ -47,14 +47,14 @@ def objects(place: RemotePath) -> dict[str, bytes]:
 
 
 def replace(place: RemotePath, suffix: str, change: bytes | None) -> None:
-    """Give the object whose name ends so another content, or none."""
+    """Replace or remove the object whose name has this suffix."""
     system, path = fsspec.core.url_to_fs(place.url, use_listings_cache=False)
     [name] = [name for name in system.find(path) if name.endswith(suffix)]
     system.rm(name) if change is None else system.pipe_file(name, change)
 
 
 def upload(folder: Path, place: RemotePath) -> None:
-    """What `aws s3 cp --recursive` does."""
+    """Upload a folder as `aws s3 cp --recursive` does."""
     system, path = fsspec.core.url_to_fs(place.url, use_listings_cache=False)
     for file in folder.iterdir():
         system.put_file(str(file), f"{path}/{file.name}")

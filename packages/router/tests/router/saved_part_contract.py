@@ -67,7 +67,7 @@ def read_parts(file: Path) -> dict[str, SavedPart]:
 
 
 def check_written(saved: SavedPart) -> None:
-    """It is written as it was."""
+    """Check that the part is written as before."""
     part = saved.load()
     assert json.dumps(part.to_dict()) == json.dumps(saved.config)
     tensors = part.tensors()
@@ -78,7 +78,7 @@ def check_written(saved: SavedPart) -> None:
 
 
 def check_results(saved: SavedPart) -> None:
-    """It gives what it gave."""
+    """Check that the part gives the results of before."""
     part, inputs = saved.load(), np.array(saved.content["given"])
     rows = inputs.astype(np.float32)
     match saved.sort:
@@ -98,7 +98,7 @@ def check_results(saved: SavedPart) -> None:
 
 
 def check_names_no_code(saved: SavedPart) -> None:
-    """The kind alone chooses the class, whatever JSON says, and a surplus name is refused."""
+    """Check that the kind alone chooses the class, and that a surplus name is refused."""
     changes: tuple[dict[str, Any], ...] = (
         {"class": "os.system"},
         {"__reduce__": ["os.system"]},
@@ -113,7 +113,7 @@ def check_names_no_code(saved: SavedPart) -> None:
 
 
 def check_claimed_size(saved: SavedPart, field: str) -> None:
-    """No memory is taken and no loop is run for what a file only claims."""
+    """Check that a size which a file only claims takes no memory and no time."""
     value = saved.config[field]
     claimed: Any = 10**30 if isinstance(value, int) else [10**30] * len(value)
     with pytest.raises(CorruptError):

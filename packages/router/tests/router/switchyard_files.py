@@ -8,7 +8,7 @@ import torch
 
 
 def theirs(*, targets: int = 3, networks: int = 2, seed: int = 0) -> dict[str, Any]:
-    """A checkpoint as theirs may be: adapters that differ, a scaler and a PCA with their means."""
+    """A checkpoint like Switchyard's: different adapters, a scaler and a PCA with means."""
     random = np.random.default_rng(seed)
 
     def tensor(*shape: int) -> torch.Tensor:

@@ -18,7 +18,7 @@ Rows = np.ndarray
 
 
 def draw_rows(count: int, width: int = 12, *, seed: int = 0) -> Rows:
-    """Rows whose columns have unlike spreads and go together."""
+    """Rows with correlated columns of different spreads."""
     mixing = np.random.default_rng(99).normal(size=(width, width)) * np.linspace(5, 0.1, width)
     rows = np.random.default_rng(seed).normal(size=(count, width)) @ mixing + 100
     return rows.astype(np.float32)
@@ -53,7 +53,7 @@ def test_of_many_rows_some_are_measured_and_all_labels(monkeypatch: pytest.Monke
 
 
 def test_train_rows_are_measured_by_the_others() -> None:
-    """With few rows a row is far nearer to a mean and a covariance that it is a part of."""
+    """With few rows, a row is too near to a mean and a covariance that include it."""
     rows, test_rows = draw_rows(120, 60), draw_rows(5000, 60, seed=1)
     reference = of(rows)
     assert np.mean(reference.novelty(test_rows) > 0.9) == pytest.approx(0.1, abs=0.06)

@@ -208,7 +208,7 @@ def test_another_format_is_refused_with_what_to_do(
 
 
 def with_cross_fit(router: Router, answers: RoutingDataset) -> Router:
-    """The router with predictions out of fold, as a fit that judges it leaves them."""
+    """The router with predictions out of fold, as a fit saves them."""
     predictions = router.predict(answers)
     choices = FoldChoices(predictions.scale, router.record.chosen, router.record.references or {})
     fold = np.arange(len(answers)) % 2
@@ -257,7 +257,7 @@ def with_learned_output(router: Router) -> Router:
 def test_output_head_is_saved_and_prices_all_alike(
     router: Router, encoder: FakeEncoder, answers: RoutingDataset, tmp_path: Path
 ) -> None:
-    """The forecasts of requests, of the gateway and of a dataset tell the same costs."""
+    """Forecasts of requests, of the gateway and of a dataset have the same costs."""
     before = with_learned_output(router)
     before.save(tmp_path / "router")
     after = with_encoder(Router.load(tmp_path / "router"), encoder)

@@ -1,4 +1,4 @@
-"""The sandbox, and the same in the hands of an ordinary user."""
+"""The sandbox of this user, and of an ordinary user."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ NEW_ENOUGH = "import sys; sys.exit(sys.version_info < (3, 11))"
 
 
 def skip_where_refused(error: SandboxError) -> None:
-    """Skip where the machine gives no namespaces; a sandbox that doesn't hold is a failure."""
+    """Skip if the machine allows no namespaces; a sandbox with a hole is a failure."""
     if "namespace" in str(error).partition(". The sandbox needs")[0]:
         pytest.skip(f"there is no sandbox here: {error}")
 

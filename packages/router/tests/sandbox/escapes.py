@@ -170,7 +170,7 @@ print("went on")
 
 @contextmanager
 def outside(folder: Path) -> Iterator[dict[str, Any]]:
-    """What the programs try to reach; everybody may reach it from outside of the sandbox."""
+    """The objects that programs try to reach; everybody outside the sandbox can."""
     for path in (folder / "file", folder / "written"):
         path.write_text("untouched")
         path.chmod(0o666)

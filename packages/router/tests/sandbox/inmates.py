@@ -10,7 +10,7 @@ def new_name() -> str:
 
 
 def name_program(name: str, program: str) -> str:
-    """The same program, after it has given its process, and all that come of it, a name."""
+    """The program, which first gives its process and all its children a name."""
     return f"import ctypes; ctypes.CDLL(None).prctl(15, {name.encode()!r}, 0, 0, 0)\n{program}"
 
 

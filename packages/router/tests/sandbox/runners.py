@@ -53,7 +53,7 @@ class OtherUserRunner:
         self.python = python
 
     def run_bare(self, *wrapper: str, program: str) -> str:
-        """The last line of what a program, run by that user in another one, said of its end."""
+        """The last line of a program's errors; the user runs it inside another program."""
         process = subprocess.run(
             [*wrapper, self.python, "-B", "-c", program],
             user=ORDINARY,

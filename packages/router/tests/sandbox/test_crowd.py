@@ -1,4 +1,4 @@
-"""Many programs at once, and the end of whoever runs them."""
+"""Many programs at once, and the death of the process that runs them."""
 
 import json
 import os

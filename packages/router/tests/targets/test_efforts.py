@@ -51,7 +51,7 @@ def test_a_name_that_ends_in_an_effort_sets_it() -> None:
 
 
 def test_a_name_may_mean_something_else() -> None:
-    """Another model, or reasoning of its own, tells that the end of a name is no effort."""
+    """With another model or its own reasoning, the end of a name is no effort."""
     assert Target(name="tier:low", model="nano").effort is None
     own = Target(name="o3:high", request=RequestOptions(reasoning_effort="high"))
     assert own.effort is None
