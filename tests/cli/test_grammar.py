@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import prefill_router
-from packages.router.tests.commands import Job, malformed, refused, run, succeeded
+from packages.router.tests.commands import Job, check_malformed, check_refused, run, run_ok
 from prefill_router.cli.application import Command, ExitCode, load
 from prefill_router.cli.commands import CommandEntry, all_commands
 from prefill_router.cli.ranges import describe_range, find_ranges
@@ -137,12 +137,12 @@ def test_every_number_is_bounded_and_told_alike(name: str) -> None:
     for option in numeric(name):
         bounds = find_ranges(command(name).callback)[options(name)[option].name]
         below = int(min(bounds.values())) - 1
-        message = malformed(
+        message = check_malformed(
             f"{option} is", *name.split(), *required_arguments(name), f"{option}={below}"
         )
         assert message == f"error: {option} is {below}; it must be {describe_range(bounds)}"
         if annotation(options(name)[option]) is float:
-            assert "is nan" in malformed(
+            assert "is nan" in check_malformed(
                 "", *name.split(), *required_arguments(name), f"{option}=nan"
             )
 
@@ -203,7 +203,7 @@ def test_what_the_command_line_tells_by_itself_is_told_before_anything_is_read(
         assert run(*arguments).code == ExitCode.UNUSABLE
     words = [o for o in options(name) if annotation(options(name)[o]) in (str, list[str])]
     for option in set(words) - set(LOOKED_UP.get(name, "").split()):
-        malformed("", *arguments, f"{option}=no such word")
+        check_malformed("", *arguments, f"{option}=no such word")
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_what_the_command_line_tells_by_itself_is_told_before_anything_is_read(
 def test_names_that_say_the_wrong_thing_are_the_command_lines(
     words: tuple[str, ...], reason: str
 ) -> None:
-    malformed(reason, *words)
+    check_malformed(reason, *words)
 
 
 def test_one_error_has_one_spelling_and_one_code(job: Job) -> None:
@@ -241,14 +241,14 @@ def test_one_error_has_one_spelling_and_one_code(job: Job) -> None:
         ("replay", "receipts.db"),
         ("study", "end-to-end", job.router, "--data", job.answers, "--out", "out"),
     )
-    message = {malformed("lam", *words, "--lam", 2) for words in commands}
+    message = {check_malformed("lam", *words, "--lam", 2) for words in commands}
     assert message == {"error: --lam is 2; it must be from 0 to 1"}
 
 
 def test_parts_that_there_are_none_of_are_refused_alike(job: Job) -> None:
     for words in (("evaluate", "--out", "out"), ("doctor",), ("guarantee",)):
         given = (words[0], job.router, "--data", job.answers, *words[1:], "--part", "exam")
-        assert "--part is 'exam'; it must be one of " in malformed("", *given)
+        assert "--part is 'exam'; it must be one of " in check_malformed("", *given)
 
 
 @pytest.mark.parametrize(
@@ -256,11 +256,11 @@ def test_parts_that_there_are_none_of_are_refused_alike(job: Job) -> None:
     [("evalute", "evaluate"), ("studdy seeds", "study"), ("study ratoi", "ratio")],
 )
 def test_mistyped_commands_are_told_their_likely_name(given: str, meant: str) -> None:
-    assert f"did you mean '{meant}'?" in malformed("there is no command", *given.split())
+    assert f"did you mean '{meant}'?" in check_malformed("there is no command", *given.split())
 
 
 def test_mistyped_options_are_too() -> None:
-    message = malformed("there is no option", "evaluate", "x", "--resample", 3)
+    message = check_malformed("there is no option", "evaluate", "x", "--resample", 3)
     assert "did you mean --resamples?" in message
 
 
@@ -279,21 +279,23 @@ def test_mistyped_options_are_too() -> None:
 def test_a_malformed_command_line_is_told_in_a_sentence_and_where_to_look(
     words: str, message: str
 ) -> None:
-    assert re.search(f"^error: {message}.*; see: prefill-router", malformed("", *words.split()))
+    assert re.search(
+        f"^error: {message}.*; see: prefill-router", check_malformed("", *words.split())
+    )
 
 
 def test_an_empty_request_is_refused(job: Job) -> None:
-    malformed("PROMPT is empty", "route", job.router, "")
+    check_malformed("PROMPT is empty", "route", job.router, "")
 
 
 def test_what_is_no_dataset_is_named(job: Job, tmp_path: Path) -> None:
-    refused("is a router; show it with: prefill-router show", "describe", job.router)
-    refused(f"{tmp_path}/nodata: no such folder", "fit", tmp_path / "nodata", "--out", "new")
-    malformed(f"no store has the states of {job.answers}", "fit", job.answers, "--out", "new")
+    check_refused("is a router; show it with: prefill-router show", "describe", job.router)
+    check_refused(f"{tmp_path}/nodata: no such folder", "fit", tmp_path / "nodata", "--out", "new")
+    check_malformed(f"no store has the states of {job.answers}", "fit", job.answers, "--out", "new")
 
 
 def test_the_version() -> None:
-    assert succeeded("--version") == f"prefill-router {prefill_router.__version__}\n"
+    assert run_ok("--version") == f"prefill-router {prefill_router.__version__}\n"
 
 
 def test_without_a_command_there_is_the_help() -> None:

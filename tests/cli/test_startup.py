@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from packages.router.tests.commands import SEALED_FIT, succeeded
+from packages.router.tests.commands import SEALED_FIT, run_ok
 from prefill_router.cli.commands import all_commands
 from prefill_router.cli.encode import encode
 from prefill_router.cli.prices import prices
@@ -68,7 +68,7 @@ def router(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("minilm")
     write_dataset(make_routing_dataset(queries=60), folder / "answers")
     states = ("--layers", "3", "--out", folder / "states")
-    succeeded("encode", folder / "answers", *states)
+    run_ok("encode", folder / "answers", *states)
     fit = (
         *SEALED_FIT,
         folder / "answers",
@@ -78,7 +78,7 @@ def router(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--dim",
         4,
     )
-    succeeded(*fit, "--out", folder / "router")
+    run_ok(*fit, "--out", folder / "router")
     return folder / "router"
 
 

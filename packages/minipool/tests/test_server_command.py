@@ -15,7 +15,13 @@ import pytest
 
 from packages.minipool.tests.tiny_causal import save_tiny_causal
 from packages.minipool.tests.wire import until
-from packages.router.tests.commands import Done, malformed, refused, run, succeeded
+from packages.router.tests.commands import (
+    CommandResult,
+    check_malformed,
+    check_refused,
+    run,
+    run_ok,
+)
 from prefill_router.errors import ConfigError
 from prefill_router.targets import Pool, read_pool
 from prefill_router_lab.benchmarks import load_tasks
@@ -43,7 +49,7 @@ def interruptible() -> Iterator[None]:
 
 def serve_and_visit(
     file: Path, visit: Callable[[Pool], None], *arguments: object, end: int = signal.SIGTERM
-) -> Done:
+) -> CommandResult:
     """Serve with the command, visit the server from another thread, and end the command."""
     failures: list[BaseException] = []
     ended = threading.Event()
@@ -127,21 +133,21 @@ def test_an_open_host_is_warned_of(tmp_path: Path) -> None:
 
 def test_what_can_not_be_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     serve = ("minipool", "serve", "--port", 0)
-    refused("no such file", *serve, "--faults", tmp_path / "nothing.yaml")
-    refused("isn't of the form", *serve, "--fault", "status,503")
-    refused("kind", *serve, "--fault", "explode")
-    refused("unheard-of", *serve, "--only", "unheard-of")
+    check_refused("no such file", *serve, "--faults", tmp_path / "nothing.yaml")
+    check_refused("isn't of the form", *serve, "--fault", "status,503")
+    check_refused("kind", *serve, "--fault", "explode")
+    check_refused("unheard-of", *serve, "--only", "unheard-of")
     monkeypatch.delenv("POOL_KEY", raising=False)
-    refused("holds no key", *serve, "--api-key-env", "POOL_KEY")
-    refused("can't be created", *serve, "--write-pool", tmp_path.joinpath("x" * 300))
-    malformed("--port is 70000", "minipool", "serve", "--port", 70_000)
-    refused("can't listen", *serve, "--host", "no.such.host.invalid")
+    check_refused("holds no key", *serve, "--api-key-env", "POOL_KEY")
+    check_refused("can't be created", *serve, "--write-pool", tmp_path.joinpath("x" * 300))
+    check_malformed("--port is 70000", "minipool", "serve", "--port", 70_000)
+    check_refused("can't listen", *serve, "--host", "no.such.host.invalid")
     assert run(*serve, "--max-batch", 0).code == 2
 
 
 def test_tasks_are_written_as_collect_reads_them(tmp_path: Path) -> None:
     file = tmp_path / "tasks.jsonl"
-    output = succeeded("minipool", "tasks", "--count", 30, "--seed", 3, "--out", file)
+    output = run_ok("minipool", "tasks", "--count", 30, "--seed", 3, "--out", file)
     assert "30 tasks" in output
     pool_tasks = make_tasks(30, seed=3)
     rows = [json.loads(line) for line in file.read_text().splitlines()]
@@ -151,10 +157,12 @@ def test_tasks_are_written_as_collect_reads_them(tmp_path: Path) -> None:
     assert [task.answer for task in load_tasks(str(file))] == [(t.answer,) for t in pool_tasks]
     family = pool_tasks[0].domain
     again = ("minipool", "tasks", "--count", 5, "--domains", family, "--out", file)
-    refused("--overwrite", *again)
-    succeeded(*again, "--overwrite")
+    check_refused("--overwrite", *again)
+    run_ok(*again, "--overwrite")
     assert {json.loads(line)["domain"] for line in file.read_text().splitlines()} == {family}
-    refused("unheard-of", "minipool", "tasks", "--domains", "unheard-of", "--out", file, code=2)
+    check_refused(
+        "unheard-of", "minipool", "tasks", "--domains", "unheard-of", "--out", file, code=2
+    )
 
 
 def test_rules_as_text() -> None:

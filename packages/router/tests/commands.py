@@ -14,7 +14,7 @@ from prefill_router.cli import main
 
 
 @dataclass(frozen=True)
-class Done:
+class CommandResult:
     code: int
     out: str
     err: str
@@ -55,7 +55,7 @@ SEALED_FIT = (*FIT, "--test=0.15")
 """Such a fit with a sealed part, on which it is judged."""
 
 
-def run(*arguments: object, stdin: bytes = b"") -> Done:
+def run(*arguments: object, stdin: bytes = b"") -> CommandResult:
     streams = [io.TextIOWrapper(io.BytesIO(b), encoding="utf-8") for b in (stdin, b"", b"")]
     argv = ["prefill-router", *map(str, arguments)]
     with (
@@ -73,7 +73,7 @@ def run(*arguments: object, stdin: bytes = b"") -> Done:
     for stream in streams[1:]:
         stream.flush()
         texts.append(stream.buffer.getvalue().decode())  # type: ignore[attr-defined]
-    return Done(code, *texts)
+    return CommandResult(code, *texts)
 
 
 def words_of_each(*commands: Sequence[object]) -> str:
@@ -81,18 +81,18 @@ def words_of_each(*commands: Sequence[object]) -> str:
     return json.dumps([list(map(str, command)) for command in commands])
 
 
-def read_each(printed: str) -> list[Done]:
+def read_each(printed: str) -> list[CommandResult]:
     """How each command ended, from what `RUN_EACH` printed."""
-    return [Done(*result) for result in json.loads(printed.splitlines()[-1])]
+    return [CommandResult(*result) for result in json.loads(printed.splitlines()[-1])]
 
 
-def succeeded(*arguments: object, stdin: bytes = b"") -> str:
+def run_ok(*arguments: object, stdin: bytes = b"") -> str:
     result = run(*arguments, stdin=stdin)
     assert result.code == 0, result.err
     return result.out
 
 
-def refused(reason: str, *arguments: object, stdin: bytes = b"", code: int = 1) -> str:
+def check_refused(reason: str, *arguments: object, stdin: bytes = b"", code: int = 1) -> str:
     """Check that a command ends with one line that says why, and quotes no prompt."""
     result = run(*arguments, stdin=stdin)
     last = result.err.strip().splitlines()[-1] if result.err.strip() else ""
@@ -106,9 +106,9 @@ def refused(reason: str, *arguments: object, stdin: bytes = b"", code: int = 1) 
     return last
 
 
-def malformed(reason: str, *arguments: object) -> str:
+def check_malformed(reason: str, *arguments: object) -> str:
     """Check that a command refuses its arguments."""
-    return refused(reason, *arguments, code=2)
+    return check_refused(reason, *arguments, code=2)
 
 
 def flip(path: Path, *, place: float = 0.5) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from packages.router.tests.programs import running
+from packages.router.tests.programs import run_program
 
 ROOT = Path(__file__).parents[3]
 Run = Callable[[Sequence[str], int, float], tuple[int, float]]
@@ -21,7 +21,7 @@ def forks(log: Path, program: str = "packages.router.tests.killed_process") -> I
     single = dict.fromkeys(("OMP_NUM_THREADS", "POLARS_MAX_THREADS"), "1")
     with (
         log.open("w") as errors,
-        running(
+        run_program(
             [sys.executable, "-m", program],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

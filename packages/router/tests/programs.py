@@ -7,7 +7,7 @@ from typing import Any
 
 
 @contextmanager
-def running(words: Any, **options: Any) -> "Iterator[subprocess.Popen[Any]]":
+def run_program(words: Any, **options: Any) -> "Iterator[subprocess.Popen[Any]]":
     """A program, waited for at the end, and killed where the test fails before."""
     with subprocess.Popen(words, **options) as program:
         try:

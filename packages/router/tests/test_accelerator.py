@@ -8,7 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from packages.router.tests.predictors.network_cases import planted
+from packages.router.tests.predictors.network_cases import draw_examples
 from prefill_router import accelerator as module
 from prefill_router.accelerator import accelerator, compute_on, torch_device
 from prefill_router.errors import ConfigError
@@ -121,7 +121,7 @@ def test_aucs_are_those_of_numpy(device: torch.device) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_without_dropout_networks_are_those_of_numpy(kind: str, device: torch.device) -> None:
-    examples, config = hide_labels(planted()[0]), NETWORKS[kind]
+    examples, config = hide_labels(draw_examples()[0]), NETWORKS[kind]
     expected = config.fit(examples, seed=1)
     with compute_on(device):
         on_device = config.fit(examples, seed=1)
@@ -137,7 +137,7 @@ def test_without_dropout_networks_are_those_of_numpy(kind: str, device: torch.de
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_without_dropout_a_trunk_is_that_of_numpy(device: torch.device) -> None:
-    examples = hide_labels(planted()[0])
+    examples = hide_labels(draw_examples()[0])
     config = TrunkConfig(
         hidden=(16, 8), dropout=(0.0, 0.0), seeds=3, keep=2, max_epochs=12, batch_size=64
     )
@@ -152,7 +152,7 @@ def test_without_dropout_a_trunk_is_that_of_numpy(device: torch.device) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_dropout_leaves_so_many_and_repeats(device: torch.device) -> None:
-    examples = planted()[0]
+    examples = draw_examples()[0]
     config = TrunkConfig(hidden=(64, 32), seeds=2, keep=2, max_epochs=12, batch_size=64)
     with compute_on(device):
         first, again = (config.fit(examples).predictor for _ in range(2))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from packages.router.tests.programs import running
+from packages.router.tests.programs import run_program
 from prefill_router import files
 from prefill_router.errors import ConfigError, CorruptError
 
@@ -42,7 +42,7 @@ def test_killing_at_random_moments_leaves_the_old_or_the_new(kind: str, tmp_path
     chance = random.Random(0)
     for _ in range(6):
         program = [sys.executable, "-m", "packages.router.tests.rewriting", tmp_path, kind]
-        with running(program, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        with run_program(program, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
             assert process.stdout is not None
             for _ in range(chance.randrange(1, 6)):
                 assert process.stdout.readline() == "written\n"
@@ -251,7 +251,7 @@ def test_what_a_live_writer_writes_stays(program: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     slow = program.replace("os.kill(os.getpid(), 9)", "print('half', flush=True); input()")
     line = [sys.executable, "-c", slow, out]
-    with running(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+    with run_program(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
         assert writer.stdout.readline() == b"half\n"
         files.check_place(out)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from packages.router.tests.commands import malformed, refused, run
+from packages.router.tests.commands import check_malformed, check_refused, run
 from prefill_router import plugins
 from prefill_router.cli import CommandEntry
 from prefill_router.cli.commands import all_commands
@@ -186,14 +186,14 @@ def test_a_command_of_a_distribution_that_is_not_installed_says_what_to_install(
     install: Install, command: str, distribution: str
 ) -> None:
     del install
-    line = malformed(f"there is no command '{command}' here", command, "router", "--port", 80)
+    line = check_malformed(f"there is no command '{command}' here", command, "router", "--port", 80)
     assert f"it is in prefill-router-{distribution}: install it from a checkout" in line
     assert f"./packages/{distribution}" in line
 
 
 def test_other_mistyped_commands_get_a_suggestion(install: Install) -> None:
     del install
-    assert "describe" in malformed("there is no command", "descrbe", "data")
+    assert "describe" in check_malformed("there is no command", "descrbe", "data")
 
 
 def test_a_table_of_something_else_is_named_in_the_help(
@@ -226,5 +226,7 @@ def test_a_command_whose_module_is_broken_is_one_line(install: Install, parts: M
         "empty": CommandEntry("Empty.", "some_parts"),
     }
     install("some-parts", COMMANDS, table="some_parts:TABLE")
-    refused("the command 'lost' can't be loaded from no_such_home: ModuleNotFoundError", "lost")
-    refused("some_parts has no command 'empty'", "empty")
+    check_refused(
+        "the command 'lost' can't be loaded from no_such_home: ModuleNotFoundError", "lost"
+    )
+    check_refused("some_parts has no command 'empty'", "empty")

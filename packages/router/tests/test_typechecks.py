@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jaxtyping import TypeCheckError
 
-from packages.router.tests.fakes.planted_signal import unchecked
+from packages.router.tests.fakes.planted_signal import without_checks
 from prefill_router.evaluation.bootstrap import Band
 from prefill_router.statistics import base_rates, cross_entropy
 
@@ -45,5 +45,5 @@ def test_what_a_function_gives_is_checked(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_nothing_is_checked_where_that_is_said() -> None:
-    with unchecked():
+    with without_checks():
         assert Band(THREE, THREE, FOUR).upper is FOUR

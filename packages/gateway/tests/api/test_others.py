@@ -38,7 +38,7 @@ from packages.gateway.tests.world import (
     make_world,
     user,
 )
-from packages.router.tests.programs import running
+from packages.router.tests.programs import run_program
 
 pytestmark = pytest.mark.slow
 
@@ -293,7 +293,7 @@ def test_curl_reads_a_stream_as_it_comes(world: World, gateway: LocalGateway) ->
     body = json.dumps({"model": "auto", "stream": True, "messages": SAY})
     line = [str(CURL), "-sS", "-N", "--noproxy", "*", "-H", "content-type: application/json"]
     line += ["-H", f"{HEADER}lam: 0", "-d", body, f"{gateway.url}/v1/chat/completions"]
-    with running(line, stdout=subprocess.PIPE) as run:
+    with run_program(line, stdout=subprocess.PIPE) as run:
         assert run.stdout is not None
         first = b"".join(CHAT_EVENTS[:4])
         assert run.stdout.read(len(first)) == first

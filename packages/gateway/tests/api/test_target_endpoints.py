@@ -18,7 +18,7 @@ from packages.gateway.tests.world import (
     make_world,
     serve_world,
 )
-from packages.router.tests.commands import succeeded
+from packages.router.tests.commands import run_ok
 from prefill_router_gateway.receipts import explain, read_receipts
 from prefill_router_gateway.receipts.reader import sessions_since
 
@@ -92,7 +92,7 @@ def test_another_endpoint_answers_and_receipts_and_metrics_say_which(world: Worl
     ]
     assert (receipt.outcome.target, receipt.outcome.deployment) == (EXPENSIVE, f"{EXPENSIVE}@west")
     assert receipt.cost == pytest.approx(10 * 1000 / 1e6)  # at the endpoint's own prices
-    output = succeeded("explain", "last", "--receipts", world.files.url)
+    output = run_ok("explain", "last", "--receipts", world.files.url)
     assert f"answered by {EXPENSIVE}@west" in output
     assert f"asked {EXPENSIVE}@east: server error" in output
     assert world[WEST].url not in json.dumps(explain(receipt).to_dict())
@@ -135,11 +135,11 @@ def test_a_target_without_headroom_is_left_out_and_waits_are_replayed(world: Wor
     assert first.choice.waits.seconds == {}
     assert second.choice.waits is not None
     assert set(second.choice.waits.seconds) == {second.choice.target}
-    output = succeeded("explain", "last", "--receipts", world.files.url)
+    output = run_ok("explain", "last", "--receipts", world.files.url)
     assert f"without headroom in their rate limits: {EXPENSIVE}" in output
     assert "seconds" in output
     replay = ("replay", world.files.url, "--deadline-seconds", "0.00001", "--keep", "0")
-    latency = json.loads(succeeded(*replay, "--json"))["settings"][-1]
+    latency = json.loads(run_ok(*replay, "--json"))["settings"][-1]
     assert (latency["name"], latency["requests"], latency["changed"]) == ("with this latency", 2, 1)
 
 

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from packages.router.tests.programs import running
+from packages.router.tests.programs import run_program
 from prefill_router.errors import ConfigError
 from prefill_router_gateway.forecast import shared_encoder
 from prefill_router_gateway.forecast.encoder_process import (
@@ -235,7 +235,7 @@ def test_a_batch_that_hangs_ends_the_process(tmp_path: Path) -> None:
         place.bind(str(tmp_path / "s"))
         place.listen()
         number = place.fileno()
-        with running(
+        with run_program(
             [sys.executable, "-c", HANGING_PROGRAM, str(number)],
             pass_fds=(number,),
             stdin=subprocess.PIPE,

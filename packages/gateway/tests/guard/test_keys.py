@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from packages.gateway.tests.guard.guarded_server import build_key
-from packages.router.tests.commands import malformed, refused, succeeded
+from packages.router.tests.commands import check_malformed, check_refused, run_ok
 from prefill_router.errors import ConfigError
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.guard import (
@@ -177,9 +177,7 @@ def test_keys_that_are_added_at_once_are_all_kept(tmp_path: Path) -> None:
 def test_the_command_makes_lists_and_revokes(tmp_path: Path) -> None:
     path = tmp_path / "keys.yaml"
     options = ("--file", path, "--dollars-per-day", 5, "--requests-per-minute", 60)
-    output = succeeded(
-        "key", "new", "alice", *options, "--target", "big", "--expires", "2099-01-31"
-    )
+    output = run_ok("key", "new", "alice", *options, "--target", "big", "--expires", "2099-01-31")
     key = output.strip()
     assert output == f"{key}\n"
     assert key not in path.read_text()
@@ -188,16 +186,16 @@ def test_the_command_makes_lists_and_revokes(tmp_path: Path) -> None:
     assert entry is not None
     assert (entry.name, entry.dollars_per_day, entry.targets) == ("alice", 5, ("big",))
     assert entry.expires == datetime(2099, 2, 1, tzinfo=UTC)
-    admin = succeeded("key", "new", "root", "--file", path, "--admin", "--no-learning").strip()
+    admin = run_ok("key", "new", "root", "--file", path, "--admin", "--no-learning").strip()
     assert [key.learning for key in read_keys(path)] == [True, False]
-    table = succeeded("key", "list", "--file", path)
+    table = run_ok("key", "list", "--file", path)
     assert "alice" in table
     assert "60 requests a minute; $5 a day" in table
     assert table.count("not learned from") == 1
     assert entry.sha256 not in table
-    rows = json.loads(succeeded("key", "list", "--file", path, "--json"))
+    rows = json.loads(run_ok("key", "list", "--file", path, "--json"))
     assert [(row["name"], row["admin"]) for row in rows] == [("alice", False), ("root", True)]
-    succeeded("key", "revoke", "alice", "--file", path)
+    run_ok("key", "revoke", "alice", "--file", path)
     remaining = read_keys(path)
     assert remaining.find(None, key.encode()) is None
     assert remaining.find(None, admin.encode()) is not None
@@ -205,15 +203,15 @@ def test_the_command_makes_lists_and_revokes(tmp_path: Path) -> None:
 
 def test_the_command_refuses_what_makes_no_sense(tmp_path: Path) -> None:
     path = tmp_path / "keys.yaml"
-    succeeded("key", "new", "alice", "--file", path)
+    run_ok("key", "new", "alice", "--file", path)
     before = path.read_bytes()
-    refused("has a key named 'alice'", "key", "new", "alice", "--file", path)
-    malformed("name: .*pattern", "key", "new", "a b", "--file", path)
-    malformed("expires", "key", "new", "bob", "--file", path, "--expires", "soon")
+    check_refused("has a key named 'alice'", "key", "new", "alice", "--file", path)
+    check_malformed("name: .*pattern", "key", "new", "a b", "--file", path)
+    check_malformed("expires", "key", "new", "bob", "--file", path, "--expires", "soon")
     for option in ("--concurrent", "--requests-per-minute", "--dollars-per-day"):
-        malformed(f"{option} is 0", "key", "new", "bob", "--file", path, option, 0)
-    refused("no key named 'bob'; it has alice", "key", "revoke", "bob", "--file", path)
-    refused("no such file", "key", "list", "--file", tmp_path / "other.yaml")
+        check_malformed(f"{option} is 0", "key", "new", "bob", "--file", path, option, 0)
+    check_refused("no key named 'bob'; it has alice", "key", "revoke", "bob", "--file", path)
+    check_refused("no such file", "key", "list", "--file", tmp_path / "other.yaml")
     assert path.read_bytes() == before
 
 

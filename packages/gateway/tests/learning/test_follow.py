@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from packages.gateway.tests.learning.traffic import SKILL, answer, build_pools, write_traffic
-from packages.router.tests.commands import refused
-from packages.router.tests.fakes.answering_server import answering
+from packages.router.tests.commands import check_refused
+from packages.router.tests.fakes.answering_server import serve_answers
 from packages.router.tests.forks import forks
-from packages.router.tests.programs import running
+from packages.router.tests.programs import run_program
 from prefill_router.router import VersionRegistry
 from prefill_router.targets import write_pool
 from prefill_router_gateway.receipts import CHARGES, labelled_samples
@@ -47,7 +47,7 @@ def learner_files(
 ) -> Iterator[tuple[Path, list[dict[str, Any]]]]:
     """A folder with pools and a recipe, and the bodies of requests to the targets."""
     folder = tmp_path_factory.mktemp("follow")
-    with answering(answer) as (base_url, bodies):
+    with serve_answers(answer) as (base_url, bodies):
         for pool, name in zip(build_pools(base_url), ("pool", "judge"), strict=True):
             write_pool(pool, folder / f"{name}.yaml")
         (folder / "recipe.yaml").write_text(RECIPE)
@@ -101,7 +101,7 @@ def test_a_rubric_that_is_not_text_is_refused_with_its_place(
 ) -> None:
     rubric = tmp_path / "rubric.txt"
     rubric.write_bytes("Vollständig".encode("latin-1"))
-    refused(
+    check_refused(
         "rubric.txt: not UTF-8 at byte 6",
         *build_arguments(learner_files[0], tmp_path, "--rubric", rubric),
     )
@@ -114,7 +114,7 @@ def test_rounds_follow_each_other_at_low_priority_until_a_signal(
     arguments = build_arguments(learner_files[0], tmp_path, "--follow", "--every", "0m", "--json")
     with (
         (tmp_path / "log").open("w+") as log,
-        running(
+        run_program(
             [sys.executable, "-m", PROGRAM, *arguments],
             stdout=subprocess.PIPE,
             stderr=log,
@@ -145,7 +145,7 @@ def test_a_single_round_yields_to_others_but_is_not_left_without(
     learner_files: tuple[Path, list[dict[str, Any]]], tmp_path: Path
 ) -> None:
     write_traffic(tmp_path, REQUESTS)
-    with running(
+    with run_program(
         [sys.executable, "-m", PROGRAM, *build_arguments(learner_files[0], tmp_path)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

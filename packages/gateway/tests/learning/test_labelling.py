@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from packages.gateway.tests.learning.traffic import START, answer, build_pools, write_traffic
-from packages.router.tests.fakes.answering_server import answering
+from packages.router.tests.fakes.answering_server import serve_answers
 from prefill_router.progress import SilentProgress
 from prefill_router.targets import Target
 from prefill_router_gateway.learning import (
@@ -72,7 +72,7 @@ def test_chances_are_recorded_as_they_were_drawn_and_what_was_drawn_was_asked(
     tmp_path: Path,
 ) -> None:
     url = write_traffic(tmp_path, 40)
-    with answering(answer) as (base_url, _):
+    with serve_answers(answer) as (base_url, _):
         labelling_round = label_traffic(url, base_url, dollars=0.004)
     plans = list(read_learning(url, SideQuestions))
     assert len(plans) == labelling_round.requests == 40
@@ -91,7 +91,7 @@ def test_chances_are_recorded_as_they_were_drawn_and_what_was_drawn_was_asked(
 @pytest.mark.parametrize("dollars", [0.0, 0.0007, 0.002])
 def test_the_budget_is_never_exceeded_over_many_rounds(tmp_path: Path, dollars: float) -> None:
     url = write_traffic(tmp_path, 30)
-    with answering(answer) as (base_url, _):
+    with serve_answers(answer) as (base_url, _):
         for _ in range(3):
             label_traffic(url, base_url, dollars=dollars)
     assert read_spending(url) <= dollars
@@ -102,14 +102,14 @@ def test_the_budget_is_never_exceeded_over_many_rounds(tmp_path: Path, dollars: 
 
 def test_requests_wait_for_dollars_where_none_are_left(tmp_path: Path) -> None:
     url = write_traffic(tmp_path, 5)
-    with answering(answer) as (base_url, _):
+    with serve_answers(answer) as (base_url, _):
         assert label_traffic(url, base_url, dollars=0).requests == 0
         assert label_traffic(url, base_url).answers == {"answered": 5}
 
 
 def test_what_is_judged_already_leaves_the_budget_to_new_requests(tmp_path: Path) -> None:
     url = write_traffic(tmp_path, 100)
-    with answering(answer) as (base_url, _):
+    with serve_answers(answer) as (base_url, _):
         label_traffic(url, base_url)
         write_traffic(tmp_path, 110, first=100)
         labelling_round = label_traffic(url, base_url, dollars=read_spending(url) + 0.01)
@@ -121,7 +121,7 @@ def test_savings_deduct_all_that_was_spent_whatever_it_brought_and_was_purged(
     tmp_path: Path,
 ) -> None:
     url = write_traffic(tmp_path, 10)
-    with answering(lambda m, p: "hm" if m == "judge-1" else answer(m, p)) as (base_url, _):
+    with serve_answers(lambda m, p: "hm" if m == "judge-1" else answer(m, p)) as (base_url, _):
         label_traffic(url, base_url)
     assert not list(read_learning(url, AnswerLabel))  # no verdict could be read
     costs = {cost.kind: cost.dollars for cost in read_costs(url)}
@@ -143,7 +143,7 @@ def test_a_killed_learner_pays_once_and_asks_nothing_again(tmp_path: Path) -> No
             os.kill(learner[0].pid, signal.SIGKILL)
         return answer(model, prompt)
 
-    with answering(kill) as (base_url, _):
+    with serve_answers(kill) as (base_url, _):
         module = "packages.gateway.tests.learning.test_labelling"
         code = f"from {module} import label_traffic; label_traffic({url!r}, {base_url!r})"
         learner.append(subprocess.Popen([sys.executable, "-c", code]))
@@ -165,7 +165,7 @@ def test_a_killed_learner_pays_once_and_asks_nothing_again(tmp_path: Path) -> No
 def test_verifiers_refute_and_the_judge_does_the_rest(tmp_path: Path) -> None:
     url, function = write_traffic(tmp_path, 20), tmp_path / "mine.py"
     function.write_text("def grade(task, text):\n    return 1 / ('right' in text)\n")
-    with answering(answer) as (base_url, bodies):
+    with serve_answers(answer) as (base_url, bodies):
         labelling_round = label_traffic(
             url,
             base_url,
@@ -189,7 +189,7 @@ def test_verifiers_refute_and_the_judge_does_the_rest(tmp_path: Path) -> None:
 
 def test_pairs_are_judged_in_both_orders_and_label_the_clients_answer(tmp_path: Path) -> None:
     url = write_traffic(tmp_path, 20)
-    with answering(answer) as (base_url, bodies):
+    with serve_answers(answer) as (base_url, bodies):
         label_traffic(url, base_url, form="pairs")
     labels = list(read_learning(url, AnswerLabel))
     assert Counter(label.source for label in labels) == {
@@ -235,6 +235,6 @@ def test_a_family_is_told_by_its_name(name: str, expected: str) -> None:
 
 def test_answers_that_a_relative_judges_are_told(tmp_path: Path) -> None:
     url = write_traffic(tmp_path, 4)
-    with answering(answer) as (base_url, _):
+    with serve_answers(answer) as (base_url, _):
         (note,) = label_traffic(url, base_url, judges=("strong-1",)).notes
     assert note.startswith("answers of strong-1 are judged by a model of their family")

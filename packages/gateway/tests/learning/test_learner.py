@@ -14,7 +14,7 @@ from packages.gateway.tests.learning.traffic import (
     is_right,
     write_traffic,
 )
-from packages.router.tests.fakes.answering_server import answering
+from packages.router.tests.fakes.answering_server import serve_answers
 from prefill_router.errors import ConfigError, StoreError
 from prefill_router.files import writer_lock
 from prefill_router.router import EncoderSources, VersionRegistry
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def target_server() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    with answering(answer) as server:
+    with serve_answers(answer) as server:
         yield server
 
 

@@ -26,7 +26,7 @@ from packages.gateway.tests.learning.traffic import (
 )
 from packages.gateway.tests.receipts.example_receipts import example_receipt, receipt_id
 from packages.gateway.tests.world import router_folder
-from packages.router.tests.fakes.answering_server import answering
+from packages.router.tests.fakes.answering_server import serve_answers
 from prefill_router.endpoints import Usage, cost_of
 from prefill_router.errors import ConfigError
 from prefill_router.router import EncoderSources, Router, VersionRegistry
@@ -147,7 +147,7 @@ def base_learning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Learning
     """A learner whose serving version has all targets."""
     with (
         pytest.MonkeyPatch.context() as patch,
-        answering(lambda model, prompt: SETUPS[-1].answer(model, prompt)) as (base_url, _),
+        serve_answers(lambda model, prompt: SETUPS[-1].answer(model, prompt)) as (base_url, _),
     ):
         add_middle_target(patch)
         learning = LearningSetup(tmp_path_factory.mktemp("beginning"), base_url)

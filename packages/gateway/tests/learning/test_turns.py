@@ -16,7 +16,7 @@ from packages.gateway.tests.learning.traffic import (
     build_sample,
     is_right,
 )
-from packages.router.tests.fakes.answering_server import answering
+from packages.router.tests.fakes.answering_server import serve_answers
 from prefill_router.cost import CostScale
 from prefill_router.evaluation import Trial
 from prefill_router.policy import Predictions
@@ -87,7 +87,7 @@ def test_only_the_target_of_the_turn_is_labelled_and_none_is_asked_again(tmp_pat
         judge_calls.append((model, prompt))
         return answer(model, prompt, judge_error=0)
 
-    with answering(reply) as (base_url, _):
+    with serve_answers(reply) as (base_url, _):
         labelling_round = label_traffic(url, base_url)
     assert labelling_round.requests == 6
     assert not list(read_learning(url, SideAnswer))
@@ -137,7 +137,7 @@ def test_feedback_on_the_turn_measures_the_judge_of_its_last_answer(tmp_path: Pa
     with closing(open_learning(url)) as store:
         feedback = [Feedback(id=receipts[0].choice.id, score=1, at=START) for receipts, _ in turns]
         insert_rows(store, [], [report.row() for report in feedback])
-    with answering(answer) as (base_url, _):
+    with serve_answers(answer) as (base_url, _):
         labelling_round = label_traffic(url, base_url)
     assert labelling_round.sources["user"].labels == 5
     assert labelling_round.sources["judge:judge-1"].by_users == 5
@@ -156,7 +156,7 @@ def test_the_latest_feedback_on_any_request_of_a_turn_measures_its_judge(tmp_pat
                 id=sample.id, target="weak-1", source="verifier:function", at=START, score=0
             )
             write_learning(store, [label])
-    with answering(answer) as (base_url, _):
+    with serve_answers(answer) as (base_url, _):
         labelling_round = label_traffic(url, base_url)
     assert labelling_round.sources["user"].contradicted == 0
 
@@ -167,7 +167,7 @@ def test_the_end_of_a_turn_without_a_conversation_is_not_judged(tmp_path: Path) 
         replace(receipt, choice=replace(receipt.choice, session=None)) for receipt in receipts
     ]
     url = write_turns(tmp_path, (changed_receipts, sample), build_turn(1))
-    with answering(answer) as (base_url, _):
+    with serve_answers(answer) as (base_url, _):
         assert label_traffic(url, base_url).requests == 1
     assert sample.id not in {questions.id for questions in read_learning(url, SideQuestions)}
 
@@ -178,7 +178,7 @@ def test_pairs_draw_nothing_for_turns_whose_feedback_counts(tmp_path: Path) -> N
     with closing(open_learning(url)) as store:
         scores = [Feedback(id=receipts[0].choice.id, score=1, at=START) for receipts, _ in turns]
         insert_rows(store, [], [report.row() for report in scores[:2]])
-    with answering(answer) as (base_url, bodies):
+    with serve_answers(answer) as (base_url, bodies):
         assert label_traffic(url, base_url, form="pairs").requests == 0
     assert not bodies
     assert not list(read_learning(url, SideQuestions))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from packages.router.tests.commands import refused, succeeded
+from packages.router.tests.commands import check_refused, run_ok
 from prefill_router.errors import ConfigError
 from prefill_router.targets import Provider, RequestOptions, read_pool
 from prefill_router_gateway.litellm import (
@@ -470,23 +470,23 @@ def test_the_command_writes_a_pool_and_settings(
 ) -> None:
     monkeypatch.setenv("LAB_VLLM", ENVIRONMENT["LAB_VLLM"])
     pool, settings = tmp_path / "pool.yaml", tmp_path / "gateway.yaml"
-    output = succeeded("import-litellm", config, "--out", pool, "--settings", settings)
+    output = run_ok("import-litellm", config, "--out", pool, "--settings", settings)
     assert "keys are read from AZURE, LAB_OPENAI, MISTRAL_API_KEY" in output
     words = " ".join(output.split())
     assert f"next: prefill-router serve --pool {pool} --config {settings} --default large" in words
     assert read_pool(pool) == import_config(config, environment=ENVIRONMENT).pool
     assert read_settings(settings).failures.retries == 2
-    report = json.loads(succeeded("import-litellm", config, "--out", pool, "--json"))
+    report = json.loads(run_ok("import-litellm", config, "--out", pool, "--json"))
     assert report["targets"] == list(read_pool(pool).names)
     assert report["settings"]["limits"] == {"requests": 500}
     assert {"what", "why", "models"} == set(report["left_out"][0])
 
 
 def test_the_command_refuses_places_that_would_lose_something(config: Path) -> None:
-    refused("LiteLLM's own file", "import-litellm", config, "--out", config, code=2)
+    check_refused("LiteLLM's own file", "import-litellm", config, "--out", config, code=2)
     pool = config.with_name("pool.yaml")
     words = ("import-litellm", config, "--out")
-    refused("give two different files", *words, pool, "--settings", pool, code=2)
-    refused(r"name a file such as pool\.yaml", *words, "pool.csv", code=2)
-    refused("no such file", "import-litellm", config.with_name("x.yaml"), "--out", pool)
+    check_refused("give two different files", *words, pool, "--settings", pool, code=2)
+    check_refused(r"name a file such as pool\.yaml", *words, "pool.csv", code=2)
+    check_refused("no such file", "import-litellm", config.with_name("x.yaml"), "--out", pool)
     assert not pool.exists()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from packages.router.tests.commands import refused, succeeded
+from packages.router.tests.commands import check_refused, run_ok
 from prefill_router.agents import RequestReading, load_harnesses
 from prefill_router_gateway.api import PATHS
 from prefill_router_gateway.protocol import read_envelope, scored_prompt
@@ -198,10 +198,10 @@ def test_a_recorded_request_is_read_from_the_command_line(tmp_path: Path) -> Non
     file = tmp_path / "request.json"
     text = f"<system-reminder>\nBe brief.\n</system-reminder>\n{ASK}"
     file.write_text(json.dumps(messages({"role": "user", "content": text})))
-    output = succeeded("read", file)
+    output = run_ok("read", file)
     assert f"ask: {ASK}\nkind: main\nagent: claude-code\nconversation: s1\n" in output
     assert "the header user-agent is 'claude-cli/2.1.332'" in output
-    report = json.loads(succeeded("read", file, "--json"))
+    report = json.loads(run_ok("read", file, "--json"))
     assert (report["ask"], report["kind"], report["scored"]) == (ASK, "main", ASK)
     settings = tmp_path / "gateway.yaml"
     settings.write_text(
@@ -211,8 +211,8 @@ def test_a_recorded_request_is_read_from_the_command_line(tmp_path: Path) -> Non
         {"role": "user", "content": f"<memo>x</memo>\n{ASK}"}, headers={"user-agent": "our-agent/1"}
     )
     file.write_text(json.dumps(own))
-    assert json.loads(succeeded("read", file, "--config", settings, "--json"))["ask"] == ASK
-    assert json.loads(succeeded("read", file, "--json"))["ask"] != ASK
+    assert json.loads(run_ok("read", file, "--config", settings, "--json"))["ask"] == ASK
+    assert json.loads(run_ok("read", file, "--json"))["ask"] != ASK
 
 
 @pytest.mark.parametrize(
@@ -228,9 +228,9 @@ def test_a_recorded_request_is_read_from_the_command_line(tmp_path: Path) -> Non
 def test_what_is_no_recorded_request_is_refused(text: str, problem: str, tmp_path: Path) -> None:
     file = tmp_path / "request.json"
     file.write_text(text)
-    refused(problem, "read", file)
+    check_refused(problem, "read", file)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     gone = tmp_path / "gone.json"
-    assert refused("No such file", "read", gone).startswith(f"error: {gone}: No such file")
+    assert check_refused("No such file", "read", gone).startswith(f"error: {gone}: No such file")

@@ -14,7 +14,7 @@ from packages.gateway.tests.receipts.example_receipts import (
     receipt_id,
     write_receipts,
 )
-from packages.router.tests.commands import refused, succeeded
+from packages.router.tests.commands import check_refused, run_ok
 from prefill_router.errors import DataError
 from prefill_router_gateway import Receipt
 from prefill_router_gateway.receipts import Feedback
@@ -87,13 +87,13 @@ def test_what_cant_be_compared_is_told() -> None:
 
 def test_the_command(tmp_path: Path) -> None:
     file = write_receipts(tmp_path / "a.sqlite", TRAFFIC, SCORES)
-    value = json.loads(succeeded("canary", file, "--json"))
+    value = json.loads(run_ok("canary", file, "--json"))
     assert value["rest"]["cost"]["value"] == 2.0
     assert value["difference"]["score"] == {"value": 0.5, "half": None, "conversations": 1}
-    text = succeeded("canary", file)
+    text = run_ok("canary", file)
     assert "-$1,800.00" in text
     assert "score" in text
-    refused(
+    check_refused(
         "all of these requests were routed",
         "canary",
         write_receipts(tmp_path / "b.sqlite", TRAFFIC[:1]),

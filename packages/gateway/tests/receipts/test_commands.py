@@ -16,7 +16,7 @@ from packages.gateway.tests.receipts.example_receipts import (
     receipt_id,
     write_receipts,
 )
-from packages.router.tests.commands import SEALED_FIT, malformed, refused, succeeded
+from packages.router.tests.commands import SEALED_FIT, check_malformed, check_refused, run_ok
 from prefill_router import Router, read_dataset
 from prefill_router.data import RoutingDataset, prompt_key
 from prefill_router.endpoints import Usage
@@ -83,7 +83,7 @@ def file(source_dataset: RoutingDataset, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="module")
 def traffic(file: Path) -> Path:
-    text = succeeded("export-receipts", file, "--out", file.parent / "traffic")
+    text = run_ok("export-receipts", file, "--out", file.parent / "traffic")
     assert "90 queries and 90 labels, of 90 receipts" in text
     return file.parent / "traffic"
 
@@ -93,29 +93,29 @@ def router(traffic: Path) -> Path:
     """A router fitted on the traffic, without an encoder."""
     recipe, router = traffic.parent / "recipe.yaml", traffic.parent / "router"
     recipe.write_text(RECIPE)
-    succeeded("fit", "--no-verdict", "--test=0.15", traffic, "--recipe", recipe, "--out", router)
+    run_ok("fit", "--no-verdict", "--test=0.15", traffic, "--recipe", recipe, "--out", router)
     return router
 
 
 def test_the_latest_is_explained(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = succeeded("explain", "last", "--receipts", file)
+    text = run_ok("explain", "last", "--receipts", file)
     assert f"{receipt_id(89)}: chat for auto" in text
     assert "target-2 was chosen" in text
     assert "feedback of user" in text
     assert "0.250 s" in text
     monkeypatch.chdir(file.parent)  # the default place of a gateway's file
-    assert succeeded("explain", "last") == text
+    assert run_ok("explain", "last") == text
     monkeypatch.setenv("PREFILL_ROUTER_RECEIPTS__URL", "sqlite:///absent.sqlite")
-    refused("doesn't exist", "explain", "last")
+    check_refused("doesn't exist", "explain", "last")
 
 
 @pytest.mark.parametrize("prompt", ["Why does it fail?", [{"role": "user", "text": "Why? é"}]])
 def test_what_was_read_is_shown_where_it_is_kept(tmp_path: Path, prompt: Any) -> None:
     file = write_receipts(tmp_path / "a.sqlite", [example_receipt(1, prompt=prompt)])
     text = prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False)
-    assert f"the encoder read: {text}\n" in succeeded("explain", "last", "--receipts", file)
+    assert f"the encoder read: {text}\n" in run_ok("explain", "last", "--receipts", file)
     bare = write_receipts(tmp_path / "b.sqlite", [example_receipt(1)])
-    assert "the encoder read" not in succeeded("explain", "last", "--receipts", bare)
+    assert "the encoder read" not in run_ok("explain", "last", "--receipts", bare)
 
 
 def test_who_was_left_alone_was_not_asked(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_who_was_left_alone_was_not_asked(tmp_path: Path) -> None:
     file = write_receipts(
         tmp_path / "a.sqlite", [example_receipt(1, outcome={"attempts": (attempt,)})]
     )
-    text = succeeded("explain", "last", "--receipts", file)
+    text = run_ok("explain", "last", "--receipts", file)
     assert "large wasn't asked: its breaker was open" in text
     assert "asked large" not in text
 
@@ -134,7 +134,7 @@ def test_why_a_call_failed_is_explained(tmp_path: Path) -> None:
     file = write_receipts(
         tmp_path / "a.sqlite", [example_receipt(1, outcome={"attempts": (failure,)})]
     )
-    text = succeeded("explain", "last", "--receipts", file)
+    text = run_ok("explain", "last", "--receipts", file)
     assert f"asked large: connect, 0.250 s\n  {why}\n" in text
 
 
@@ -146,7 +146,7 @@ def test_retries_that_end_alike_are_explained_once(tmp_path: Path) -> None:
     file = write_receipts(
         tmp_path / "a.sqlite", [example_receipt(1, outcome={"attempts": attempts})]
     )
-    text = succeeded("explain", "last", "--receipts", file)
+    text = run_ok("explain", "last", "--receipts", file)
     assert f"asked large 2 times: connect, 0.750 s\n  {why}\nasked large: answered" in text
 
 
@@ -162,19 +162,19 @@ def test_the_version_that_decided_is_explained_with_the_evidence_of_its_step(
     details = version_details("0001", None, "promoted")
     receipts = [example_receipt(n, at=when, details=details) for n, when in enumerate((before, at))]
     file = write_receipts(tmp_path / "versioned.sqlite", receipts)
-    text = succeeded("explain", "last", "--receipts", file, "--versions", versions)
+    text = run_ok("explain", "last", "--receipts", file, "--versions", versions)
     assert "decided by version 0001\npromoted\n" in text
     step = "the learner promoted version 0001: it is surely better\n"
     assert f"{step}    requests: 4,250\n    e values, better: 130\n" in text
     first = receipts[0].choice.id
     value = json.loads(
-        succeeded("explain", first, "--receipts", file, "--versions", versions, "--json")
+        run_ok("explain", first, "--receipts", file, "--versions", versions, "--json")
     )
     assert value["step"] is None  # the request was decided before that step
 
 
 def test_one_is_explained_as_json(file: Path) -> None:
-    value = json.loads(succeeded("explain", receipt_id(4), "--receipts", file, "--json"))
+    value = json.loads(run_ok("explain", receipt_id(4), "--receipts", file, "--json"))
     assert value["choice"]["id"] == receipt_id(4)
     assert value["policy_alone"]["target"] in value["choice"]["order"]
     assert value["outcome"]["attempts"][0]["end"] == "answered"
@@ -182,26 +182,26 @@ def test_one_is_explained_as_json(file: Path) -> None:
 
 
 def test_what_isnt_there_is_refused(file: Path, tmp_path: Path) -> None:
-    refused("there is no receipt 'pr_9'", "explain", "pr_9", "--receipts", file)
-    refused("there is no receipt '.udcff'", "explain", "\udcff", "--receipts", file)
-    refused(
+    check_refused("there is no receipt 'pr_9'", "explain", "pr_9", "--receipts", file)
+    check_refused("there is no receipt '.udcff'", "explain", "\udcff", "--receipts", file)
+    check_refused(
         "there are no receipts yet",
         "explain",
         "last",
         "--receipts",
         write_receipts(tmp_path / "a", []),
     )
-    refused("URL must begin", "explain", "last", "--receipts", "mysql://x")
-    malformed("isn.t a time", "replay", file, "--since", "yesterday")
-    refused("no request can be decided again", "replay", file, "--since", "1m")
-    malformed("lam is 2", "replay", file, "--lam", "2")
+    check_refused("URL must begin", "explain", "last", "--receipts", "mysql://x")
+    check_malformed("isn.t a time", "replay", file, "--since", "yesterday")
+    check_refused("no request can be decided again", "replay", file, "--since", "1m")
+    check_malformed("lam is 2", "replay", file, "--lam", "2")
 
 
 def test_lams_are_replayed(file: Path, tmp_path: Path) -> None:
-    text = succeeded("replay", file, "--lam", "0", "--lam", "1", "--out", tmp_path / "pictures")
+    text = run_ok("replay", file, "--lam", "0", "--lam", "1", "--out", tmp_path / "pictures")
     assert "90 requests decided again" in text
     assert "60 (66.7 %)" in text
-    value = json.loads(succeeded("replay", file, "--lam", "0", "--json"))
+    value = json.loads(run_ok("replay", file, "--lam", "0", "--json"))
     lowest = value["settings"][-1]
     assert (lowest["changed"], lowest["observed"]) == (60, 30)
     assert lowest["accuracy"] == pytest.approx(0.5)
@@ -216,7 +216,7 @@ def test_lams_are_replayed(file: Path, tmp_path: Path) -> None:
 
 def test_other_prices_are_replayed(file: Path, tmp_path: Path) -> None:
     write_pool(PRICES, tmp_path / "pool.yaml")
-    value = json.loads(succeeded("replay", file, "--pool", tmp_path / "pool.yaml", "--json"))
+    value = json.loads(run_ok("replay", file, "--pool", tmp_path / "pool.yaml", "--json"))
     # All targets now cost the same; each writes 20 tokens and reads the estimated input.
     tokens = sum(100 + n for n in range(90)) + 90 * 2 * 20
     assert value["settings"][0]["estimated_cost"] == pytest.approx(tokens / 1e6)
@@ -226,7 +226,7 @@ def test_other_prices_are_replayed(file: Path, tmp_path: Path) -> None:
 def test_another_router_is_replayed(
     file: Path, router: Path, source_dataset: RoutingDataset
 ) -> None:
-    value = json.loads(succeeded("replay", file, "--router", router, "--lam", "1", "--json"))
+    value = json.loads(run_ok("replay", file, "--router", router, "--lam", "1", "--json"))
     predicted = Router.load(router).predict(source_dataset)
     best = predicted.correctness.argmax(axis=1)
     recorded = np.arange(90) % 3
@@ -244,7 +244,7 @@ def test_another_router_decides_at_its_own_setting(
     points = OperatingPoints(0.9, None, 0.875, other.pool.names[-1])
     record = other.record.model_copy(update={"chosen": points})
     other.with_record(record).save(tmp_path / "other")
-    value = json.loads(succeeded("replay", file, "--router", tmp_path / "other", "--json"))
+    value = json.loads(run_ok("replay", file, "--router", tmp_path / "other", "--json"))
     assert [setting["name"] for setting in value["settings"]][-1] == "lam = 0.875"
     assert "lam = 0.25" not in {setting["name"] for setting in value["settings"]}
 
@@ -260,7 +260,7 @@ def test_another_router_needs_prompts(router: Path, source_dataset: RoutingDatas
 
 def test_another_router_without_any_prompt(tmp_path: Path, router: Path) -> None:
     bare = write_receipts(tmp_path / "bare.sqlite", [example_receipt(1)])
-    refused("no receipt has its prompt", "replay", bare, "--router", router)
+    check_refused("no receipt has its prompt", "replay", bare, "--router", router)
 
 
 def test_traffic_becomes_a_dataset_that_can_be_fitted(
@@ -275,7 +275,7 @@ def test_traffic_becomes_a_dataset_that_can_be_fitted(
         np.testing.assert_array_equal(dataset.correct[at], labels)
         assert np.nanmax(dataset.recorded_cost[at]) == pytest.approx(0.002)
         assert np.nanmax(dataset.input_tokens[at]) == 100 + row
-    text = succeeded("describe", traffic)
+    text = run_ok("describe", traffic)
     assert "90 queries" in text
     assert "no query has the labels of two targets: oracle and consensus are unknown" in text
     assert "disagreement" not in text
@@ -289,17 +289,17 @@ def test_a_target_that_nobody_scored(source_dataset: RoutingDataset, tmp_path: P
     )
     write_pool(PRICES, tmp_path / "pool.yaml")
     options = ("--out", tmp_path / "traffic", "--pool", tmp_path / "pool.yaml")
-    value = json.loads(succeeded("export-receipts", file, *options, "--json"))
+    value = json.loads(run_ok("export-receipts", file, *options, "--json"))
     assert value["labels"] == 90
     assert "no answer of target-2 was scored" in value["notes"][0]
     assert "the lengths of answers of target-2 are unknown" in value["notes"][1]
     assert "--assume-output-tokens" in value["notes"][1]
-    value = json.loads(succeeded("export-receipts", file, "--out", tmp_path / "unpriced", "--json"))
+    value = json.loads(run_ok("export-receipts", file, "--out", tmp_path / "unpriced", "--json"))
     assert "the costs of target-2 are unknown; give a pool with prices" in value["notes"]
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     fit = (*SEALED_FIT, tmp_path / "traffic", "--recipe", tmp_path / "recipe.yaml")
     # The cost of target-2 needs its price, which is known, and its length, which is assumed.
-    succeeded(*fit, "--out", tmp_path / "router", "--assume-output-tokens", "20")
+    run_ok(*fit, "--out", tmp_path / "router", "--assume-output-tokens", "20")
 
 
 def test_answers_to_the_same_prompt_are_one_query() -> None:
@@ -338,7 +338,7 @@ def test_what_others_sent_spoils_no_export(tmp_path: Path) -> None:
     ]
     scores = [Feedback(id=receipt_id(n), score=1, at=1) for n in range(2)]
     file = write_receipts(tmp_path / "a.sqlite", receipts, scores)
-    text = succeeded("export-receipts", file, "--out", tmp_path / "traffic")
+    text = run_ok("export-receipts", file, "--out", tmp_path / "traffic")
     assert "1 queries and 1 labels" in text
     assert "left out: 1 with a prompt that can't be written to a file" in text
     tokens = read_dataset(tmp_path / "traffic").input_tokens
@@ -348,12 +348,12 @@ def test_what_others_sent_spoils_no_export(tmp_path: Path) -> None:
 def test_nothing_usable_is_refused_with_the_reason(tmp_path: Path) -> None:
     out = ("--out", tmp_path / "traffic")
     bare = write_receipts(tmp_path / "a.sqlite", [example_receipt(1)])
-    refused("to keep prompts, set in", "export-receipts", bare, *out)
+    check_refused("to keep prompts, set in", "export-receipts", bare, *out)
     unscored = write_receipts(tmp_path / "b.sqlite", [example_receipt(1, prompt="of difficulty")])
-    refused(
+    check_refused(
         "send scores of answers to the gateway's /v1/feedback", "export-receipts", unscored, *out
     )
-    refused(
+    check_refused(
         "there are no receipts in that time", "export-receipts", unscored, *out, "--since", "1m"
     )
     write_pool(PRICES, tmp_path / "pool.yaml")
@@ -361,7 +361,7 @@ def test_nothing_usable_is_refused_with_the_reason(tmp_path: Path) -> None:
     other = write_receipts(
         tmp_path / "c.sqlite", [example_receipt(1, prompt="of difficulty")], [score]
     )
-    refused(
+    check_refused(
         "a target that isn't in the pool",
         "export-receipts",
         other,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from packages.gateway.tests.receipts.example_receipts import START, example_receipt, receipt_id
-from packages.router.tests.commands import refused, succeeded
+from packages.router.tests.commands import check_refused, run_ok
 from prefill_router.database import DownError
 from prefill_router.errors import DataError, StoreError
 from prefill_router_gateway.answer_text import AnswerText
@@ -173,11 +173,11 @@ def test_a_purge_says_what_it_needs(tmp_path: Path) -> None:
 def test_the_command_counts_and_purges(tmp_path: Path) -> None:
     file = tmp_path / "r.sqlite"
     fill(str(file), range(-999, -996))
-    value = json.loads(succeeded("purge", file, "--older-than", "1m", "--dry-run", "--json"))
+    value = json.loads(run_ok("purge", file, "--older-than", "1m", "--dry-run", "--json"))
     assert (value["dry_run"], value["rows"]["receipt_samples"]) == (True, 3)
-    assert "receipt_labels" in succeeded("purge", file, "--key", "team")
+    assert "receipt_labels" in run_ok("purge", file, "--key", "team")
     assert list_ids(str(file)) == [[]] * 6
-    refused("give --key, --older-than, or both", "purge", file, code=2)
+    check_refused("give --key, --older-than, or both", "purge", file, code=2)
 
 
 def build_draft(number: int, text: str = "hi") -> SampleDraft:

@@ -18,7 +18,7 @@ from packages.gateway.tests.receipts.example_receipts import (
     write_receipts,
 )
 from packages.gateway.tests.telemetry.receipts import render_text
-from packages.router.tests.commands import refused, succeeded
+from packages.router.tests.commands import check_refused, run_ok
 from prefill_router.endpoints import Usage
 from prefill_router.errors import DataError
 from prefill_router_gateway import Receipt
@@ -351,14 +351,14 @@ def test_postgresql_gives_the_same(tmp_path: Path, request: pytest.FixtureReques
 
 def test_the_command(tmp_path: Path) -> None:
     file = write_receipts(tmp_path / "receipts.sqlite", build_receipts(60))
-    text = succeeded("savings", file, "--baseline", "large", "--encoder-thousand-dollars", 1)
+    text = run_ok("savings", file, "--baseline", "large", "--encoder-thousand-dollars", 1)
     for part in ("60 routed requests, against large alone", "saved after that", "expected acc"):
         assert part in text
-    values = json.loads(succeeded("savings", file, "--json"))
+    values = json.loads(run_ok("savings", file, "--json"))
     assert (values["baseline"], values["chosen_by"]) == ("large", "receipts")
     assert values["deducted"][0]["dollars"] is None
-    refused("must be a target of these receipts", "savings", file, "--baseline", "giant")
-    assert "at the baseline small" in succeeded(
+    check_refused("must be a target of these receipts", "savings", file, "--baseline", "giant")
+    assert "at the baseline small" in run_ok(
         "explain", "last", "--receipts", file, "--baseline", "small"
     )
 
@@ -372,7 +372,7 @@ def test_the_command_the_page_and_the_metrics_give_one_figure(tmp_path: Path) ->
         named_receipt,
     ]
     file = write_receipts(tmp_path / "receipts.sqlite", receipts)
-    command = json.loads(succeeded("savings", file, "--json"))
+    command = json.loads(run_ok("savings", file, "--json"))
     savings = savings_since(str(file), NO_PRICES)
     spend = views.spend(summary(str(file), START), savings, START)
     card = views.savings(savings)

@@ -17,7 +17,7 @@ from packages.gateway.tests.decide.deciders import (
     target,
 )
 from packages.gateway.tests.receipts.example_receipts import example_receipt, write_receipts
-from packages.router.tests.commands import malformed, succeeded
+from packages.router.tests.commands import check_malformed, run_ok
 from prefill_router.errors import DataError
 from prefill_router.policy import Lambda, Policy, Tolerance
 from prefill_router.targets import Pool
@@ -197,8 +197,10 @@ def test_receipts_that_do_not_tell_are_refused_or_counted(tmp_path: Any) -> None
     result = replay_sessions(single_requests, [0.0])
     assert result.settings[-1].changed == 2
     file = write_receipts(tmp_path / "receipts.sqlite", single_requests)
-    assert "4 requests decided again, in their conversations" in succeeded(
+    assert "4 requests decided again, in their conversations" in run_ok(
         "replay", file, "--sessions", "--lam", "0"
     )
-    assert "4 requests decided again, each by itself" in succeeded("replay", file, "--lam", "0")
-    malformed("leave out --router and --pool", "replay", file, "--sessions", "--router", "other")
+    assert "4 requests decided again, each by itself" in run_ok("replay", file, "--lam", "0")
+    check_malformed(
+        "leave out --router and --pool", "replay", file, "--sessions", "--router", "other"
+    )

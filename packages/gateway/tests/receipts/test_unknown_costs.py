@@ -12,7 +12,7 @@ from packages.gateway.tests.page.app import PageApp
 from packages.gateway.tests.page.source import FakeSource
 from packages.gateway.tests.page.tab import tab
 from packages.gateway.tests.receipts.example_receipts import START, example_receipt, write_receipts
-from packages.router.tests.commands import refused, succeeded
+from packages.router.tests.commands import check_refused, run_ok
 from prefill_router_gateway import Receipt
 from prefill_router_gateway.page import views
 from prefill_router_gateway.page.shapes import (
@@ -68,16 +68,16 @@ def test_one_request_of_unknown_cost_makes_the_sum_unknown() -> None:
 
 
 def test_replay(file: Path, tmp_path: Path) -> None:
-    text = succeeded("replay", file, "--lam", 0.5)
+    text = run_ok("replay", file, "--lam", 0.5)
     assert "$" not in text
     assert "?" in text
-    rows = json.loads(succeeded("replay", file, "--lam", 0.5, "--json"))["settings"]
+    rows = json.loads(run_ok("replay", file, "--lam", 0.5, "--json"))["settings"]
     assert {(row["estimated_cost"], row["observed_cost"]) for row in rows} == {(None, None)}
-    refused("so there is no picture", "replay", file, "--out", tmp_path / "picture")
+    check_refused("so there is no picture", "replay", file, "--out", tmp_path / "picture")
 
 
 def test_explain(file: Path) -> None:
-    text = succeeded("explain", "last", "--receipts", file)
+    text = run_ok("explain", "last", "--receipts", file)
     assert "$" not in text
     assert "cost: ?" in text
     decision = explain(build_unpriced(1)).decision
@@ -88,7 +88,7 @@ def test_explain(file: Path) -> None:
 def test_canary(tmp_path: Path) -> None:
     reasons = ("share", "policy") * 4
     traffic = [build_unpriced(n, reason=r, session=f"s{n}") for n, r in enumerate(reasons)]
-    text = succeeded("canary", write_receipts(tmp_path / "receipts.sqlite", traffic))
+    text = run_ok("canary", write_receipts(tmp_path / "receipts.sqlite", traffic))
     (costs,) = (line for line in text.splitlines() if line.startswith("cost"))
     assert costs.split()[3:] == ["?", "?", "?"]
 

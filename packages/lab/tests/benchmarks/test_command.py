@@ -11,13 +11,13 @@ from packages.lab.tests.benchmarks.task_files import (
     write_livecodebench,
     write_mmlu_pro,
 )
-from packages.router.tests.commands import refused, succeeded
+from packages.router.tests.commands import check_refused, run_ok
 from prefill_router_lab.benchmarks import load_tasks
 
 
 def test_tasks_of_a_benchmark_to_a_file_that_gives_the_same_tasks(tmp_path: Path) -> None:
     folder, out = write_livecodebench(tmp_path / "copy"), tmp_path / "tasks.jsonl"
-    output = succeeded("tasks", f"livecodebench={folder},from=2024-08-31", "--out", out)
+    output = run_ok("tasks", f"livecodebench={folder},from=2024-08-31", "--out", out)
     assert f"{out}: 3 tasks of {folder}; graders: 3 code" in output
     assert "1 left out: of a contest outside the given dates" in output
     written = list(load_tasks(str(out)))
@@ -29,7 +29,7 @@ def test_tasks_of_a_benchmark_to_a_file_that_gives_the_same_tasks(tmp_path: Path
 def test_sample_as_json(tmp_path: Path) -> None:
     folder, out = write_mmlu_pro(tmp_path / "copy"), tmp_path / "tasks.jsonl"
     draw = ("tasks", f"mmlu_pro={folder}", "--sample", 5, "--seed", 3, "--out", out, "--json")
-    output = json.loads(succeeded(*draw))
+    output = json.loads(run_ok(*draw))
     first = out.read_bytes()
     assert output == {
         "out": str(out),
@@ -39,7 +39,7 @@ def test_sample_as_json(tmp_path: Path) -> None:
         "skipped": {},
     }
     assert len(first.splitlines()) == 5
-    succeeded(*draw)
+    run_ok(*draw)
     assert out.read_bytes() == first
 
 
@@ -62,5 +62,5 @@ def test_refused(arguments: tuple[str, ...], reason: str, tmp_path: Path) -> Non
     before = sorted(tmp_path.rglob("*"))
     of_the_line_alone = reason.startswith("--")
     filled = (part.format(tmp_path) for part in arguments)
-    refused(reason, "tasks", *filled, code=2 if of_the_line_alone else 1)
+    check_refused(reason, "tasks", *filled, code=2 if of_the_line_alone else 1)
     assert sorted(tmp_path.rglob("*")) == before

@@ -14,7 +14,7 @@ from packages.lab.tests.benchmarks.task_files import (
     write_livecodebench,
     write_mmlu_pro,
 )
-from packages.router.tests.fakes.hub import GOOD_TOKEN, FakeHub, running_hub
+from packages.router.tests.fakes.hub import GOOD_TOKEN, FakeHub, serve_hub
 from packages.router.tests.fakes.hub_worker import SECRET, HubWorker, hub_worker
 
 pytestmark = pytest.mark.slow
@@ -35,7 +35,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[FakeHub]:
-    with running_hub() as hub:
+    with serve_hub() as hub:
         hub.repositories[MMLU_PRO] = files_of(write_mmlu_pro(tmp_path / "mmlu_pro"))
         hub.repositories[HLE] = files_of(write_hle(tmp_path / "hle"))
         hub.repositories[LIVECODEBENCH] = files_of(write_livecodebench(tmp_path / "lcb"))

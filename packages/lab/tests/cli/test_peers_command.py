@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from packages.router.tests.commands import Job, malformed, refused, succeeded
+from packages.router.tests.commands import Job, check_malformed, check_refused, run_ok
 from prefill_router_lab.studies import CLASSIFIERS
 
 pytestmark = pytest.mark.slow
@@ -19,7 +19,7 @@ def command(job: Job, to: Path, *more: object) -> tuple[object, ...]:
 
 def test_every_peer_is_on_the_page(job: Job, tmp_path: Path) -> None:
     to = tmp_path / "peers"
-    text = succeeded(*command(job, to))
+    text = run_ok(*command(job, to))
     assert f"report: {to / 'index.html'}" in text
     written = json.loads((to / "peers.json").read_text())
     classifiers = [f"LiteLLM {name}" for name in CLASSIFIERS]
@@ -35,15 +35,15 @@ def test_every_peer_is_on_the_page(job: Job, tmp_path: Path) -> None:
 
 
 def test_the_numbers_are_printed_as_json_and_come_again(job: Job, tmp_path: Path) -> None:
-    first, again = (json.loads(succeeded(*command(job, tmp_path / "p", "--json"))) for _ in "12")
+    first, again = (json.loads(run_ok(*command(job, tmp_path / "p", "--json"))) for _ in "12")
     assert first == again
     assert first.items() <= json.loads((tmp_path / "p" / "peers.json").read_text()).items()
 
 
 def test_peers_refuses(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     to = tmp_path / "out"
-    malformed("--part is 'exam'", *command(job, to, "--part", "exam"))
-    refused("is no study 'peers'", *command(job, job.answers))
+    check_malformed("--part is 'exam'", *command(job, to, "--part", "exam"))
+    check_refused("is no study 'peers'", *command(job, job.answers))
     monkeypatch.setitem(sys.modules, "litellm", None)
-    refused(r"the study of peers needs .*prefill-router-lab\[peers\]", *command(job, to))
+    check_refused(r"the study of peers needs .*prefill-router-lab\[peers\]", *command(job, to))
     assert not (to / "index.html").exists()

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from packages.lab.tests.search.searching import ANSWERS, KNOWS, SMALL
-from packages.router.tests.commands import malformed, refused, succeeded
+from packages.router.tests.commands import check_malformed, check_refused, run_ok
 from packages.router.tests.fakes.planted_signal import SITES
 from prefill_router.data import write_dataset
 from prefill_router.encoders.run import encode_dataset
@@ -35,15 +35,15 @@ def command(place: Path, to: Path, *more: object) -> tuple[object, ...]:
 @pytest.fixture(scope="module")
 def search_folder(place: Path) -> Path:
     to = place / "found"
-    succeeded(*command(place, to, "--trials", 4, "--sealed"))
+    run_ok(*command(place, to, "--trials", 4, "--sealed"))
     assert not (to / "opened.json").exists()
-    output = succeeded(*command(place, to, "--trials", 6))
+    output = run_ok(*command(place, to, "--trials", 6))
     assert "The test part was opened once." in " ".join(output.split())
     return to
 
 
 def test_what_there_is_to_try() -> None:
-    output = json.loads(succeeded("search", "default", "--list", "--json"))
+    output = json.loads(run_ok("search", "default", "--list", "--json"))
     assert output["configurations"] > 1300
     assert len(output["predictors"]) > 10
 
@@ -72,7 +72,7 @@ def test_the_page_opens_offline(search_folder: Path) -> None:
 
 def test_the_winner_is_a_recipe_for_fit(search_folder: Path, place: Path, tmp_path: Path) -> None:
     output = json.loads(
-        succeeded(
+        run_ok(
             *("fit", place / "answers", "--store", place / "states", "--json"),
             *("--recipe", search_folder / "winner.yaml", "--split", search_folder / "split.json"),
             *("--out", tmp_path / "router"),
@@ -84,7 +84,7 @@ def test_the_winner_is_a_recipe_for_fit(search_folder: Path, place: Path, tmp_pa
 
 def test_the_same_again_opens_nothing_new(search_folder: Path, place: Path) -> None:
     before = (search_folder / "opened.json").read_bytes()
-    output = json.loads(succeeded(*command(place, search_folder, "--trials", 6, "--json")))
+    output = json.loads(run_ok(*command(place, search_folder, "--trials", 6, "--json")))
     assert (search_folder / "opened.json").read_bytes() == before
     assert len(output["openings"]) == 1
 
@@ -93,11 +93,11 @@ def test_another_winner_is_not_judged(search_folder: Path, place: Path, tmp_path
     opened = json.loads((search_folder / "opened.json").read_text())
     opened["openings"][0]["configuration"] = "0123456789abcdef"
     to = tmp_path / "found"
-    succeeded(*command(place, to, "--trials", 3, "--sealed"))
+    run_ok(*command(place, to, "--trials", 3, "--sealed"))
     (to / "opened.json").write_text(json.dumps(opened))
-    refused("opened on .* for another configuration", *command(place, to, "--trials", 3))
+    check_refused("opened on .* for another configuration", *command(place, to, "--trials", 3))
     assert json.loads((to / "search.json").read_text())["test"] is None
-    output = json.loads(succeeded(*command(place, to, "--trials", 3, "--open-again", "--json")))
+    output = json.loads(run_ok(*command(place, to, "--trials", 3, "--open-again", "--json")))
     assert [one["again"] for one in output["openings"]] == [False, True]
     assert "for 2 configurations" in (to / "index.html").read_text()
 
@@ -105,13 +105,13 @@ def test_another_winner_is_not_judged(search_folder: Path, place: Path, tmp_path
 def test_another_search_or_anything_else_is_not_overwritten(
     search_folder: Path, place: Path, tmp_path: Path
 ) -> None:
-    refused(
+    check_refused(
         "holds another search .other: config",
         *command(place, search_folder, "--seed", 0, "--margin", 0.5),
     )
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
-    refused("exists and isn't the folder of a search", *command(place, tmp_path / "mine"))
-    malformed("needs --data and --out", "search", place / "space.yaml")
-    refused("no such file", "search", place / "none.yaml", "--list")
-    malformed("objective is 'luck'", *command(place, tmp_path / "x", "--objective", "luck"))
+    check_refused("exists and isn't the folder of a search", *command(place, tmp_path / "mine"))
+    check_malformed("needs --data and --out", "search", place / "space.yaml")
+    check_refused("no such file", "search", place / "none.yaml", "--list")
+    check_malformed("objective is 'luck'", *command(place, tmp_path / "x", "--objective", "luck"))

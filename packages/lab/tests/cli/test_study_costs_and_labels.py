@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from packages.router.tests.commands import SEALED_FIT, Job, flip, malformed, refused, succeeded
+from packages.router.tests.commands import (
+    SEALED_FIT,
+    Job,
+    check_malformed,
+    check_refused,
+    flip,
+    run_ok,
+)
 from prefill_router.data import Prompt, Query, read_dataset
 from prefill_router.endpoints import Reply, Usage
 from prefill_router.runs import Task
@@ -57,7 +64,7 @@ def router_of(job: Job) -> tuple[object, ...]:
 def test_everything_is_counted_and_written(job: Job, speeds: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     options = ("--encoder-price", 0.5, "--speeds", speeds, "--routing-ms", 20, "--resamples", 20)
-    output = json.loads(succeeded(*router_of(job), *options, "--out", out, "--json"))
+    output = json.loads(run_ok(*router_of(job), *options, "--out", out, "--json"))
     written = json.loads((out / "end-to-end.json").read_text())
     assert output.items() <= written.items()
     argmax = output["points"][0]["systems"]["router"]
@@ -72,7 +79,7 @@ def test_everything_is_counted_and_written(job: Job, speeds: Path, tmp_path: Pat
     page = (out / "index.html").read_text()
     assert "encoder charged" in page
     assert "$0.5 per million" in page
-    text = succeeded(*router_of(job), *options, "--lam", 0.3, "--out", out)
+    text = run_ok(*router_of(job), *options, "--lam", 0.3, "--out", out)
     assert "At lam = 0.3 the router costs" in text
 
 
@@ -87,8 +94,8 @@ def test_decisions_are_timed_with_the_encoder(job: Job, tmp_path: Path) -> None:
         "--out",
         tmp_path / "out",
     )
-    refused("can't be timed here.*--routing-ms", *arguments)
-    output = json.loads(succeeded(*arguments, "--encoder-folder", job.tiny, "--json"))
+    check_refused("can't be timed here.*--routing-ms", *arguments)
+    output = json.loads(run_ok(*arguments, "--encoder-folder", job.tiny, "--json"))
     timed = output["latency"]["router"]
     assert (timed["decisions"], timed["rounds"]) == (8, 2)
     assert 0 < timed["median_seconds"]["lower"] <= timed["median_seconds"]["upper"]
@@ -103,9 +110,9 @@ def test_times_of_a_run_come_before_speeds(job: Job, speeds: Path, tmp_path: Pat
     make_run(tmp_path / "run", data.pool, data.queries[data.rows(test)[0]])
     options = ("--encoder-price", 0, "--routing-ms", 5, "--resamples", 5, "--run", tmp_path / "run")
     out = ("--out", tmp_path / "out", "--json")
-    alone = json.loads(succeeded(*router_of(job), *options, *out))
+    alone = json.loads(run_ok(*router_of(job), *options, *out))
     assert alone["points"][0]["systems"]["router"]["answer_seconds"]["value"] == pytest.approx(7)
-    output = json.loads(succeeded(*router_of(job), *options, "--speeds", speeds, *out))
+    output = json.loads(run_ok(*router_of(job), *options, "--speeds", speeds, *out))
     assert "measured" in output["timing"]
     assert "speeds.yaml" in output["timing"]
     assert output["points"][0]["systems"]["router"]["answer_seconds"]["value"] < 7
@@ -114,26 +121,24 @@ def test_times_of_a_run_come_before_speeds(job: Job, speeds: Path, tmp_path: Pat
 def test_end_to_end_refuses(job: Job, copy: Job, tmp_path: Path) -> None:
     out = ("--out", tmp_path / "out")
     base = (*router_of(job), "--routing-ms", 5)
-    refused("needs one price", *base, *out)
-    refused("needs one price", *base, *out, "--encoder-price", 1, "--per-hour", 1)
+    check_refused("needs one price", *base, *out)
+    check_refused("needs one price", *base, *out, "--encoder-price", 1, "--per-hour", 1)
     priced = (*base, "--encoder-price", 1)
-    malformed("lam is 3", *priced, *out, "--lam", 3)
-    refused("no target 'nobody'", *priced, *out, "--best", "nobody")
-    malformed("--rounds is 0", *priced, *out, "--rounds", 0)
-    malformed("--sample is 0", *priced, *out, "--sample", 0)
-    refused("is no study 'end-to-end'", *priced, "--out", job.answers)
-    refused("run.json", *priced, *out, "--run", job.answers)
+    check_malformed("lam is 3", *priced, *out, "--lam", 3)
+    check_refused("no target 'nobody'", *priced, *out, "--best", "nobody")
+    check_malformed("--rounds is 0", *priced, *out, "--rounds", 0)
+    check_malformed("--sample is 0", *priced, *out, "--sample", 0)
+    check_refused("is no study 'end-to-end'", *priced, "--out", job.answers)
+    check_refused("run.json", *priced, *out, "--run", job.answers)
     few = tmp_path / "few.yaml"
     few.write_text("targets: {target-0: {ttft_seconds: 1, tokens_per_second: 9}}")
-    refused("lacks the targets", *priced, *out, "--speeds", few)
-    refused("no such file", *priced, *out, "--speeds", tmp_path / "none.csv")
+    check_refused("lacks the targets", *priced, *out, "--speeds", few)
+    check_refused("no such file", *priced, *out, "--speeds", tmp_path / "none.csv")
     other = tmp_path / "other"
-    succeeded(
-        *SEALED_FIT, job.answers, "--store", job.states, "--dim", 4, "--seed", 5, "--out", other
-    )
-    refused("reference was trained on", *priced, *out, "--reference", other)
+    run_ok(*SEALED_FIT, job.answers, "--store", job.states, "--dim", 4, "--seed", 5, "--out", other)
+    check_refused("reference was trained on", *priced, *out, "--reference", other)
     flip(copy.router / "weights.safetensors")
-    refused("isn't what was written", *priced, *out, "--reference", copy.router)
+    check_refused("isn't what was written", *priced, *out, "--reference", copy.router)
 
 
 @pytest.fixture
@@ -149,7 +154,7 @@ def test_learning_curves_are_drawn_and_gone_on_with(job: Job, config: Path, tmp_
     out = tmp_path / "out"
     arguments = ("study", "learning", config, "--data", job.answers, "--store", job.states)
     sizes = ("--shares", "0.5", "--measured", "1", "--draws", 2, "--resamples", 10)
-    output = json.loads(succeeded(*arguments, *sizes, "--out", out, "--json"))
+    output = json.loads(run_ok(*arguments, *sizes, "--out", out, "--json"))
     points = output["routers"]["small"]["points"]
     assert [(p["share"], p["measured"]) for p in points] == [
         (0.5, None),
@@ -159,7 +164,7 @@ def test_learning_curves_are_drawn_and_gone_on_with(job: Job, config: Path, tmp_
     assert output["routers"]["small"]["verdict"]
     times = {path: path.stat().st_mtime_ns for path in (out / "fits").iterdir()}
     assert len(times) == 6
-    text = succeeded(*arguments, *sizes, "--out", out)
+    text = run_ok(*arguments, *sizes, "--out", out)
     assert times == {path: path.stat().st_mtime_ns for path in (out / "fits").iterdir()}
     assert "small: " in text
     assert {path.name for path in out.iterdir()} >= {*PAGE, "learning.json", "sizes.csv"}
@@ -168,9 +173,9 @@ def test_learning_curves_are_drawn_and_gone_on_with(job: Job, config: Path, tmp_
 def test_learning_refuses(job: Job, config: Path, tmp_path: Path) -> None:
     arguments = ("study", "learning", config, "--data", job.answers, "--store", job.states)
     out = ("--out", tmp_path / "out")
-    malformed("--shares is 'x'", *arguments, *out, "--shares", "x")
-    refused("share of the queries is 2", *arguments, *out, "--shares", "2")
-    malformed("whole numbers", *arguments, *out, "--measured", "1.5")
-    malformed("--draws is 1; it must be 2 or more", *arguments, *out, "--draws", 1)
-    malformed("resamples", *arguments, *out, "--resamples", 0)
-    refused("is no study 'learning'", *arguments, "--out", job.answers)
+    check_malformed("--shares is 'x'", *arguments, *out, "--shares", "x")
+    check_refused("share of the queries is 2", *arguments, *out, "--shares", "2")
+    check_malformed("whole numbers", *arguments, *out, "--measured", "1.5")
+    check_malformed("--draws is 1; it must be 2 or more", *arguments, *out, "--draws", 1)
+    check_malformed("resamples", *arguments, *out, "--resamples", 0)
+    check_refused("is no study 'learning'", *arguments, "--out", job.answers)

@@ -22,7 +22,7 @@ from packages.lab.tests.collection.runs import (
     write_tasks_file,
 )
 from packages.router.tests.commands import run
-from packages.router.tests.programs import running
+from packages.router.tests.programs import run_program
 from prefill_router.data import Prompt
 from prefill_router.endpoints import Reply
 from prefill_router.errors import UpstreamError
@@ -152,7 +152,7 @@ def test_an_interrupted_run_says_how_it_stands(tmp_path: Path, number: signal.Si
         write_pool(pool_of(server, ["small"], concurrency=2), tmp_path / "pool.yaml")
         files = ("--pool", tmp_path / "pool.yaml", "--tasks", tmp_path / "tasks.jsonl")
         line = [sys.executable, "-c", "from prefill_router.cli import main; main()", "collect"]
-        with running(
+        with run_program(
             [*line, *files, "--out", tmp_path / "run"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -16,7 +16,7 @@ from packages.lab.tests.collection.runs import (
     texts,
     write_tasks_file,
 )
-from packages.router.tests.commands import malformed, refused, run, succeeded
+from packages.router.tests.commands import check_malformed, check_refused, run, run_ok
 from prefill_router.targets import write_pool
 from prefill_router_minipool.server import Faults, Rule, Server, serve
 
@@ -39,15 +39,15 @@ def command(server: Server, tmp_path: Path) -> list[object]:
 
 def test_collects_and_goes_on(server: Server, command: list[object], tmp_path: Path) -> None:
     before = len(server.log)
-    output = json.loads(succeeded(*command, "--sample", 8, "--only", "small", "--json"))
+    output = json.loads(run_ok(*command, "--sample", 8, "--only", "small", "--json"))
     assert (output["calls"], output["answered"]) == (8, 8)
     assert output["targets"] == [
         {"target": "small", "answered": 8, "missing": {}, "not_asked": 0, "missing_before": 0}
     ]
     assert output["cost"] == pytest.approx(output["spent"])
-    output = json.loads(succeeded(*command, "--sample", 12, "--only", "small", "--json"))
+    output = json.loads(run_ok(*command, "--sample", 12, "--only", "small", "--json"))
     assert output["calls"] == 4  # the larger sample holds the smaller
-    shown = succeeded(*command)
+    shown = run_ok(*command)
     assert "small" in shown
     assert len(server.log) - before == 40
     assert texts(tmp_path / "run") == expected_texts(tasks(20))
@@ -58,10 +58,10 @@ def test_collects_and_goes_on(server: Server, command: list[object], tmp_path: P
 
 def test_dry_run(server: Server, command: list[object], tmp_path: Path) -> None:
     before = len(server.log)
-    output = json.loads(succeeded(*command, "--dry-run", "--json", "--assume-output-tokens", 10))
+    output = json.loads(run_ok(*command, "--dry-run", "--json", "--assume-output-tokens", 10))
     assert output["calls"] == 40
     assert 0 < output["dollars"] < output["most_dollars"]
-    shown = succeeded(*command, "--dry-run")
+    shown = run_ok(*command, "--dry-run")
     assert "40 calls" in shown
     assert not (tmp_path / "run").exists()
     assert len(server.log) == before
@@ -71,13 +71,13 @@ def test_dry_run_without_prices_tells_no_sum(
     server: Server, command: list[object], tmp_path: Path
 ) -> None:
     write_pool(pool_of(server, priced=False), tmp_path / "pool.yaml")
-    shown = succeeded(*command, "--dry-run")
+    shown = run_ok(*command, "--dry-run")
     assert "40 calls, ? expected, ? if every" in " ".join(shown.split())
     assert "$" not in shown
 
 
 def test_limit(command: list[object]) -> None:
-    output = json.loads(succeeded(*command, "--max-cost", 0.01, "--json"))
+    output = json.loads(run_ok(*command, "--max-cost", 0.01, "--json"))
     assert output["spent"] + output["at_risk"] <= 0.01
     assert output["not_asked"]
     assert output["limit_that_would_do"] > 0.01
@@ -87,18 +87,18 @@ def test_limit(command: list[object]) -> None:
     assert "the spending limit" in stopped.out
     assert "would do" in stopped.out
     enough = output["limit_that_would_do"]
-    assert json.loads(succeeded(*command, "--max-cost", enough, "--json"))["not_asked"] == {}
+    assert json.loads(run_ok(*command, "--max-cost", enough, "--json"))["not_asked"] == {}
 
 
 def test_what_cannot_be_used(command: list[object], tmp_path: Path) -> None:
-    refused("unknown targets", *command, "--only", "nobody")
-    malformed("--retry is 'maybe'", *command, "--retry", "maybe")
-    malformed("--max-cost is -1", *command, "--max-cost", -1)
-    malformed("--sample is 0", *command, "--sample", 0)
-    malformed("--attempts is 0", *command, "--attempts", 0)
-    refused("no such file", *command[:3], "--tasks", tmp_path / "gone.jsonl", *command[5:])
+    check_refused("unknown targets", *command, "--only", "nobody")
+    check_malformed("--retry is 'maybe'", *command, "--retry", "maybe")
+    check_malformed("--max-cost is -1", *command, "--max-cost", -1)
+    check_malformed("--sample is 0", *command, "--sample", 0)
+    check_malformed("--attempts is 0", *command, "--attempts", 0)
+    check_refused("no such file", *command[:3], "--tasks", tmp_path / "gone.jsonl", *command[5:])
     (tmp_path / "tasks.jsonl").write_text("")
-    refused("", *command)
+    check_refused("", *command)
     assert not (tmp_path / "run").exists()
 
 

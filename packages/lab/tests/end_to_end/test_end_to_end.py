@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from packages.router.tests.evaluation.trials import random_system, system
-from packages.router.tests.fakes.planted_signal import unchecked
+from packages.router.tests.fakes.planted_signal import without_checks
 from prefill_router.comparison import Charge
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.errors import ConfigError, DataError, FormatError
@@ -182,7 +182,7 @@ def test_what_makes_no_sense_is_refused() -> None:
     other = Contender("x", few, few.correct, np.zeros(20), None)
     with pytest.raises(ConfigError, match="same queries"):
         study_end_to_end([router, other], "t1", EndToEndOptions(resamples=0))
-    with unchecked(), pytest.raises(DataError, match="seconds have the shape"):
+    with without_checks(), pytest.raises(DataError, match="seconds have the shape"):
         Contender("x", router.trial, router.answer_seconds[:3], router.encoder_cost, None)
 
 

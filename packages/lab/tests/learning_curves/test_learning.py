@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from packages.router.tests.fakes.planted_signal import permuted, shuffled, states_of
+from packages.router.tests.fakes.planted_signal import permute_rows, shuffle_labels, states_of
 from prefill_router.activations import MemoryActivations, Site
 from prefill_router.data import RoutingDataset, Split, split
 from prefill_router.errors import ConfigError, FitError
@@ -196,7 +196,7 @@ def test_thinning_takes_parts_of_parts_and_leaves_the_test_alone(data: RoutingDa
 
 
 def test_thinning_does_not_depend_on_the_order_of_rows(data: RoutingDataset) -> None:
-    parts, other = split(data), permuted(data)
+    parts, other = split(data), permute_rows(data)
     one, _ = thin(data, parts, Size(measured=1), seed=1)
     two, _ = thin(other, parts, Size(measured=1), seed=1)
     assert np.array_equal(one.correct, two.select(one.query_ids).correct, equal_nan=True)
@@ -219,7 +219,7 @@ def test_planted_difficulty_is_learned_and_shuffled_labels_are_not(
 ) -> None:
     curve = study.curves["one"]
     assert curve.full.numbers["auc_mean"].lower > 0.75
-    noise = dataclasses.replace(data, correct=shuffled(data).correct)
+    noise = dataclasses.replace(data, correct=shuffle_labels(data).correct)
     nothing = run_study(noise, states, split(noise)).curves["one"]
     assert nothing.verdict == "more labels won't help"
     # All of it is shrunk away, so that the AUC is a half and has no spread.

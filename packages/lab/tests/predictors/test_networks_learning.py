@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from packages.lab.tests.predictors.network_cases import CASES
-from packages.router.tests.predictors.network_cases import QUICK, planted
+from packages.router.tests.predictors.network_cases import QUICK, draw_examples
 from packages.router.tests.predictors.network_contract import (
     check_difficulty,
     check_dropout,
@@ -37,7 +37,7 @@ def test_difficulty_is_learned_where_it_has_a_weight() -> None:
 
 
 def test_without_weight_the_difficulty_head_is_as_if_it_weren_t_there() -> None:
-    train, _ = planted(200)
+    train, _ = draw_examples(200)
     plain = MLP.fit(train).predictor
     without = replace(MULTITASK, difficulty_weight=0.0).fit(train).predictor
     weighted = replace(MULTITASK, difficulty_weight=1.0).fit(train).predictor
@@ -47,7 +47,7 @@ def test_without_weight_the_difficulty_head_is_as_if_it_weren_t_there() -> None:
 
 
 def test_item_response_finds_the_order_of_abilities() -> None:
-    train, hard = planted(400, targets=6)
+    train, hard = draw_examples(400, targets=6)
     order = np.array([3, 0, 5, 1, 4, 2])
     mixed = replace(train, correct=train.correct[:, order])
     predictor = IRTConfig(**QUICK | {"max_epochs": 40}, hidden=()).fit(mixed).predictor
@@ -60,8 +60,8 @@ def test_item_response_finds_the_order_of_abilities() -> None:
 
 def test_item_response_of_one_dimension_never_reverses_the_targets() -> None:
     """Discriminations are positive, so the abler target is likelier right on every query."""
-    train, _ = planted(300)
-    unseen, _ = planted(300, seed=1)
+    train, _ = draw_examples(300)
+    unseen, _ = draw_examples(300, seed=1)
     single = IRTConfig(**QUICK, hidden=()).fit(train).predictor
     assert isinstance(single, ItemResponse)
     ranked = single.correctness(10 * unseen.features)[:, np.argsort(single.abilities[:, 0])]
@@ -89,7 +89,7 @@ def test_factorisation_has_as_many_dimensions_as_it_is_given(dimensions: int) ->
 
 
 def test_networks_of_targets_know_nothing_of_each_other() -> None:
-    train, _ = planted(200)
+    train, _ = draw_examples(200)
     other = replace(train, correct=train.correct.copy())
     other.correct[:, 1:] = 1 - other.correct[:, 1:]
     probability = [MLP.fit(t).predictor.correctness(train.features) for t in (train, other)]
@@ -107,7 +107,7 @@ def test_dropped_features_and_units_leave_the_rest_at_their_size() -> None:
 
 
 def test_seeds_are_averaged() -> None:
-    train, _ = planted(150)
+    train, _ = draw_examples(150)
     predictor = replace(MLP, seeds=3).fit(train).predictor
     assert isinstance(predictor, TargetNetworks)
     singles = [
@@ -121,7 +121,7 @@ def test_seeds_are_averaged() -> None:
 
 
 def test_saved_networks_of_another_kind_are_refused() -> None:
-    train, _ = planted(60)
+    train, _ = draw_examples(60)
     predictor = MLP.fit(train).predictor
     config, tensors = predictor.to_dict(), predictor.tensors()
     assert load_predictor(config, tensors).targets == train.targets

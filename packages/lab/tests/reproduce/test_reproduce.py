@@ -10,8 +10,8 @@ import pytest
 
 from packages.lab.tests.reproduce import published_formats as formats
 from packages.router.tests.coarse_figures import coarse_figures
-from packages.router.tests.commands import refused, succeeded
-from packages.router.tests.fakes.planted_signal import shuffled
+from packages.router.tests.commands import check_refused, run_ok
+from packages.router.tests.fakes.planted_signal import shuffle_labels
 from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
 from packages.router.tests.short_training import short_training
 from prefill_router.activations import Site
@@ -305,7 +305,7 @@ def test_files_hold_what_the_page_shows(report: Path, tables: dict[int, PaperTab
 
 
 def test_on_shuffled_labels_no_claim_about_prediction_holds() -> None:
-    noise = shuffled(ANSWERS, seed=1)
+    noise = shuffle_labels(ANSWERS, seed=1)
     costs = RoutingDataset.of(
         noise.queries,
         noise.pool,
@@ -382,7 +382,7 @@ def test_the_command_reads_the_blueprints_table(
     )
     out = tmp_path / "paper"
     output = json.loads(
-        succeeded(
+        run_ok(
             *("reproduce", path, "--bench", "nvidia-v1", "--out", out, "--quick"),
             *("--encoder", "tiny", "--embedding", "tiny", "--encoder-folder", tmp_path / "tiny"),
             *("--prices", prices, "--resamples", 10, "--json"),
@@ -402,5 +402,5 @@ def test_the_command_refuses_what_it_cannot_read(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").write_text("mine")
     command = ("reproduce", tmp_path / "none.csv", "--bench", "nvidia-v1", "--out")
-    refused("is no study 'reproduction'", *command, tmp_path / "out")
-    refused("no such file", *command, tmp_path / "new")
+    check_refused("is no study 'reproduction'", *command, tmp_path / "out")
+    check_refused("no such file", *command, tmp_path / "new")

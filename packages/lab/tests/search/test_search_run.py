@@ -21,7 +21,7 @@ from packages.lab.tests.search.searching import (
     small_space,
     without_times,
 )
-from packages.router.tests.fakes.planted_signal import shuffled
+from packages.router.tests.fakes.planted_signal import shuffle_labels
 from prefill_router.calibration import fit_calibrator
 from prefill_router.errors import ConfigError, CorruptError, FitError, MissingExtraError
 from prefill_router.evaluation import evaluate
@@ -49,7 +49,7 @@ def test_it_finds_the_features_that_know(trials: list[SearchTrial]) -> None:
 
 
 def test_on_shuffled_labels_there_is_nothing_to_find() -> None:
-    noise = shuffled(ANSWERS)
+    noise = shuffle_labels(ANSWERS)
     verdict = choose(run_search(dataset=noise), small_space(), CONFIG)
     assert verdict.honest < 0.6
     assert verdict.winner.mean("auc") < 0.65

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from packages.router.tests.fakes.planted_signal import PLANTED, shuffled, states_of
+from packages.router.tests.fakes.planted_signal import PLANTED, shuffle_labels, states_of
 from prefill_router.activations import Site
 from prefill_router.data import split
 from prefill_router.errors import ConfigError
@@ -42,7 +42,7 @@ def test_the_planted_layer_and_encoder_are_found(study: DimensionStudy) -> None:
 
 
 def test_nothing_is_found_on_shuffled_labels() -> None:
-    found = dimension_study([STATES], shuffled(TRAIN), DimensionOptions(dims=(6,)))
+    found = dimension_study([STATES], shuffle_labels(TRAIN), DimensionOptions(dims=(6,)))
     assert all(0.4 < cell.fisher < 0.6 for cell in found.cells)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from packages.router.tests.fakes.planted_signal import shuffled
+from packages.router.tests.fakes.planted_signal import shuffle_labels
 from prefill_router.cost import CostScale
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, DataError
@@ -124,7 +124,7 @@ def test_an_informed_order_beats_chance_and_a_shuffled_one_does_not() -> None:
     informed = run_study().curves[0]
     assert informed.summary["lift"].lower > 0
     assert informed.lower[100] < informed.at[4].value < informed.upper[100]
-    noise = shuffled(ANSWERS)
+    noise = shuffle_labels(ANSWERS)
     systems = {"blind": make_predictions(ANSWERS)}
     blind = routing_ratio(systems, noise, RatioOptions(resamples=200), strong=STRONG)
     lift = blind.curves[0].summary["lift"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from packages.router.tests.fakes.planted_signal import relabelled, shuffled, states_of
+from packages.router.tests.fakes.planted_signal import relabel, shuffle_labels, states_of
 from prefill_router.data import WITH_CALIBRATION, RoutingDataset, split
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import Estimate
@@ -86,7 +86,7 @@ def test_no_harm_where_the_domain_makes_no_difference() -> None:
 
 
 def test_no_harm_is_claimed_on_shuffled_labels() -> None:
-    noise = dataclasses.replace(ANSWERS, correct=shuffled(turn_labels()).correct)
+    noise = dataclasses.replace(ANSWERS, correct=shuffle_labels(turn_labels()).correct)
     [router] = run_study(noise).routers
     for name in ("auc_mean", "argmax_accuracy"):
         assert router.loss_of_shift[name].lower <= 0 <= router.loss_of_shift[name].upper
@@ -197,7 +197,7 @@ def test_names_that_are_none_are_refused(make: Any, message: str) -> None:
 def test_too_few_queries_are_refused() -> None:
     few = ANSWERS.select([*SPLIT["test"][:4], *SPLIT["train"][:40]])
     kinds = {q.domain for q in few.select(few.query_ids[:4]).queries}
-    absent = relabelled(few, few.correct)
+    absent = relabel(few, few.correct)
     parts = dataclasses.replace(SPLIT, parts={"train": few.query_ids[4:], "test": ()})
     assert kinds
     with pytest.raises(DataError, match="0 of the test part to test on"):

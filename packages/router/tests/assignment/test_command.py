@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from packages.router.tests.commands import malformed, refused, run, succeeded
+from packages.router.tests.commands import check_malformed, check_refused, run, run_ok
 from packages.router.tests.importers.truth import write_csv, write_jsonl
 from prefill_router.targets import Pool, Provider, read_pool, write_pool
 
@@ -25,7 +25,7 @@ def test_from_prompts_to_batches_and_back(workspace: Path, prompts: Path, tmp_pa
     words = ("assign", workspace / "router", prompts, "--out", out, "--format", "openai")
     budget = 0.01
     limited = ("--budget", budget, "--at-most", "target-2=20%", "--data", workspace / "answers")
-    summary = json.loads(succeeded(*words, *limited, "--json"))
+    summary = json.loads(run_ok(*words, *limited, "--json"))
     assert summary.pop("out") == str(out)
     assert summary == json.loads((out / "assignment.json").read_text())
     assert summary["prompts"] == 60
@@ -53,10 +53,10 @@ def test_from_prompts_to_batches_and_back(workspace: Path, prompts: Path, tmp_pa
     rows = [{"id": name, "correct": n % 2} for n, name in enumerate(query_ids)]
     labels = write_csv(tmp_path / "labels.csv", rows)
     check = ("check-assignment", out, results)
-    check_result = json.loads(succeeded(*check, "--labels", labels, "--json"))
+    check_result = json.loads(run_ok(*check, "--labels", labels, "--json"))
     assert check_result["total"]["observed"] == 0.5
     assert check_result["total"]["answered"] == 60
-    assert "no answer has a label" in succeeded(*check)
+    assert "no answer has a label" in run_ok(*check)
 
 
 def test_what_is_shown_and_the_same_again(workspace: Path, prompts: Path, tmp_path: Path) -> None:
@@ -66,11 +66,13 @@ def test_what_is_shown_and_the_same_again(workspace: Path, prompts: Path, tmp_pa
     assert "target-0" in result.out
     assert "lines: 60 of 60" in result.err
     first = {p.name: p.read_bytes() for p in (tmp_path / "batches").iterdir()}
-    succeeded(*words, "--budget", 0.01)
+    run_ok(*words, "--budget", 0.01)
     assert {p.name: p.read_bytes() for p in (tmp_path / "batches").iterdir()} == first
-    refused("pass --overwrite", *words, "--budget", 0.012)
-    succeeded(*words, "--budget", 0.012, "--overwrite")
-    refused("isn't an assignment", *words[:4], workspace / "answers", "--budget", 1, "--overwrite")
+    check_refused("pass --overwrite", *words, "--budget", 0.012)
+    run_ok(*words, "--budget", 0.012, "--overwrite")
+    check_refused(
+        "isn't an assignment", *words[:4], workspace / "answers", "--budget", 1, "--overwrite"
+    )
 
 
 def test_a_pool_file_says_where_targets_are_and_the_router_what_they_cost(
@@ -96,14 +98,14 @@ def test_limits_that_are_no_numbers(
     limit: str, workspace: Path, prompts: Path, tmp_path: Path
 ) -> None:
     words = ("assign", workspace / "router", prompts, "--out", tmp_path / "out", "--budget", 1)
-    malformed("--at-most is", *words, "--at-most", limit)
+    check_malformed("--at-most is", *words, "--at-most", limit)
 
 
 def test_what_can_not_be_assigned(workspace: Path, prompts: Path, tmp_path: Path) -> None:
     words = ("assign", workspace / "router", prompts, "--out", tmp_path / "out", "--budget")
-    refused(r"cheapest assignment costs \$0\.0", *words, 0)
-    refused("unknown targets.*did you mean", *words, 1, "--at-most", "target-9=1")
+    check_refused(r"cheapest assignment costs \$0\.0", *words, 0)
+    check_refused("unknown targets.*did you mean", *words, 1, "--at-most", "target-9=1")
     none = [part for k in range(3) for part in ("--at-most", f"target-{k}=10")]
-    refused("leave room for 30 of 60 prompts", *words, 1, *none)
-    refused("no such folder", *words, 1, "--data", tmp_path / "gone")
+    check_refused("leave room for 30 of 60 prompts", *words, 1, *none)
+    check_refused("no such folder", *words, 1, "--data", tmp_path / "gone")
     assert not (tmp_path / "out").exists()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
 
-from packages.router.tests.fakes.planted_signal import unchecked
+from packages.router.tests.fakes.planted_signal import without_checks
 from prefill_router.calibration import Shrinkage
 from prefill_router.calibration.shrinkage import common_rates
 from prefill_router.errors import ConfigError, CorruptError
@@ -180,5 +180,5 @@ def test_what_makes_no_sense_is_corrupt(change: dict[str, Any]) -> None:
 
 
 def test_other_targets_are_refused() -> None:
-    with unchecked(), pytest.raises(ConfigError, match="3 columns"):
+    with without_checks(), pytest.raises(ConfigError, match="3 columns"):
         Shrinkage(NAMES, LEVEL, 0.5, 0.5).shrink(np.full((2, 3), 0.5))

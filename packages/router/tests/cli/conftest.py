@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from packages.router.tests.coarse_figures import coarse_figures
-from packages.router.tests.commands import FIT, Job, run, succeeded
+from packages.router.tests.commands import FIT, Job, run, run_ok
 from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
 from packages.router.tests.short_training import short_training
 from prefill_router.data import write_dataset
@@ -29,13 +29,13 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     )
     write_dataset(make_routing_dataset(queries=80, missing=0.05), job.answers)
     save_tiny_encoder(job.tiny)
-    succeeded("encode", job.answers, "--encoder", job.tiny, "--out", job.states)
-    succeeded("split", job.answers, "--out", job.split)
+    run_ok("encode", job.answers, "--encoder", job.tiny, "--out", job.states)
+    run_ok("split", job.answers, "--out", job.split)
     fit = (*FIT, job.answers, "--store", job.states, "--split", job.split, "--dim", 8)
     evaluate = ("evaluate", job.router, "--data", job.answers, "--store", job.states)
     with short_training(), coarse_figures():
-        succeeded(*fit, "--out", job.router)
-        succeeded(*evaluate, "--resamples", 20, "--out", job.report)
+        run_ok(*fit, "--out", job.router)
+        run_ok(*evaluate, "--resamples", 20, "--out", job.report)
     return job
 
 

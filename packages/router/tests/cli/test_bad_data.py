@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from packages.router.tests.commands import SEALED_FIT, Job, refused, succeeded, truncate
+from packages.router.tests.commands import SEALED_FIT, Job, check_refused, run_ok, truncate
 
 pytestmark = pytest.mark.slow
 
@@ -133,7 +133,7 @@ def test_dataset_that_cannot_be_used(copy: Job, tmp_path: Path, place: int, bad:
     without_checksums(copy.answers)
     break_frame(copy.answers)
     for command in (COMMANDS[(place + more) % len(COMMANDS)] for more in (0, 3)):
-        refused(reason, *commands(copy, tmp_path / "out")[command])
+        check_refused(reason, *commands(copy, tmp_path / "out")[command])
         assert not (tmp_path / "out").exists()
 
 
@@ -207,10 +207,10 @@ def test_dataset_with_little_in_it(copy: Job, tmp_path: Path, lean: str, command
     thinning(copy.answers)
     arguments = commands(copy, tmp_path / "out")[command]
     if command in reasons:
-        refused(reasons[command], *arguments)
+        check_refused(reasons[command], *arguments)
         assert not (tmp_path / "out").exists()
     else:
-        assert succeeded(*arguments)
+        assert run_ok(*arguments)
 
 
 BAD_SPLITS: dict[str, tuple[bytes | None, str]] = {
@@ -256,7 +256,7 @@ def refuse_split(job: Job, tmp_path: Path, bad: str, command: str) -> None:
     if content is not None:
         path.write_bytes(content)
     line = [word for word in commands(job, tmp_path / "out")[command] if word != "--test=0.15"]
-    refused(reason, *line, "--split", path)
+    check_refused(reason, *line, "--split", path)
     assert not (tmp_path / "out").exists()
 
 
@@ -283,5 +283,5 @@ def test_prices_that_cannot_be_used(copy: Job, tmp_path: Path, bad: str) -> None
     if content is not None:
         path.write_bytes(content)
     before = {p.name: p.read_bytes() for p in copy.router.iterdir()}
-    refused(reason, "reprice", copy.router, "--prices", path)
+    check_refused(reason, "reprice", copy.router, "--prices", path)
     assert {p.name: p.read_bytes() for p in copy.router.iterdir()} == before

@@ -11,11 +11,11 @@ import pytest
 from packages.router.tests.commands import (
     SEALED_FIT,
     Job,
+    check_malformed,
+    check_refused,
     flip,
-    malformed,
-    refused,
     run,
-    succeeded,
+    run_ok,
     truncate,
 )
 from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
@@ -72,7 +72,7 @@ def test_store_that_cannot_be_used(copy: Job, tmp_path: Path, bad: str, command:
     breaking, reason = BAD_STORES[bad]
     breaking(copy.states)
     arguments = readers(copy, tmp_path / "out")[command]
-    refused(reason, *arguments)
+    check_refused(reason, *arguments)
     assert not (tmp_path / "out").exists()
 
 
@@ -81,27 +81,29 @@ def test_unfinished_store_says_how_to_finish_it(job: Job, tmp_path: Path, comman
     write_dataset(make_routing_dataset(queries=90), tmp_path / "more")
     arguments = readers(job, tmp_path / "out")[command]
     more = [tmp_path / "more" if part == job.answers else part for part in arguments]
-    refused("lacks the states of .* finish it with: prefill-router encode", *more)
+    check_refused("lacks the states of .* finish it with: prefill-router encode", *more)
 
 
 def test_store_of_another_encoder_is_no_use_to_a_router(job: Job, tmp_path: Path) -> None:
     other = save_tiny_encoder(tmp_path / "other" / "tiny", seed=1)  # the same name, other weights
     states = tmp_path / "states"
-    succeeded("encode", job.answers, "--encoder", other, "--out", states)
+    run_ok("encode", job.answers, "--encoder", other, "--out", states)
     evaluate = ("evaluate", job.router, "--data", job.answers, "--store", states, "--resamples", 0)
-    refused("revision is", *evaluate, "--encoder-folder", other, "--out", tmp_path / "report")
-    refused("revision is", "encode", job.answers, "--encoder", other, "--out", job.states)
-    refused("revision is", "route", job.router, "Why?", "--encoder-folder", other)
+    check_refused("revision is", *evaluate, "--encoder-folder", other, "--out", tmp_path / "report")
+    check_refused("revision is", "encode", job.answers, "--encoder", other, "--out", job.states)
+    check_refused("revision is", "route", job.router, "Why?", "--encoder-folder", other)
 
 
 def test_encoder_that_is_not_there_is_named(job: Job, tmp_path: Path) -> None:
-    refused("tiny", "route", job.router, "Why?")
+    check_refused("tiny", "route", job.router, "Why?")
     evaluate = ("evaluate", job.router, "--data", job.answers, "--out", tmp_path / "report")
-    refused("tiny", *evaluate)
-    refused("isn't a folder", "encode", job.answers, "--encoder", "./no", "--out", tmp_path / "s")
+    check_refused("tiny", *evaluate)
+    check_refused(
+        "isn't a folder", "encode", job.answers, "--encoder", "./no", "--out", tmp_path / "s"
+    )
     (tmp_path / "empty").mkdir()
     encode = ("encode", job.answers, "--encoder", tmp_path / "empty", "--out", tmp_path / "s")
-    refused("has no config.json", *encode)
+    check_refused("has no config.json", *encode)
 
 
 @pytest.mark.parametrize("broken", ["config.json", "tokenizer.json", "model.safetensors"])
@@ -111,7 +113,7 @@ def test_broken_encoder_is_told(
 ) -> None:
     breaking(copy.tiny / broken)
     encode = ("encode", copy.answers, "--encoder", copy.tiny, "--out", tmp_path / "states")
-    refused(".", *encode)
+    check_refused(".", *encode)
     assert not (tmp_path / "states").exists()
 
 
@@ -147,15 +149,15 @@ def test_router_that_cannot_be_used(copy: Job, tmp_path: Path, bad: str) -> None
     breaking, reason = BAD_ROUTERS[bad]
     breaking(copy.router)
     for arguments in route_users(copy, tmp_path / "out").values():
-        refused(reason, *arguments)
+        check_refused(reason, *arguments)
     assert not (tmp_path / "out").exists()
 
 
 def test_card_is_not_needed(copy: Job) -> None:
     (copy.router / "README.md").unlink()
     assert run("show", copy.router).code in (0, 1)
-    refused("README.md", "show", copy.router)
-    succeeded("show", copy.router, "--json")
+    check_refused("README.md", "show", copy.router)
+    run_ok("show", copy.router, "--json")
 
 
 def test_router_of_other_answers(job: Job, tmp_path: Path) -> None:
@@ -163,12 +165,12 @@ def test_router_of_other_answers(job: Job, tmp_path: Path) -> None:
     renamed = other_dataset.select([q for q in other_dataset.query_ids if int(q[1:]) > 20])
     write_dataset(renamed, tmp_path / "others")
     evaluate = ("evaluate", job.router, "--data", tmp_path / "others", "--out", tmp_path / "report")
-    refused("in the test part .* say --part unseen", *evaluate)
-    malformed("must be one of", *evaluate, "--part", "exam")
-    refused("no part 'calibration'", *evaluate, "--part", "calibration")
+    check_refused("in the test part .* say --part unseen", *evaluate)
+    check_malformed("must be one of", *evaluate, "--part", "exam")
+    check_refused("no part 'calibration'", *evaluate, "--part", "calibration")
     write_dataset(other_dataset.select(targets=["target-0", "target-1"]), tmp_path / "fewer")
     fewer = ("evaluate", job.router, "--data", tmp_path / "fewer", "--part", "all")
-    refused("lacks the router's targets", *fewer, "--out", tmp_path / "report")
+    check_refused("lacks the router's targets", *fewer, "--out", tmp_path / "report")
     assert not (tmp_path / "report").exists()
 
 
@@ -195,12 +197,14 @@ def test_output_is_checked_before_any_work(tmp_path: Path, command: str) -> None
     foreign.mkdir()
     (foreign / "diary.txt").write_text("mine")
     if command != "split":  # it may replace a file
-        refused("file.txt.*(exists and isn't|is a file)", *writers(file, data=nothing)[command])
+        check_refused(
+            "file.txt.*(exists and isn't|is a file)", *writers(file, data=nothing)[command]
+        )
     under = writers(file / "deep" / "out", data=nothing)[command]
-    refused("can't be created: .*file.txt is a file", *under)
+    check_refused("can't be created: .*file.txt is a file", *under)
     if command not in ("layers", "sweep"):  # they add figures to a folder
         reason = "foreign (exists and isn't|is a folder)"
-        refused(reason, *writers(foreign, data=nothing)[command])
+        check_refused(reason, *writers(foreign, data=nothing)[command])
     assert file.read_text() == (foreign / "diary.txt").read_text() == "mine"
     assert len(list(tmp_path.iterdir())) == 2
 
@@ -209,12 +213,14 @@ def test_a_store_is_not_put_over_something_else(job: Job, tmp_path: Path) -> Non
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "diary.txt").write_text("mine")
     encode = ("encode", job.answers, "--encoder", job.tiny, "--out")
-    refused("exists and isn't a store", *encode, tmp_path / "foreign")
-    refused("is a file", *encode, tmp_path / "foreign" / "diary.txt")
-    refused("is a file|ot a directory", *encode, tmp_path / "foreign" / "diary.txt" / "states")
+    check_refused("exists and isn't a store", *encode, tmp_path / "foreign")
+    check_refused("is a file", *encode, tmp_path / "foreign" / "diary.txt")
+    check_refused(
+        "is a file|ot a directory", *encode, tmp_path / "foreign" / "diary.txt" / "states"
+    )
     assert [path.name for path in tmp_path.rglob("*")] == ["foreign", "diary.txt"]
     out = ("--prices", job.answers / "pool.yaml", "--out", tmp_path / "foreign")
-    refused("exists and isn't a router", "reprice", job.router, *out)
+    check_refused("exists and isn't a router", "reprice", job.router, *out)
 
 
 def test_a_name_that_no_file_system_takes(job: Job, tmp_path: Path) -> None:
@@ -232,9 +238,9 @@ def test_a_name_that_no_file_system_takes(job: Job, tmp_path: Path) -> None:
 def test_outputs_that_are_links_keep_being_links(copy: Job, tmp_path: Path) -> None:
     link = tmp_path / "current"
     link.symlink_to(copy.router)
-    succeeded("reprice", link, "--prices", copy.answers / "pool.yaml", "--date", "2027-01-01")
+    run_ok("reprice", link, "--prices", copy.answers / "pool.yaml", "--date", "2027-01-01")
     assert link.is_symlink()
-    content = json.loads(succeeded("show", copy.router, "--json"))
+    content = json.loads(run_ok("show", copy.router, "--json"))
     assert content["pool"]["prices_date"] == "2027-01-01"
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
 
@@ -246,7 +252,7 @@ def test_folder_that_may_not_be_written_to(job: Job, tmp_path: Path) -> None:
         (locked / "try").mkdir()
     except PermissionError:
         for arguments in writers(locked / "out", data=job.answers).values():
-            refused("isn't writable", *arguments)
+            check_refused("isn't writable", *arguments)
     else:
         pytest.skip("this user may write everywhere")
     finally:
@@ -294,7 +300,7 @@ def test_options_that_make_no_sense(job: Job, tmp_path: Path, command: str, numb
     options, reason = NONSENSE[command][number]
     words = reason.startswith("--") or reason in ("isn't a site", "write it as TARGET=VALUE")
     code = 2 if words else 1
-    refused(reason, *readers(job, tmp_path / "out")[command], *options, code=code)
+    check_refused(reason, *readers(job, tmp_path / "out")[command], *options, code=code)
     assert not (tmp_path / "out").exists()
 
 
@@ -316,4 +322,4 @@ def test_encoding_options_that_make_no_sense(
     job: Job, tmp_path: Path, options: tuple[object, ...], reason: str
 ) -> None:
     encode = ("encode", job.answers, "--encoder", job.tiny, "--out", tmp_path / "states")
-    refused(reason, *encode, *options, code=2 if reason.startswith("--") else 1)
+    check_refused(reason, *encode, *options, code=2 if reason.startswith("--") else 1)

@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from packages.router.tests.commands import Job, malformed, refused, run, succeeded
+from packages.router.tests.commands import Job, check_malformed, check_refused, run, run_ok
 from prefill_router.activations import ActivationStore
 from prefill_router.calibration import fit_calibrator
 from prefill_router.data import read_dataset, save_split, split
@@ -21,7 +21,7 @@ def router(job: Job, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shares = {"train": 0.6, "calibration": 0.25, "test": 0.15}
     save_split(split(read_dataset(job.answers), fractions=shares), folder / "split.json")
     options = ("--store", job.states, "--split", folder / "split.json", "--dim", 8)
-    succeeded("fit", "--no-verdict", job.answers, *options, "--out", folder / "router")
+    run_ok("fit", "--no-verdict", job.answers, *options, "--out", folder / "router")
     return folder / "router"
 
 
@@ -68,13 +68,13 @@ def test_figure_and_tables(router: Path, job: Job, tmp_path: Path) -> None:
 
 
 def test_json_is_what_the_folder_holds(router: Path, job: Job, tmp_path: Path) -> None:
-    output = json.loads(succeeded(*command(router, job, tmp_path, "--json")))
+    output = json.loads(run_ok(*command(router, job, tmp_path, "--json")))
     assert output == json.loads((tmp_path / "calibration.json").read_text(encoding="utf-8"))
     assert set(output["calibration"]["all targets"]) == set(output["meanings"])
     assert len(output["calibrators"]) == 5
     # the test part, as `evaluate` sees it
     options = ("--data", job.answers, "--store", job.states, "--resamples", 0)
-    evaluation = succeeded("evaluate", router, *options, "--out", tmp_path / "report", "--json")
+    evaluation = run_ok("evaluate", router, *options, "--out", tmp_path / "report", "--json")
     brier = json.loads(evaluation)["brier_mean"]["value"]
     assert output["calibration"]["mean of targets"]["brier"]["value"] == pytest.approx(brier)
 
@@ -93,10 +93,10 @@ def test_split_without_a_calibration_part_says_how_to_get_one(job: Job, tmp_path
 def test_bad_input_is_told(router: Path, job: Job, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
-    refused("is a file; --out takes a folder", *command(router, job, file))
-    malformed("--bins is 0", *command(router, job, tmp_path / "out", "--bins", 0))
-    malformed("--resamples is -1", *command(router, job, tmp_path / "out", "--resamples", -1))
-    refused("isn't a router's folder", *command(tmp_path / "none", job, tmp_path / "out"))
+    check_refused("is a file; --out takes a folder", *command(router, job, file))
+    check_malformed("--bins is 0", *command(router, job, tmp_path / "out", "--bins", 0))
+    check_malformed("--resamples is -1", *command(router, job, tmp_path / "out", "--resamples", -1))
+    check_refused("isn't a router's folder", *command(tmp_path / "none", job, tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
 
@@ -104,9 +104,9 @@ def test_dataset_must_be_the_one_that_was_split(router: Path, tmp_path: Path) ->
     other = tmp_path / "other"
     rows = [{"prompt": f"{i}?", "target": t, "correct": i % 2} for i in range(9) for t in "ab"]
     pl.DataFrame(rows).write_csv(tmp_path / "rows.csv")
-    succeeded("import", "long", tmp_path / "rows.csv", "--out", other)
+    run_ok("import", "long", tmp_path / "rows.csv", "--out", other)
     options = ("calibration", router, "--data", other, "--out", tmp_path / "out")
-    refused("lacks the router's targets", *options)
+    check_refused("lacks the router's targets", *options)
 
 
 def test_calibrator_that_the_router_has_is_left_out_where_others_are_tried(
@@ -119,7 +119,7 @@ def test_calibrator_that_the_router_has_is_left_out_where_others_are_tried(
     fit = fit_calibrator("platt", predicted, correct, bare.pool.names)
     replace(bare, calibrator=fit.calibrator).save(tmp_path / "router")
     with_it, without = (
-        json.loads(succeeded(*command(place, job, tmp_path / "out", "--resamples", 0, "--json")))
+        json.loads(run_ok(*command(place, job, tmp_path / "out", "--resamples", 0, "--json")))
         for place in (tmp_path / "router", router)
     )
     assert with_it["calibrators"] == without["calibrators"]

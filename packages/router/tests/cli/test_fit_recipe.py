@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from packages.router.tests.commands import SEALED_FIT, Job, malformed, refused, succeeded
+from packages.router.tests.commands import SEALED_FIT, Job, check_malformed, check_refused, run_ok
 from prefill_router.router import Router
 
 
@@ -15,9 +15,7 @@ def test_an_encoder_that_a_recipe_names_is_found_by_its_folder(
     monkeypatch.setenv("PREFILL_ROUTER_CACHE", str(tmp_path / "cache"))
     recipe, to = tmp_path / "recipe.yaml", tmp_path / "router"
     recipe.write_text("features: {kind: embedding, encoder: tiny}\npredictor: constant\n")
-    succeeded(
-        *SEALED_FIT, job.answers, "--recipe", recipe, "--out", to, "--encoder-folder", job.tiny
-    )
+    run_ok(*SEALED_FIT, job.answers, "--recipe", recipe, "--out", to, "--encoder-folder", job.tiny)
     [source] = Router.load(to).features.sources
     assert source.provenance.encoder == "tiny"
 
@@ -25,15 +23,15 @@ def test_an_encoder_that_a_recipe_names_is_found_by_its_folder(
 @pytest.mark.slow
 def test_a_negative_seed_is_refused(job: Job, tmp_path: Path) -> None:
     arguments = (*SEALED_FIT, job.answers, "--store", job.states, "--out", tmp_path / "router")
-    malformed("--seed is -1", *arguments, "--seed", -1)
+    check_malformed("--seed is -1", *arguments, "--seed", -1)
     assert not (tmp_path / "router").exists()
 
 
 @pytest.mark.slow
 def test_the_papers_recipe_by_name_is_what_few_rows_take(job: Job, tmp_path: Path) -> None:
     arguments = ("fit", "--no-verdict", "--test=0.15", job.answers, "--store", job.states)
-    succeeded(*arguments, "--out", tmp_path / "named", "--recipe", "paper")
-    output = succeeded(*arguments, "--out", tmp_path / "tried")
+    run_ok(*arguments, "--out", tmp_path / "named", "--recipe", "paper")
+    output = run_ok(*arguments, "--out", tmp_path / "tried")
     assert "the recipe 'paper' was taken without a trial" in " ".join(output.split())
     by_name, by_default = (Router.load(tmp_path / name) for name in ("named", "tried"))
     assert by_default.record.options["recipe"] == by_name.record.options["recipe"]
@@ -41,12 +39,16 @@ def test_the_papers_recipe_by_name_is_what_few_rows_take(job: Job, tmp_path: Pat
         "normal",
         False,
     )
-    succeeded(*arguments, "--out", tmp_path / "tried")  # the same fit may replace its result
-    refused("another router", *arguments, "--out", tmp_path / "tried", "--effort", "quick")
+    run_ok(*arguments, "--out", tmp_path / "tried")  # the same fit may replace its result
+    check_refused("another router", *arguments, "--out", tmp_path / "tried", "--effort", "quick")
 
 
 def test_an_effort_beside_a_recipe_is_refused(job: Job, tmp_path: Path) -> None:
     arguments = (*SEALED_FIT, job.answers, "--store", job.states, "--out", tmp_path / "router")
-    malformed("--effort chooses a recipe", *arguments, "--effort", "best", "--select", "mean.1")
-    malformed("--effort chooses a recipe", *arguments, "--effort", "best", "--recipe", "paper")
-    malformed("--effort is 'much'", *arguments, "--effort", "much")
+    check_malformed(
+        "--effort chooses a recipe", *arguments, "--effort", "best", "--select", "mean.1"
+    )
+    check_malformed(
+        "--effort chooses a recipe", *arguments, "--effort", "best", "--recipe", "paper"
+    )
+    check_malformed("--effort is 'much'", *arguments, "--effort", "much")

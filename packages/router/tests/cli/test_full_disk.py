@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from packages.router.tests.commands import Job, refused
+from packages.router.tests.commands import Job, check_refused
 from prefill_router.router import Router
 
 pytestmark = pytest.mark.slow
@@ -28,7 +28,7 @@ def test_a_finished_fit_survives_a_full_disk(
     monkeypatch.setattr(tempfile, "tempdir", str(elsewhere))
     (tmp_path / "recipe.yaml").write_text("features: prefill\npredictor: constant\n")
     fit = ("fit", job.answers, "--store", job.states, "--recipe", tmp_path / "recipe.yaml")
-    message = refused("No space left on device", *fit, "--out", full / "router")
+    message = check_refused("No space left on device", *fit, "--out", full / "router")
     match = re.search(r"was kept in (\S+): copy it", message)
     assert match is not None
     assert Path(match[1]).is_relative_to(elsewhere)
@@ -47,4 +47,4 @@ def test_without_space_anywhere_the_error_is_the_systems(
     monkeypatch.setenv("PREFILL_ROUTER_CACHE", str(tmp_path))
     (tmp_path / "recipe.yaml").write_text("features: prefill\npredictor: constant\n")
     fit = ("fit", job.answers, "--store", job.states, "--recipe", tmp_path / "recipe.yaml")
-    refused("No space left on device", *fit, "--out", tmp_path / "router")
+    check_refused("No space left on device", *fit, "--out", tmp_path / "router")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from packages.router.tests.commands import Job, flip, malformed, refused, run
+from packages.router.tests.commands import Job, check_malformed, check_refused, flip, run
 from prefill_router.data import Query, load_split, read_dataset, write_dataset
 from prefill_router.guarantee import best_single
 from prefill_router.testing import make_routing_dataset
@@ -56,7 +56,7 @@ def test_guarantee_on_new_queries_needs_the_name_of_the_best_target(
 ) -> None:
     encoder = ("--encoder-folder", job.tiny)
     new = ("guarantee", job.router, "--data", new_answers, "--part", "unseen", *encoder)
-    refused("--best TARGET", *new)
+    check_refused("--best TARGET", *new)
     result = run(*new, "--best", "target-2", "--keep", 0.3, "--json")
     assert result.code in (0, 3)
     assert json.loads(result.out)["queries"] == 40
@@ -98,13 +98,17 @@ def test_guarantee_tells_which_labels_are_missing_and_what_became_of_them(copy: 
 
 
 def test_guarantee_refuses(job: Job, new_answers: Path) -> None:
-    refused("--assume is 'luck'", "guarantee", *router_arguments(job), "--assume", "luck", code=2)
-    malformed("keep is 3", "guarantee", *router_arguments(job), "--keep", 3)
-    malformed("confidence is 1", "guarantee", *router_arguments(job), "--confidence", 1)
-    refused("no target 'nobody'", "guarantee", *router_arguments(job), "--best", "nobody")
-    malformed("must be one of", "guarantee", *router_arguments(job), "--part", "train")
-    refused("no part 'calibration'", "guarantee", *router_arguments(job), "--part", "calibration")
-    refused("--best TARGET", "guarantee", job.router, "--data", new_answers)
+    check_refused(
+        "--assume is 'luck'", "guarantee", *router_arguments(job), "--assume", "luck", code=2
+    )
+    check_malformed("keep is 3", "guarantee", *router_arguments(job), "--keep", 3)
+    check_malformed("confidence is 1", "guarantee", *router_arguments(job), "--confidence", 1)
+    check_refused("no target 'nobody'", "guarantee", *router_arguments(job), "--best", "nobody")
+    check_malformed("must be one of", "guarantee", *router_arguments(job), "--part", "train")
+    check_refused(
+        "no part 'calibration'", "guarantee", *router_arguments(job), "--part", "calibration"
+    )
+    check_refused("--best TARGET", "guarantee", job.router, "--data", new_answers)
 
 
 def test_doctor_says_its_verdict_and_ends_with_its_code(job: Job, tmp_path: Path) -> None:
@@ -143,20 +147,20 @@ def test_doctor_probes_and_perturbs_with_the_encoder_or_says_why_not(job: Job) -
 
 
 def test_doctor_refuses(job: Job, copy: Job, new_answers: Path) -> None:
-    malformed("lam is 2", "doctor", *router_arguments(job), "--lam", 2)
-    malformed("--seed is -1", "doctor", *router_arguments(job), "--seed", -1, "--no-probe")
-    malformed(
+    check_malformed("lam is 2", "doctor", *router_arguments(job), "--lam", 2)
+    check_malformed("--seed is -1", "doctor", *router_arguments(job), "--seed", -1, "--no-probe")
+    check_malformed(
         "resamples is 19; it must be 20 or more",
         "doctor",
         *router_arguments(job),
         "--resamples",
         19,
     )
-    refused("isn't a check-up", "doctor", *router_arguments(job), "--out", job.answers)
-    refused(
+    check_refused("isn't a check-up", "doctor", *router_arguments(job), "--out", job.answers)
+    check_refused(
         "give the whole dataset", "doctor", job.router, "--data", new_answers, "--part", "unseen"
     )
     shutil.rmtree(copy.answers)
-    refused("answers", "doctor", *router_arguments(copy))
+    check_refused("answers", "doctor", *router_arguments(copy))
     flip(copy.router / "weights.safetensors")
-    refused("isn't what was written", "guarantee", copy.router, "--data", job.answers)
+    check_refused("isn't what was written", "guarantee", copy.router, "--data", job.answers)

@@ -7,13 +7,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from packages.router.tests.commands import Done, Job, refused, succeeded
+from packages.router.tests.commands import CommandResult, Job, check_refused, run_ok
 from prefill_router.data import write_dataset
 from prefill_router.testing import make_routing_dataset
 
 pytestmark = pytest.mark.slow
 
-Route = Callable[..., Done]
+Route = Callable[..., CommandResult]
 TEXTS = {
     "one letter": "ß",
     "very long": "why " * 25_000,
@@ -50,7 +50,9 @@ def test_request_of_any_unicode_is_routed(route: Route, name: str) -> None:
     ],
 )
 def test_request_that_cannot_be_encoded_is_refused(job: Job, text: bytes, reason: str) -> None:
-    message = refused(reason, "route", job.router, "-", "--encoder-folder", job.tiny, stdin=text)
+    message = check_refused(
+        reason, "route", job.router, "-", "--encoder-folder", job.tiny, stdin=text
+    )
     assert "parrot" not in message
 
 
@@ -72,7 +74,9 @@ def test_request_that_cannot_be_encoded_is_refused(job: Job, text: bytes, reason
     ],
 )
 def test_chat_that_is_none_is_refused(job: Job, chat: str, reason: str) -> None:
-    message = refused(reason, "route", job.router, chat, "--chat", "--encoder-folder", job.tiny)
+    message = check_refused(
+        reason, "route", job.router, chat, "--chat", "--encoder-folder", job.tiny
+    )
     assert "parrot" not in message
 
 
@@ -91,7 +95,7 @@ def test_route_options_that_make_no_sense(
     job: Job, options: tuple[object, ...], reason: str
 ) -> None:
     route = ("route", job.router, "Why?", "--encoder-folder", job.tiny)
-    refused(reason, *route, *options, code=2 if reason.startswith("--") else 1)
+    check_refused(reason, *route, *options, code=2 if reason.startswith("--") else 1)
 
 
 def with_prompts(folder: Path, prompts: list[str]) -> Path:
@@ -105,10 +109,10 @@ def with_prompts(folder: Path, prompts: list[str]) -> Path:
 def test_dataset_of_any_unicode_is_encoded(job: Job, tmp_path: Path) -> None:
     answers = with_prompts(tmp_path / "answers", [*TEXTS.values()])
     encode = ("encode", answers, "--encoder", job.tiny, "--out", tmp_path / "states", "--json")
-    summary = json.loads(succeeded(*encode))
+    summary = json.loads(run_ok(*encode))
     assert summary["encoded"] == len(TEXTS)
     assert summary["truncated"] == sum(len(text.encode()) > 128 for text in TEXTS.values())
-    assert json.loads(succeeded(*encode))["encoded"] == 0
+    assert json.loads(run_ok(*encode))["encoded"] == 0
 
 
 @pytest.mark.parametrize(
@@ -120,16 +124,14 @@ def test_prompt_that_cannot_be_encoded_is_named_by_its_query(
 ) -> None:
     answers = with_prompts(tmp_path / "answers", ["fine", text, "fine too"])
     encode = ("encode", answers, "--encoder", job.tiny, "--out", tmp_path / "states")
-    assert "parrot" not in refused(reason, *encode)
+    assert "parrot" not in check_refused(reason, *encode)
     assert not (tmp_path / "states").exists()
 
 
 def test_many_queries_are_described_and_split(tmp_path: Path) -> None:
     write_dataset(make_routing_dataset(queries=4_000), tmp_path / "answers")
-    assert "4,000 queries" in succeeded("describe", tmp_path / "answers")
-    summary = json.loads(
-        succeeded("split", tmp_path / "answers", "--out", tmp_path / "s", "--json")
-    )
+    assert "4,000 queries" in run_ok("describe", tmp_path / "answers")
+    summary = json.loads(run_ok("split", tmp_path / "answers", "--out", tmp_path / "s", "--json"))
     assert sum(summary["parts"].values()) == 4_000
 
 
@@ -144,5 +146,5 @@ def test_names_with_markup_are_printed_as_they_are(tmp_path: Path) -> None:
         )
     for name in ("pool.yaml", "SHA256SUMS"):
         (tmp_path / "answers" / name).unlink()
-    output = succeeded("describe", tmp_path / "answers", "--by", "domain")
+    output = run_ok("describe", tmp_path / "answers", "--by", "domain")
     assert "[red]target-0[/red] [/x]" in output

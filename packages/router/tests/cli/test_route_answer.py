@@ -6,14 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from packages.router.tests.commands import Done, Job, malformed, refused, succeeded
+from packages.router.tests.commands import (
+    CommandResult,
+    Job,
+    check_malformed,
+    check_refused,
+    run_ok,
+)
 from prefill_router import files
 from prefill_router.data import read_dataset
 from prefill_router.router.storage import CHECKED_FILES
 from prefill_router.targets import Pool, Target, write_pool
 from prefill_router_minipool.server import Faults, Rule, ScriptedModel, Server, serve
 
-Route = Callable[..., Done]
+Route = Callable[..., CommandResult]
 
 
 @pytest.fixture(scope="module")
@@ -86,12 +92,12 @@ def test_a_routers_folder_does_not_say_who_is_asked_and_gets_a_key(
     files.write_checksums(copy.router, list(CHECKED_FILES))
     before = len(server.log)
     line = (copy.router, "Hello", "--answer", "--encoder-folder", copy.tiny)
-    assert "--pool pool.yaml" in malformed("isn't trusted with that", "route", *line)
-    assert "--pool pool.yaml" in refused("never called", "serve", copy.router, "--check")
+    assert "--pool pool.yaml" in check_malformed("isn't trusted with that", "route", *line)
+    assert "--pool pool.yaml" in check_refused("never called", "serve", copy.router, "--check")
     assert len(server.log) == before
-    output = succeeded("show", copy.router)
+    output = run_ok("show", copy.router)
     assert server.base_url in output
     assert "AWS_SECRET_ACCESS_KEY" in output
     assert "None is called unless you name it yourself" in output
-    printed_json = json.loads(succeeded("show", copy.router, "--json"))
+    printed_json = json.loads(run_ok("show", copy.router, "--json"))
     assert printed_json["pool"]["targets"][0]["base_url"] == server.base_url

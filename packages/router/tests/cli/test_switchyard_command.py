@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from packages.router.tests.commands import malformed, refused, succeeded
+from packages.router.tests.commands import check_malformed, check_refused, run_ok
 from packages.router.tests.encoders import families
 from packages.router.tests.router.test_switchyard import theirs, write_checkpoint
 from prefill_router.data import write_dataset
@@ -25,10 +25,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     families.save("qwen3", folder / "qwen3")
     write_dataset(make_routing_dataset(queries=120), folder / "answers")
     encode_options = ("--encoder", folder / "qwen3", "--dtype", "float32", "--layers", "3-5")
-    succeeded("encode", folder / "answers", *encode_options, "--out", folder / "states")
+    run_ok("encode", folder / "answers", *encode_options, "--out", folder / "states")
     options = ("--store", folder / "states", "--for", "switchyard")
-    succeeded("fit", "--no-verdict", folder / "answers", *options, "--out", folder / "router")
-    succeeded("export", folder / "router", "--switchyard", folder / "router.pt")
+    run_ok("fit", "--no-verdict", folder / "answers", *options, "--out", folder / "router")
+    run_ok("export", folder / "router", "--switchyard", folder / "router.pt")
     return folder
 
 
@@ -41,7 +41,7 @@ def load_router(folder: Path, name: str) -> Router:
 def test_imported_again_it_decides_the_same(folder: Path, tmp_path: Path) -> None:
     out = ("--encoder", folder / "qwen3", "--out", folder / "again")
     for _ in range(2):
-        output = succeeded("import", "switchyard", folder / "router.pt", *out)
+        output = run_ok("import", "switchyard", folder / "router.pt", *out)
         assert "it has no prices" in output
     texts = [str(query.prompt) for query in make_routing_dataset(queries=60, seed=3).queries]
     first, again = (load_router(folder, name) for name in ("router", "again"))
@@ -58,7 +58,9 @@ def test_imported_again_it_decides_the_same(folder: Path, tmp_path: Path) -> Non
         pipeline[name] = {k: torch.cat([v, v]) for k, v in pipeline[name].items()}
     for name in ("scaler_mean", "scaler_scale", "pca_mean", "pca_components"):
         pipeline[name] = torch.cat([pipeline[name], pipeline[name]], dim=-1)
-    refused("pass --overwrite", "import", "switchyard", write_checkpoint(other, tmp_path), *out)
+    check_refused(
+        "pass --overwrite", "import", "switchyard", write_checkpoint(other, tmp_path), *out
+    )
 
 
 def test_from_text_on_it_is_what_their_description_says(folder: Path) -> None:
@@ -86,7 +88,7 @@ def test_from_text_on_it_is_what_their_description_says(folder: Path) -> None:
         chances.append(torch.sigmoid(net["heads.0.weight"] @ hidden + net["heads.0.bias"]))
     out = folder / "plain"
     args = ("--encoder", folder / "qwen3", "--out", out)
-    succeeded("import", "switchyard", folder / "router.pt", *args)
+    run_ok("import", "switchyard", folder / "router.pt", *args)
     mine = load_router(folder, "plain").predict_proba([text]).to_numpy()[0, 0]
     assert mine == pytest.approx(float(torch.stack(chances).mean()), abs=1e-5)
 
@@ -94,24 +96,28 @@ def test_from_text_on_it_is_what_their_description_says(folder: Path) -> None:
 def test_files_are_written_once_and_told_as_json(folder: Path, tmp_path: Path) -> None:
     to = tmp_path / "router.pt"
     for _ in range(2):
-        output = succeeded("export", folder / "router", "--switchyard", to, "--json")
+        output = run_ok("export", folder / "router", "--switchyard", to, "--json")
         assert json.loads(output)["targets"] == ["target-0", "target-1", "target-2"]
     to.write_bytes(b"mine")
-    refused("pass --overwrite", "export", folder / "router", "--switchyard", to)
+    check_refused("pass --overwrite", "export", folder / "router", "--switchyard", to)
     assert to.read_bytes() == b"mine"
 
 
 def test_a_router_that_it_does_not_hold_writes_nothing(folder: Path, tmp_path: Path) -> None:
     options = ("--store", folder / "states", "--recipe", "paper", "--out", tmp_path / "paper")
-    succeeded("fit", "--no-verdict", folder / "answers", *options)
-    output = refused("shrunk", "export", tmp_path / "paper", "--switchyard", tmp_path / "router.pt")
+    run_ok("fit", "--no-verdict", folder / "answers", *options)
+    output = check_refused(
+        "shrunk", "export", tmp_path / "paper", "--switchyard", tmp_path / "router.pt"
+    )
     assert not (tmp_path / "router.pt").exists()
     assert "--for switchyard" in output
 
 
 def test_words_that_exclude_each_other() -> None:
-    malformed("--switchyard is missing", "export", "gone")
-    malformed("leave out --recipe", "fit", "d", "--out", "r", "--for=switchyard", "--effort=quick")
-    malformed("leave out --recipe", "fit", "d", "--out", "r", "--for=switchyard", "--dim=3")
-    malformed("--for is 'theirs'", "fit", "d", "--out", "r", "--for=theirs")
-    malformed("with --encoder", "import", "switchyard", "a.pt", "--out", "r")
+    check_malformed("--switchyard is missing", "export", "gone")
+    check_malformed(
+        "leave out --recipe", "fit", "d", "--out", "r", "--for=switchyard", "--effort=quick"
+    )
+    check_malformed("leave out --recipe", "fit", "d", "--out", "r", "--for=switchyard", "--dim=3")
+    check_malformed("--for is 'theirs'", "fit", "d", "--out", "r", "--for=theirs")
+    check_malformed("with --encoder", "import", "switchyard", "a.pt", "--out", "r")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from packages.router.tests.commands import Job, refused, run, succeeded
+from packages.router.tests.commands import Job, check_refused, run, run_ok
 from prefill_router.router import Router
 
 pytestmark = pytest.mark.slow
@@ -50,9 +50,9 @@ def votes(job: Job, tmp_path_factory: pytest.TempPathFactory) -> VoteFiles:
     folder = tmp_path_factory.mktemp("votes")
     table = write_votes(folder / "votes.csv", 150)
     data, states, router = (folder / name for name in ("data", "states", "router"))
-    succeeded("import", "votes", table, "--out", data)
-    succeeded("encode", data, "--encoder", job.tiny, "--out", states)
-    printed = succeeded("fit", data, "--store", states, "--out", router)
+    run_ok("import", "votes", table, "--out", data)
+    run_ok("encode", data, "--encoder", job.tiny, "--out", states)
+    printed = run_ok("fit", data, "--store", states, "--out", router)
     return VoteFiles(table, data, states, router, " ".join(printed.split()), job.tiny)
 
 
@@ -63,43 +63,45 @@ def test_fit_says_the_verdict_in_win_rate(votes: VoteFiles) -> None:
     assert "accuracy" not in votes.printed
     assert Router.load(votes.router).record.labels == "vote"
     numbers = json.loads(
-        succeeded("fit", votes.data, "--store", votes.states, "--out", votes.router, "--json")
+        run_ok("fit", votes.data, "--store", votes.states, "--out", votes.router, "--json")
     )
     assert set(numbers) == {"verdict", "win_rate", "ranking_win_rate", "win_gain"}
     assert numbers["verdict"]["word"] == "worth it"
 
 
 def test_show_and_route_say_chances_to_win(votes: VoteFiles) -> None:
-    printed = " ".join(succeeded("show", votes.router).split())
+    printed = " ".join(run_ok("show", votes.router).split())
     assert "no accuracy is claimed" in printed
     arguments = ("route", votes.router, "What is 12 + 34?", "--encoder-folder", votes.tiny)
-    text = succeeded(*arguments)
+    text = run_ok(*arguments)
     assert "P(win)" in text
     assert "P(correct)" not in text
-    decision = json.loads(succeeded(*arguments, "--json"))
+    decision = json.loads(run_ok(*arguments, "--json"))
     assert (decision["target"], decision["lam"]) == ("adder", 1)
     assert set(decision["targets"]["adder"]) == {"chance_to_win", "estimated_cost", "score"}
 
 
 def test_evaluate_judges_in_win_rate(votes: VoteFiles, tmp_path: Path) -> None:
     arguments = ("evaluate", votes.router, "--data", votes.data, "--store", votes.states)
-    text = " ".join(succeeded(*arguments, "--out", tmp_path / "report").split())
+    text = " ".join(run_ok(*arguments, "--out", tmp_path / "report").split())
     assert "worth it: its pick won" in text
     numbers = json.loads((tmp_path / "report" / "metrics.json").read_text())
     assert numbers["votes"]["votes"] == 150
     page = (tmp_path / "report" / "index.html").read_text()
     assert "win rate of its picks" in page
     out = ("--out", tmp_path / "report")
-    assert json.loads(succeeded(*arguments, *out, "--json"))["word"] == "worth it"
-    refused("learned from some of these votes", *arguments, *out, "--part", "train", "--overwrite")
+    assert json.loads(run_ok(*arguments, *out, "--json"))["word"] == "worth it"
+    check_refused(
+        "learned from some of these votes", *arguments, *out, "--part", "train", "--overwrite"
+    )
 
 
 def test_new_votes_are_judged_too(votes: VoteFiles, tmp_path: Path) -> None:
     table = write_votes(tmp_path / "votes.csv", 400)
-    succeeded("import", "votes", table, "--out", tmp_path / "new")
+    run_ok("import", "votes", table, "--out", tmp_path / "new")
     out = ("--out", tmp_path / "report", "--encoder-folder", votes.tiny, "--json")
     out = (*out, "--part", "unseen")
-    summary = json.loads(succeeded("evaluate", votes.router, "--data", tmp_path / "new", *out))
+    summary = json.loads(run_ok("evaluate", votes.router, "--data", tmp_path / "new", *out))
     assert summary["votes"] == 250  # the prompts of the others were learned from
 
 
@@ -115,19 +117,19 @@ def commands(votes: VoteFiles, folder: Path) -> dict[str, Sequence[object]]:
 
 @pytest.mark.parametrize("name", ["doctor", "guarantee", "a list", "two"])
 def test_what_needs_accuracies_refuses_votes(votes: VoteFiles, name: str, tmp_path: Path) -> None:
-    refused("say which of two answers is better", *commands(votes, tmp_path)[name])
+    check_refused("say which of two answers is better", *commands(votes, tmp_path)[name])
 
 
 def test_labels_of_another_kind_than_the_routers_are_refused(
     job: Job, votes: VoteFiles, tmp_path: Path
 ) -> None:
     out = ("--out", tmp_path / "report")
-    refused("fit a router on votes", "evaluate", job.router, "--data", votes.data, *out)
-    refused("judge it on votes", "evaluate", votes.router, "--data", job.answers, *out)
+    check_refused("fit a router on votes", "evaluate", job.router, "--data", votes.data, *out)
+    check_refused("judge it on votes", "evaluate", votes.router, "--data", job.answers, *out)
 
 
 def test_a_limit_on_cost_is_refused(votes: VoteFiles, tmp_path: Path) -> None:
     arguments = ("fit", votes.data, "--store", votes.states, "--out", tmp_path / "router")
-    refused("a limit on cost, or a goal other than accuracy", *arguments, "--max-cost", 1)
-    refused("a limit on cost, or a goal other than accuracy", *arguments, "--goal", "savings")
+    check_refused("a limit on cost, or a goal other than accuracy", *arguments, "--max-cost", 1)
+    check_refused("a limit on cost, or a goal other than accuracy", *arguments, "--goal", "savings")
     assert run(*arguments, "--goal", "accuracy", "--no-verdict").code == 0

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from packages.router.tests.commands import refused, run, succeeded
+from packages.router.tests.commands import check_refused, run, run_ok
 from packages.router.tests.fakes.planted_signal import states_of
 from prefill_router.comparison import (
     ALL,
@@ -249,7 +249,7 @@ def test_baselines_of_the_packaged_list_that_are_not_installed_are_left_out(
     assert numbers["left_out"] == {"IRT-2PL": installs, "MIRT-2PL": installs}
     assert f"L{line} ({installs})." in (out / "index.html").read_text()
     for option in (("--reference", "IRT-2PL"), ("--encoder-price", "IRT-2PL=1")):
-        refused(f"IRT-2PL is left out: .*install it with: {installs}", *command, *option)
+        check_refused(f"IRT-2PL is left out: .*install it with: {installs}", *command, *option)
 
 
 @pytest.mark.usefixtures("alone")
@@ -258,7 +258,7 @@ def test_a_kind_of_ones_own_list_that_is_not_installed_is_an_error(tmp_path: Pat
     write_dataset(ANSWERS, tmp_path / "answers")
     data = ("--data", tmp_path / "answers", "--out", tmp_path / "out")
     reason = "there is no predictor 'irt'.*prefill-router-lab: install"
-    refused(reason, "compare", tmp_path / "mine.yaml", *data)
+    check_refused(reason, "compare", tmp_path / "mine.yaml", *data)
     assert not (tmp_path / "out").exists()
 
 
@@ -396,13 +396,13 @@ def test_a_price_of_no_router_and_no_price_are_refused(
     plan = tmp_path / "plan.yaml"
     plan.write_text("routers: {constant: {features: complexity, predictor: constant}}")
     place = ("--data", tmp_path / "answers", "--out", tmp_path / "out")
-    refused(message, "compare", plan, *place, "--encoder-price", price, code=code)
+    check_refused(message, "compare", plan, *place, "--encoder-price", price, code=code)
     assert not (tmp_path / "out").exists()
 
 
 def test_other_folders_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
-    refused("is no study 'comparison'", "compare", ALL, "--data", tmp_path, "--out", tmp_path)
+    check_refused("is no study 'comparison'", "compare", ALL, "--data", tmp_path, "--out", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
@@ -413,12 +413,12 @@ def test_as_a_command(tmp_path: Path) -> None:
     store, out = tmp_path / "states", tmp_path / "out"
     encode_dataset(ANSWERS, FakeEncoder(), store, sites=STATES.sites, rounding="float32")
     command = ("compare", tmp_path / "routers.yaml", "--data", tmp_path / "answers")
-    output = succeeded(*command, "--store", store, "--out", out, "--resamples", 20)
+    output = run_ok(*command, "--store", store, "--out", out, "--resamples", 20)
     assert "not surely better than a constant" in output
     assert "over price alone" in output
     assert ONE_BY_ONE in " ".join(output.split())
     numbers = json.loads(
-        succeeded(*command, "--store", store, "--out", out, "--resamples", 5, "--json")
+        run_ok(*command, "--store", store, "--out", out, "--resamples", 5, "--json")
     )
     assert list(numbers["routers"]) == list(RECIPES)
     assert (out / "index.html").is_file()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from packages.router.tests.commands import succeeded
+from packages.router.tests.commands import run_ok
 from packages.router.tests.evaluation.trials import random_system
 from packages.router.tests.importers.layout_samples import vote_rows
 from packages.router.tests.importers.truth import write_jsonl
@@ -32,9 +32,9 @@ def ratings(folder: Path) -> Path:
 
 def test_ratings_are_mean_scores_on_their_scale(tmp_path: Path) -> None:
     options = ("--scale", "1-5", "--out", tmp_path / "data")
-    succeeded("import", "long", ratings(tmp_path), *options)
+    run_ok("import", "long", ratings(tmp_path), *options)
     assert read_dataset(tmp_path / "data").meaning == RATINGS
-    output = succeeded("describe", tmp_path / "data")
+    output = run_ok("describe", tmp_path / "data")
     assert "mean score" in output
     assert "3.00" in output
     assert "1 is the worst, 5 the best" in " ".join(output.split())
@@ -109,10 +109,10 @@ def test_a_report_says_correctly_only_of_right_answers() -> None:
 
 def test_votes_have_win_rates_and_no_accuracies(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "votes.jsonl", vote_rows())
-    succeeded("import", "votes", source, "--out", tmp_path / "data")
+    run_ok("import", "votes", source, "--out", tmp_path / "data")
     dataset = read_dataset(tmp_path / "data")
     assert dataset.meaning == VOTES
-    output = succeeded("describe", tmp_path / "data")
+    output = run_ok("describe", tmp_path / "data")
     assert "win rate" in output
     assert "37.5 %" in output
     assert "accuracy" not in output

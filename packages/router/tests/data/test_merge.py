@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from packages.router.tests.commands import refused, succeeded
+from packages.router.tests.commands import check_refused, run_ok
 from prefill_router.data import Query, RoutingDataset, merge, read_dataset, write_dataset
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.targets import Pool, Provider, Target
@@ -94,8 +94,8 @@ def test_runs_of_the_same_questions_count_as_their_mean(tmp_path: Path) -> None:
     for name, dataset in pair.items():
         write_dataset(dataset, tmp_path / name)
     folders = [str(tmp_path / name) for name in pair]
-    refused("--repeats mean", "merge", *folders, "--out", str(tmp_path / "out"))
-    refused(
+    check_refused("--repeats mean", "merge", *folders, "--out", str(tmp_path / "out"))
+    check_refused(
         "must be one of mean",
         "merge",
         *folders,
@@ -105,7 +105,7 @@ def test_runs_of_the_same_questions_count_as_their_mean(tmp_path: Path) -> None:
         "1",
         code=2,
     )
-    succeeded("merge", *folders, "--out", str(tmp_path / "out"), "--repeats", "mean")
+    run_ok("merge", *folders, "--out", str(tmp_path / "out"), "--repeats", "mean")
     runs = read_dataset(tmp_path / "out").runs
     assert runs is not None
     assert runs.tolist() == [[2, 1], [2, 1]]
@@ -160,10 +160,10 @@ def test_the_command(tmp_path: Path) -> None:
     for name, targets in (("a", dataset.pool.names[:2]), ("b", dataset.pool.names[1:])):
         write_dataset(dataset.select(targets=targets), tmp_path / name)
     pair = ("merge", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "both")
-    assert "20 queries, 3 targets, 60 labels, 0 missing" in succeeded(*pair)
+    assert "20 queries, 3 targets, 60 labels, 0 missing" in run_ok(*pair)
     assert read_dataset(tmp_path / "both").fingerprint == dataset.fingerprint
-    assert json.loads(succeeded(*pair, "--json"))["dataset"]["queries"] == 20
-    refused("name two or more", "merge", tmp_path / "a", "--out", tmp_path / "c")
+    assert json.loads(run_ok(*pair, "--json"))["dataset"]["queries"] == 20
+    check_refused("name two or more", "merge", tmp_path / "a", "--out", tmp_path / "c")
     other = ("merge", tmp_path / "b", tmp_path / "a", "--out", tmp_path / "both")
-    refused("pass --overwrite", *other)
-    succeeded(*other, "--overwrite")
+    check_refused("pass --overwrite", *other)
+    run_ok(*other, "--overwrite")

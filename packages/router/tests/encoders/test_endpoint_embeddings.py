@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from packages.router.tests.commands import refused, succeeded
+from packages.router.tests.commands import check_refused, run_ok
 from packages.router.tests.encoders.embedding_endpoint import (
     WIDTH,
     Change,
@@ -220,16 +220,16 @@ def test_by_the_command(endpoint: EmbeddingEndpoint, tmp_path: Path) -> None:
     write_dataset(DATASET, tmp_path / "data")
     out = tmp_path / "store"
     command = ["encode", tmp_path / "data", "--encoder", endpoint.name, "--out", out]
-    summary = json.loads(succeeded(*command, "--json"))
+    summary = json.loads(run_ok(*command, "--json"))
     assert summary["sites"] == ["own.1"]
     assert summary["billed_tokens"] > 20
     assert ActivationStore.open(out).sites == (OWN,)
-    refused("no layers to choose", *command, "--layers", "3-6")
+    check_refused("no layers to choose", *command, "--layers", "3-6")
     requests = len(endpoint.bodies)
-    refused("one vector for a whole prompt", *command, "--pooling", "rest", code=2)
+    check_refused("one vector for a whole prompt", *command, "--pooling", "rest", code=2)
     assert len(endpoint.bodies) == requests
     endpoint.failing = [(401, {})]
-    assert SECRET not in refused("refuses the key", *command)
+    assert SECRET not in check_refused("refuses the key", *command)
 
 
 def test_options_that_do_not_fit(endpoint: EmbeddingEndpoint) -> None:

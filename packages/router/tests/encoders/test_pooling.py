@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from packages.router.tests.commands import SEALED_FIT, succeeded
+from packages.router.tests.commands import SEALED_FIT, run_ok
 from packages.router.tests.encoders.families import read_plainly
 from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
 from prefill_router.activations import DEFAULT_POOLINGS, POOLINGS, ActivationStore, Site
@@ -86,8 +86,8 @@ def test_a_store_of_every_pooling_gives_routers_of_each(tmp_path: Path) -> None:
     write_dataset(answers, tmp_path / "answers")
     states, old = tmp_path / "states", tmp_path / "old"
     encode = ("encode", tmp_path / "answers", "--encoder", tiny, "--layers", "1-2", "--out")
-    succeeded(*encode, states, "--pooling", "last,mean,rest")
-    succeeded(*encode, old)
+    run_ok(*encode, states, "--pooling", "last,mean,rest")
+    run_ok(*encode, old)
     every, few = ActivationStore.open(states), ActivationStore.open(old)
     assert [s.name for s in every.sites] == [f"{p}.{layer}" for layer in (1, 2) for p in POOLINGS]
     every.verify()
@@ -96,8 +96,8 @@ def test_a_store_of_every_pooling_gives_routers_of_each(tmp_path: Path) -> None:
             every.read(site, answers.prompt_keys), few.read(site, answers.prompt_keys)
         )
     fit = (*SEALED_FIT, tmp_path / "answers", "--store", states, "--dim", 4)
-    output = succeeded(*fit, "--pooling", "rest", "--scope", "pool", "--out", tmp_path / "router")
+    output = run_ok(*fit, "--pooling", "rest", "--scope", "pool", "--out", tmp_path / "router")
     assert "read tiny rest." in output
     ask = ("route", tmp_path / "router", "--encoder-folder", tiny, "--json")
-    assert json.loads(succeeded(*ask, "Prove that 2 is irrational."))["target"]
-    assert "rest.1" in succeeded(*fit, "--select", "rest.1", "--out", tmp_path / "pinned")
+    assert json.loads(run_ok(*ask, "Prove that 2 is irrational."))["target"]
+    assert "rest.1" in run_ok(*fit, "--select", "rest.1", "--out", tmp_path / "pinned")

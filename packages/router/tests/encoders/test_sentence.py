@@ -19,7 +19,7 @@ from sentence_transformers.sentence_transformer.modules import (
 )
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from packages.router.tests.commands import refused, succeeded
+from packages.router.tests.commands import check_refused, run_ok
 from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
 from prefill_router.activations import ActivationStore, Site
 from prefill_router.data import Message, Query, write_dataset
@@ -142,15 +142,15 @@ def test_a_store_is_made_and_the_encoder_found_again(folder: Path, tmp_path: Pat
     write_dataset(dataset, tmp_path / "data")
     command = ["encode", tmp_path / "data", "--encoder", f"sentence:{folder}", "--device", "cpu"]
     out = tmp_path / "store"
-    summary = json.loads(succeeded(*command, "--out", out, "--json"))
+    summary = json.loads(run_ok(*command, "--out", out, "--json"))
     assert summary["sites"] == ["own.1"]
     store = ActivationStore.open(out)
     again = load_encoder_for(store.provenance, source=folder, device="cpu")
     fresh = again.encode(dataset.queries, [OWN])
     keys = dataset.prompt_keys
     np.testing.assert_allclose(fresh.read(OWN, keys), store.read(OWN, keys), atol=4e-3)
-    refused("no layers to choose", *command, "--out", out, "--layers", "3")
-    refused("without a chat template", *command, "--out", out, "--template", "chat")
+    check_refused("no layers to choose", *command, "--out", out, "--layers", "3")
+    check_refused("without a chat template", *command, "--out", out, "--template", "chat")
 
 
 def test_chats_are_read_as_their_text(folder: Path) -> None:

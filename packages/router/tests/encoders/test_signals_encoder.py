@@ -10,7 +10,7 @@ import torch
 import transformers as tf
 
 import prefill_router.encoders.signals as signals
-from packages.router.tests.commands import refused, succeeded
+from packages.router.tests.commands import check_refused, run_ok
 from packages.router.tests.encoders.families import VOCABULARY, save_tokenizer
 from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
 from prefill_router.activations import ActivationStore
@@ -176,7 +176,7 @@ def test_a_store_is_made_and_the_encoder_found_again(
     write_dataset(dataset, tmp_path / "data")
     name, out = f"signals:{folders['gpt2']}", tmp_path / "store"
     command = ["encode", tmp_path / "data", "--encoder", name, "--out", out, "--device", "cpu"]
-    summary = json.loads(succeeded(*command, "--store-dtype", "float32", "--json"))
+    summary = json.loads(run_ok(*command, "--store-dtype", "float32", "--json"))
     assert summary["provenance"]["encoder"] == "signals:gpt2"
     assert summary["sites"] == ["own.1"]
     assert summary["billed_tokens"] is None
@@ -191,7 +191,7 @@ def test_a_store_is_made_and_the_encoder_found_again(
     assert load_encoder_for(store.provenance, device="cpu").provenance == store.provenance
     with pytest.raises(ProvenanceError, match="revision"):
         load_encoder_for(store.provenance, source=folders["llama"])
-    refused("no layers to choose", *command, "--layers", "2")
+    check_refused("no layers to choose", *command, "--layers", "2")
 
 
 def test_what_is_no_causal_language_model_is_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from packages.router.tests.commands import refused, run, succeeded
+from packages.router.tests.commands import check_refused, run, run_ok
 from packages.router.tests.endpoints.price_lists import MODELS, Page, PriceServer, serve_prices
 from prefill_router.endpoints.price_list import RefreshedPool, fetch, refresh_prices
 from prefill_router.errors import ConfigError, FormatError, UpstreamError
@@ -243,7 +243,7 @@ def test_command_writes_the_pool_and_shows_what_changed(
     path, other = tmp_path / "pool.yaml", tmp_path / "other.yaml"
     write_pool(POOL, path)
     before = path.read_bytes()
-    output = succeeded("prices", "--pool", path, "--from", server.url, "--out", other)
+    output = run_ok("prices", "--pool", path, "--from", server.url, "--out", other)
     assert "1 -> 0.03" in output
     assert "2 -> 0.14" in output
     assert "- -> 3.5" in output
@@ -259,7 +259,7 @@ def test_command_writes_the_pool_and_shows_what_changed(
         "--provider",
         "mine=two/fp4",
     )
-    output = succeeded("prices", "--pool", path, "--from", server.url, *options, "--json")
+    output = run_ok("prices", "--pool", path, "--from", server.url, *options, "--json")
     summary = json.loads(output)
     assert summary["kept"] == {}
     assert summary["out"] == str(path)
@@ -267,7 +267,7 @@ def test_command_writes_the_pool_and_shows_what_changed(
     assert summary["found"][0]["before"]["input_price"] == 1.0
     assert summary["found"][0]["changed"] is True
     assert prices(read_pool(path), "mine")[:4] == (0.02, 0.1, None, None)
-    again = succeeded("prices", "--pool", path, "--from", server.url, *options, "--json")
+    again = run_ok("prices", "--pool", path, "--from", server.url, *options, "--json")
     assert not any(change["changed"] for change in json.loads(again)["found"])
 
 
@@ -305,6 +305,6 @@ def test_command_that_can_not_be_done_writes_nothing(
     usual = [] if "--pool" in arguments else ["--pool", path]
     usual += [] if "--from" in arguments else ["--from", server.url]
     of_the_line_alone = reason.startswith("--")
-    refused(reason, "prices", *usual, *filled, code=2 if of_the_line_alone else 1)
+    check_refused(reason, "prices", *usual, *filled, code=2 if of_the_line_alone else 1)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import threadpoolctl
 
-from packages.router.tests.commands import malformed
+from packages.router.tests.commands import check_malformed
 from prefill_router.cli.options import worker_range
 from prefill_router.engines import LocalEngine, RayEngine
 from prefill_router.errors import ConfigError, MissingExtraError, PromptError
@@ -84,15 +84,15 @@ def test_workers_are_a_number_or_a_range() -> None:
 @pytest.mark.parametrize("workers", ["0", "8-1", "many", "-1", "1-"])
 def test_other_numbers_of_workers_are_refused(workers: str) -> None:
     words = ("compare", "all", "--data", "d", "--out", "o", "--engine", "ray")
-    malformed("a range such as 1-8", *words, f"--workers={workers}")
+    check_malformed("a range such as 1-8", *words, f"--workers={workers}")
 
 
 @pytest.mark.slow
 def test_options_of_an_engine_need_it() -> None:
     words = ("encode", "d", "--out", "o")
     for option in ("--address=auto", "--workers=2", "--worker-cpus=2", "--gpu-workers=1"):
-        malformed("--engine ray", *words, option)
-    malformed("--gpu-workers", *words, "--engine", "ray", "--device", "cuda")
-    malformed(
+        check_malformed("--engine ray", *words, option)
+    check_malformed("--gpu-workers", *words, "--engine", "ray", "--device", "cuda")
+    check_malformed(
         "--jobs", "search", "default", "--data", "d", "--out", "o", "--engine=ray", "--jobs=2"
     )

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks._large_world import LatentEncoder
-from packages.router.tests.commands import succeeded
+from packages.router.tests.commands import run_ok
 from packages.router.tests.engines.conftest import ENVIRONMENT, ROOT, RayCluster, RayDriver, content
 from packages.router.tests.engines.encoding_job import EVERYTHING, allow, plan_of, shards
-from packages.router.tests.programs import running
+from packages.router.tests.programs import run_program
 from prefill_router.activations import ActivationStore
 from prefill_router.data import write_dataset
 from prefill_router.encoders import run_encoding
@@ -65,7 +65,7 @@ def test_a_command_gives_the_same_on_the_cluster(
     (tmp_path / "space.yaml").write_text(SPACE)
     arguments = [tmp_path / word if str(word).endswith("yaml") else word for word in COMMANDS[name]]
     words = [*arguments, "--data", tmp_path / "answers", "--json"]
-    local = succeeded(*words, "--out", tmp_path / "local")
+    local = run_ok(*words, "--out", tmp_path / "local")
     engine = ["--engine", "ray", "--address", cluster.address, "--workers", "1"]
     result = driver.call("command", *words, "--out", tmp_path / "ray", *engine)
     assert result["code"] == 0, result["err"]
@@ -98,7 +98,7 @@ def test_the_pool_grows_workers_nodes_and_the_driver_die_and_the_store_is_one_pr
         cluster.address,
         str(store),
     ]
-    with running(words, cwd=ROOT, env=ENVIRONMENT) as driver_process:
+    with run_program(words, cwd=ROOT, env=ENVIRONMENT) as driver_process:
         until(lambda: shards(store) == 2, driver_process)
         assert cluster.tell("count") == 1
         assert cluster.tell("add") == 2

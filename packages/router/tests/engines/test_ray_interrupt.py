@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from packages.router.tests.commands import succeeded
+from packages.router.tests.commands import run_ok
 from packages.router.tests.engines.conftest import ENVIRONMENT, ROOT, content
 from packages.router.tests.engines.encoding_job import allow, shards
 from packages.router.tests.engines.gated_command import CHUNK_TOKENS
@@ -99,6 +99,6 @@ def test_an_interrupted_command_says_so_ends_its_ray_and_goes_on(tmp_path: Path)
     until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in processes))
     assert shards(store) == 2
     for folder in (local, store):
-        succeeded(*common, folder)
+        run_ok(*common, folder)
     assert content(store) == content(local)
     assert shards(store) > 2

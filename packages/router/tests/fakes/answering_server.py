@@ -18,7 +18,7 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def answering(answer: AnswerMaker) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def serve_answers(answer: AnswerMaker) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Serve; yields the base URL and the bodies of the requests so far."""
     server = _Server(("127.0.0.1", 0), _Handler)
     server.answer, server.requests = answer, []

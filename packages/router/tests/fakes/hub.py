@@ -46,7 +46,7 @@ class FakeHub:
 
 
 @contextmanager
-def running_hub() -> Iterator[FakeHub]:
+def serve_hub() -> Iterator[FakeHub]:
     """A hub that answers as long as the context lasts."""
     hub = FakeHub()
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))

@@ -21,24 +21,24 @@ def states_of(
     return (encoder or FakeEncoder()).encode(dataset.queries, sites, rounding="float32")
 
 
-def shuffled(dataset: RoutingDataset, *, seed: int = 0) -> RoutingDataset:
+def shuffle_labels(dataset: RoutingDataset, *, seed: int = 0) -> RoutingDataset:
     """The same queries with the labels of others."""
     order = np.random.default_rng(seed).permutation(len(dataset))
     return RoutingDataset.of(dataset.queries, dataset.pool, dataset.correct[order])
 
 
-def relabelled(dataset: RoutingDataset, correct: np.ndarray) -> RoutingDataset:
+def relabel(dataset: RoutingDataset, correct: np.ndarray) -> RoutingDataset:
     return RoutingDataset.of(dataset.queries, dataset.pool, correct)
 
 
-def permuted(dataset: RoutingDataset, *, seed: int = 0) -> RoutingDataset:
+def permute_rows(dataset: RoutingDataset, *, seed: int = 0) -> RoutingDataset:
     """The same rows in another order."""
     order = np.random.default_rng(seed).permutation(len(dataset))
     return dataset.select([dataset.query_ids[i] for i in order])
 
 
 @contextmanager
-def unchecked() -> Iterator[None]:
+def without_checks() -> Iterator[None]:
     """Switch off the checks of shapes, so that the package's own errors are raised."""
     jaxtyping.config.update("jaxtyping_disable", True)
     try:

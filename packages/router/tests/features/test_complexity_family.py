@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from packages.router.tests.fakes.planted_signal import permuted
+from packages.router.tests.fakes.planted_signal import permute_rows
 from packages.router.tests.features.family_contract import check_family
 from prefill_router.data import Message, Query, RoutingDataset, read_dataset
 from prefill_router.errors import CorruptError, FitError
@@ -109,7 +109,7 @@ def test_train_rows_set_the_scale_and_its_bounds() -> None:
     scale = family.standard
     assert (odd <= (family.high - scale.mean) / scale.scale + 1e-5).all()
     assert (odd >= (family.low - scale.mean) / scale.scale - 1e-5).all()
-    other = ComplexityConfig().fit(permuted(train), [])
+    other = ComplexityConfig().fit(permute_rows(train), [])
     np.testing.assert_allclose(other.read(PromptStates.of_dataset(train, [])), own, atol=1e-4)
 
 

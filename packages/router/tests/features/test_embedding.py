@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
-from packages.router.tests.fakes.planted_signal import permuted, states_of
+from packages.router.tests.fakes.planted_signal import permute_rows, states_of
 from packages.router.tests.features.family_contract import check_family
 from prefill_router.activations import MemoryActivations, Site
 from prefill_router.encoders import OWN
@@ -101,7 +101,7 @@ def test_test_rows_and_order_do_not_reach_the_fit() -> None:
     for again in (second, config(dim=6).fit(TRAIN, [other])):
         for name, array in first.tensors().items():
             np.testing.assert_array_equal(again.tensors()[name], array)
-    shuffled = config(dim=6).fit(permuted(TRAIN), [states])
+    shuffled = config(dim=6).fit(permute_rows(TRAIN), [states])
     for name, array in first.tensors().items():
         np.testing.assert_allclose(shuffled.tensors()[name], array, atol=1e-4)
 

@@ -6,8 +6,8 @@ import pytest
 from packages.router.tests.fakes.planted_signal import (
     PLANTED,
     SITES,
-    permuted,
-    relabelled,
+    permute_rows,
+    relabel,
     states_of,
 )
 from prefill_router.activations import MemoryActivations, Site
@@ -107,7 +107,7 @@ def test_the_test_rows_change_nothing(
     correct = dataset.correct.copy()
     ids = set(train.query_ids)
     correct[[i for i, name in enumerate(dataset.query_ids) if name not in ids]] = 0
-    part = relabelled(dataset, correct).select(train.query_ids)
+    part = relabel(dataset, correct).select(train.query_ids)
     assert_same(FeatureExtractor.fit([other], part, dim=DIM), extractor)
     assert rows  # and changing a train row does change it
     row = states.keys.index(train.prompt_keys[0])
@@ -130,7 +130,7 @@ def test_the_order_of_rows_changes_nothing(
         {site: values[order] for site, values in states.states.items()},
         states.counts[order],
     )
-    other = FeatureExtractor.fit([mixed], permuted(train), dim=DIM)
+    other = FeatureExtractor.fit([mixed], permute_rows(train), dim=DIM)
     assert other.block_of == extractor.block_of
     keys = dataset.prompt_keys
     np.testing.assert_allclose(
@@ -202,7 +202,7 @@ def test_what_a_request_needs(extractor: FeatureExtractor) -> None:
 def test_one_class_alone_is_refused_unless_the_site_is_pinned(
     states: MemoryActivations, train: RoutingDataset
 ) -> None:
-    ones = relabelled(train, np.ones_like(train.correct))
+    ones = relabel(train, np.ones_like(train.correct))
     with pytest.raises(FitError, match="pin the site"):
         FeatureExtractor.fit([states], ones, dim=DIM)
     pinned = FeatureExtractor.fit([states], ones, dim=DIM, method="pinned", pinned=SITES[4])

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from packages.router.tests.fakes.planted_signal import PLANTED, SITES, relabelled, states_of
+from packages.router.tests.fakes.planted_signal import PLANTED, SITES, relabel, states_of
 from prefill_router.activations import MemoryActivations
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, FitError
@@ -44,7 +44,7 @@ def make_specialised(dataset: RoutingDataset, name: str, columns: list[int]) -> 
 def draw_labels(dataset: RoutingDataset) -> RoutingDataset:
     """The same queries with labels that have nothing to do with each other."""
     random = np.random.default_rng(3)
-    return relabelled(dataset, (random.random(dataset.correct.shape) < 0.5).astype(np.float64))
+    return relabel(dataset, (random.random(dataset.correct.shape) < 0.5).astype(np.float64))
 
 
 def test_an_encoder_may_be_named_by_its_folder(dataset: RoutingDataset, tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_target_that_cannot_be_judged_reads_the_pools_encoder(dataset: Routing
     correct = train.correct.copy()
     correct[:, 2] = 1
     correct[5:, 0] = np.nan
-    extractor = FeatureExtractor.fit(stores, relabelled(train, correct), dim=DIM, mode="auto")
+    extractor = FeatureExtractor.fit(stores, relabel(train, correct), dim=DIM, mode="auto")
     assert set(extractor.selection["encoder_of"].values()) == {1}
     assert extractor.selection["auc"][1]["target-2"] is None
 
@@ -161,7 +161,7 @@ def test_encoders_cannot_be_compared_without_both_classes(dataset: RoutingDatase
     with pytest.raises(FitError, match="compare encoders"):
         FeatureExtractor.fit(
             stores,
-            relabelled(dataset, np.ones_like(dataset.correct)),
+            relabel(dataset, np.ones_like(dataset.correct)),
             method="pinned",
             pinned=SITES[6],
         )

@@ -9,9 +9,9 @@ from scipy.stats import rankdata
 
 from packages.router.tests.fakes.planted_signal import (
     PLANTED,
-    permuted,
-    relabelled,
-    shuffled,
+    permute_rows,
+    relabel,
+    shuffle_labels,
     states_of,
 )
 from packages.router.tests.features.family_contract import check_family
@@ -190,7 +190,7 @@ def test_the_module_s_entry_is_found() -> None:
 def test_neighbours_know_what_the_states_know() -> None:
     train, test = parts(make_routing_dataset(queries=400), 300)
     expected = columns(fit_family(train), test)
-    unknown = columns(fit_family(shuffled(train)), test)
+    unknown = columns(fit_family(shuffle_labels(train)), test)
     shares = expected[:, 24:27]  # of the twenty nearest
     for target in range(3):
         assert area(shares[:, target], test.correct[:, target]) > 0.8
@@ -207,7 +207,7 @@ def test_a_train_row_is_never_its_own_neighbour() -> None:
     train = make_routing_dataset(queries=80)
     flipped = train.correct.copy()
     flipped[7] = 1 - flipped[7]
-    family, changed = fit_family(train), fit_family(relabelled(train, flipped))
+    family, changed = fit_family(train), fit_family(relabel(train, flipped))
     before, after = family.read(states_of_row(train, 7)), changed.read(states_of_row(train, 7))
     assert np.array_equal(*(unscale(f, c) for f, c in ((family, before), (changed, after))))
     neighbour = family.index.search(family.index.vectors[[7]], 1, [family.index.keys[7]])[1][0, 0]
@@ -245,7 +245,7 @@ def test_train_columns_are_standardised_and_row_order_doesn_t_matter() -> None:
     assert varied.sum() > 30
     np.testing.assert_allclose(own.mean(axis=0), 0, atol=1e-4)
     np.testing.assert_allclose(own.std(axis=0)[varied], 1, atol=0.02)
-    other = columns(fit_family(permuted(train)), train)
+    other = columns(fit_family(permute_rows(train)), train)
     np.testing.assert_allclose(other, own, atol=1e-4)
 
 
@@ -253,7 +253,7 @@ def test_few_rows_odd_targets_and_constant_states_are_finite() -> None:
     small = make_routing_dataset(queries=3)
     correct = small.correct.copy()
     correct[:, 0], correct[:, 1], correct[0, 2] = np.nan, 1, np.nan
-    few = relabelled(small, correct)
+    few = relabel(small, correct)
     assert np.isfinite(columns(fit_family(few), few)).all()
     train = make_routing_dataset(queries=40)
     same = states_of(train, sites=[SITE])
@@ -282,7 +282,7 @@ def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"'another'; given are those of \['fake'"):
         NeighboursConfig(encoder="another").fit(train, [states(train)])
     with pytest.raises(FitError, match="0 labels"):
-        fit_family(relabelled(train, np.full_like(train.correct, np.nan)))
+        fit_family(relabel(train, np.full_like(train.correct, np.nan)))
     twins = [Query(f"twin-{i}", "The same question?") for i in range(4)]
     copies = RoutingDataset.of(twins, train.pool, train.correct[:4])
     with pytest.raises(FitError, match="1 different prompts"):

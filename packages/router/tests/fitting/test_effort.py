@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from packages.router.tests.fakes.planted_signal import shuffled, states_of, unchecked
+from packages.router.tests.fakes.planted_signal import shuffle_labels, states_of, without_checks
 from prefill_router.activations import Activations
 from prefill_router.data import RoutingDataset, split
 from prefill_router.errors import ConfigError
@@ -104,7 +104,7 @@ def test_when_the_time_is_over_the_first_that_finished_is_taken(
 def test_without_signal_it_ends_at_the_fixed_mix(
     fit_and_choice: tuple[RouterFit, EffortChoice],
 ) -> None:
-    noise = shuffled(make_routing_dataset(queries=600, seed=5))
+    noise = shuffle_labels(make_routing_dataset(queries=600, seed=5))
     states, noise_split = (states_of(noise),), split(noise, seed=0)
     config = FitConfig(resamples=0, assumed_output_tokens=100)
     fit, _ = fit_chosen(noise, states, config=config, split=noise_split)
@@ -131,5 +131,8 @@ def test_a_block_is_bounded_by_layers_that_are_evenly_spread(
 def test_quick_tries_nothing_and_an_unknown_effort_is_refused() -> None:
     choice = choose_recipe(ANSWERS, STATES, SPLIT, effort="quick")
     assert (choice.name, choice.trials) == ("layers", ())
-    with unchecked(), pytest.raises(ConfigError, match="the effort is 'much'; it must be one of"):
+    with (
+        without_checks(),
+        pytest.raises(ConfigError, match="the effort is 'much'; it must be one of"),
+    ):
         choose_recipe(ANSWERS, STATES, SPLIT, effort="much")  # type: ignore[arg-type]

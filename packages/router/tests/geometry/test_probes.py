@@ -11,10 +11,10 @@ from sklearn.preprocessing import StandardScaler
 
 from packages.router.tests.fakes.planted_signal import (
     PLANTED,
-    relabelled,
-    shuffled,
+    relabel,
+    shuffle_labels,
     states_of,
-    unchecked,
+    without_checks,
 )
 from prefill_router.activations import Site
 from prefill_router.data import stratified_folds
@@ -112,7 +112,7 @@ def test_options_that_make_no_sense_are_refused() -> None:
     inputs, correct = problem()
     with pytest.raises(ConfigError, match="c = 0"):
         Probes.fit(inputs, correct, c=0)
-    with unchecked(), pytest.raises(ConfigError, match="399 of labels"):
+    with without_checks(), pytest.raises(ConfigError, match="399 of labels"):
         Probes.fit(inputs, correct[1:])
 
 
@@ -132,7 +132,7 @@ def test_auc_of_one_class_is_not_defined() -> None:
     scores = np.arange(6.0).reshape(3, 2)
     correct = np.array([[1.0, 0], [1, 1], [np.nan, 0]])
     assert np.isnan(auc_by_target(scores, correct)).tolist() == [True, False]
-    with unchecked(), pytest.raises(ConfigError, match=r"scores are \(3, 2\)"):
+    with without_checks(), pytest.raises(ConfigError, match=r"scores are \(3, 2\)"):
         auc_by_target(scores, correct[:2])
 
 
@@ -154,7 +154,7 @@ def test_shuffled_labels_probe_like_chance() -> None:
     activations, site = states_of(dataset), Site(PLANTED, "last")
     true, chance = (
         cross_validated_auc(activations, d, site=site, dims=(8,), folds=stratified_folds(d))
-        for d in (dataset, shuffled(dataset))
+        for d in (dataset, shuffle_labels(dataset))
     )
     assert (true > 0.8).all()
     assert (np.abs(chance - 0.5) < 0.1).all()
@@ -168,7 +168,7 @@ def test_folds_without_both_classes_are_left_out() -> None:
     correct[:, 1] = 0
     got = cross_validated_auc(
         states_of(dataset),
-        relabelled(dataset, correct),
+        relabel(dataset, correct),
         site=Site(PLANTED, "mean"),
         dims=(4,),
         folds=folds,

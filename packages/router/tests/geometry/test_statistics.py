@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, strategies as st
 from scipy.stats import ortho_group
 
-from packages.router.tests.fakes.planted_signal import unchecked
+from packages.router.tests.fakes.planted_signal import without_checks
 from prefill_router.errors import ConfigError
 from prefill_router.geometry import (
     ClassSums,
@@ -151,5 +151,5 @@ def test_classes_without_spread_are_infinitely_far_apart() -> None:
 
 
 def test_rows_must_match() -> None:
-    with unchecked(), pytest.raises(ConfigError, match="3 rows of features, but 4"):
+    with without_checks(), pytest.raises(ConfigError, match="3 rows of features, but 4"):
         ClassSums.of(np.ones((3, 2)), np.ones((4, 1)))

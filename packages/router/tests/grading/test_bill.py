@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from packages.router.tests.commands import succeeded
+from packages.router.tests.commands import run_ok
 from packages.router.tests.grading.graded_runs import answer, make_run, run_of, task
 from packages.router.tests.grading.judges import YES, court, judge_pool
 from prefill_router.cli.application import dollars, format_count, round_up
@@ -27,7 +27,7 @@ def test_what_judging_cost_is_told_again_and_again(folder: Path, tmp_path: Path)
     command = ("grade", folder, "--out", tmp_path / "out", "--judge", tmp_path / "judge.yaml")
     with court(lambda _: YES, Rule(kind="break", after=1, attempts=1, contains="q0?")) as server:
         write_pool(judge_pool(server), tmp_path / "judge.yaml")
-        output = succeeded(*command)
+        output = run_ok(*command)
         calls = len(server.log)
     bill = json.loads((tmp_path / "out" / "grading.json").read_bytes())["judging"]
     assert bill["calls"] == calls == 5
@@ -36,7 +36,7 @@ def test_what_judging_cost_is_told_again_and_again(folder: Path, tmp_path: Path)
     assert bill["limit_that_would_do"] is None
     assert f"{calls} judge calls in all gradings of this run: {dollars(bill['cost'])}" in output
     assert f"up to {dollars(bill['at_risk'])} more may have been billed" in output
-    assert json.loads(succeeded(*command, "--json"))["judging"] == bill  # nobody is asked again
+    assert json.loads(run_ok(*command, "--json"))["judging"] == bill  # nobody is asked again
 
 
 @pytest.mark.parametrize("samples", [1, 3])
@@ -45,18 +45,18 @@ def test_the_limit_that_would_do_does(folder: Path, tmp_path: Path, samples: int
     command = ("grade", folder, "--out", tmp_path / "out", *judge)
     with court(lambda _: YES) as server:
         write_pool(judge_pool(server), tmp_path / "judge.yaml")
-        output = succeeded(*command, "0.0075")
+        output = run_ok(*command, "0.0075")
         assert "judge_limit" in output
         enough = output.partition("about --judge-max-cost ")[2].split()[0]
         assert float(enough) > 0.0075
-        after = json.loads(succeeded(*command, enough, "--json"))
+        after = json.loads(run_ok(*command, enough, "--json"))
     assert after["targets"][0]["graded"] == 4
     assert after["judging"]["limit_that_would_do"] is None
 
 
 def test_without_a_judge_there_is_no_bill(tmp_path: Path) -> None:
     folder = run_of(tmp_path / "run", {task("a", answer="4"): {"small": "4"}})
-    assert "judge call" not in succeeded("grade", folder, "--out", tmp_path / "out")
+    assert "judge call" not in run_ok("grade", folder, "--out", tmp_path / "out")
     assert json.loads((tmp_path / "out" / "grading.json").read_bytes())["judging"] is None
 
 
@@ -109,7 +109,7 @@ def test_small_costs_are_told_in_a_tidy_column(tmp_path: Path) -> None:
         [task("a", answer="4")],
         [answer("small", "a", "4", cost=0.00000123), answer("large", "a", "4", cost=0.25)],
     )
-    lines = succeeded("grade", folder, "--out", tmp_path / "out").splitlines()
+    lines = run_ok("grade", folder, "--out", tmp_path / "out").splitlines()
     small, large = (next(li for li in lines if li.startswith(name)) for name in ("small", "large"))
     assert "$0.0000012" in small
     assert "$0.2500000" in large
@@ -120,5 +120,5 @@ def test_one_verdict_was_kept(tmp_path: Path) -> None:
     pytest.importorskip("math_verify", reason="the package math-verify isn't installed")
     tasks = {task("a", grader="math", answer="1"): {"small": "1"}}
     command = ("grade", run_of(tmp_path / "run", tasks), "--out", tmp_path / "out")
-    assert "kept from an earlier grading" not in succeeded(*command)
-    assert "\n1 verdict was kept from an earlier grading\n" in succeeded(*command)
+    assert "kept from an earlier grading" not in run_ok(*command)
+    assert "\n1 verdict was kept from an earlier grading\n" in run_ok(*command)

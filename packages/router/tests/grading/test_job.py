@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from packages.router.tests.commands import malformed, refused, run, succeeded
+from packages.router.tests.commands import check_malformed, check_refused, run, run_ok
 from packages.router.tests.grading.graded_runs import (
     POOL,
     answer,
@@ -322,7 +322,7 @@ def test_the_interval_is_wilsons() -> None:
 
 @pytest.fixture
 def command(folder: Path, tmp_path: Path) -> Callable[..., str]:
-    return lambda *options: succeeded("grade", folder, "--out", tmp_path / "out", *options)
+    return lambda *options: run_ok("grade", folder, "--out", tmp_path / "out", *options)
 
 
 def test_the_command(command: Callable[..., str], tmp_path: Path) -> None:
@@ -331,7 +331,7 @@ def test_the_command(command: Callable[..., str], tmp_path: Path) -> None:
     assert "1 rate_limited" in output
     report = json.loads(command("--json", "--skip", "normalised", "--skip", "number"))
     assert report["skipped"] == ["normalised", "number"]
-    assert "small" in succeeded("describe", tmp_path / "out")
+    assert "small" in run_ok("describe", tmp_path / "out")
 
 
 def test_each_reason_has_an_example(command: Callable[..., str], tmp_path: Path) -> None:
@@ -363,11 +363,11 @@ def test_an_example_quotes_no_prompt(tmp_path: Path) -> None:
 
 def test_the_command_is_refused_in_one_line(folder: Path, tmp_path: Path) -> None:
     out = ("--out", tmp_path / "out")
-    refused("no run", "grade", tmp_path, *out)
-    malformed("--unextracted is 'x'", "grade", folder, *out, "--unextracted", "x")
-    malformed("--jobs is 0", "grade", folder, *out, "--jobs", "0")
-    malformed("--judge-samples is 0", "grade", folder, *out, "--judge-samples", "0")
-    malformed("--judge-max-cost is -1", "grade", folder, *out, "--judge-max-cost", "-1")
-    refused("--skip is 'x'", "grade", folder, *out, "--skip", "x", code=2)
-    refused("no such file", "grade", folder, *out, "--judge", tmp_path / "absent.yaml")
+    check_refused("no run", "grade", tmp_path, *out)
+    check_malformed("--unextracted is 'x'", "grade", folder, *out, "--unextracted", "x")
+    check_malformed("--jobs is 0", "grade", folder, *out, "--jobs", "0")
+    check_malformed("--judge-samples is 0", "grade", folder, *out, "--judge-samples", "0")
+    check_malformed("--judge-max-cost is -1", "grade", folder, *out, "--judge-max-cost", "-1")
+    check_refused("--skip is 'x'", "grade", folder, *out, "--skip", "x", code=2)
+    check_refused("no such file", "grade", folder, *out, "--judge", tmp_path / "absent.yaml")
     assert run("grade", "--help").code == 0

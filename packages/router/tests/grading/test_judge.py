@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from packages.router.tests.commands import refused, run, succeeded
+from packages.router.tests.commands import check_refused, run, run_ok
 from packages.router.tests.grading.graded_runs import answer as answered, make_run, run_of, task
 from packages.router.tests.grading.judges import (
     NO,
@@ -224,7 +224,7 @@ def test_a_judge_that_gives_no_verdict_is_warned_of(
 def test_one_verdict_is_no_useless_judge(folder: Path, tmp_path: Path) -> None:
     with court(lambda p: YES if "Polite?" in p else UNREADABLE) as server:
         write_pool(judge_pool(server), tmp_path / "judge.yaml")
-        succeeded("grade", folder, "--out", tmp_path / "out", "--judge", tmp_path / "judge.yaml")
+        run_ok("grade", folder, "--out", tmp_path / "out", "--judge", tmp_path / "judge.yaml")
 
 
 @pytest.mark.parametrize("limit", [0.0, 0.02, 0.05])
@@ -315,9 +315,9 @@ def test_the_command(folder: Path, tmp_path: Path) -> None:
     with court(by_answer) as server:
         write_pool(judge_pool(server), tmp_path / "judge.yaml")
         options = ("--judge", tmp_path / "judge.yaml", "--judge-max-cost", "1", "--json")
-        report = json.loads(succeeded("grade", folder, "--out", tmp_path / "out", *options))
+        report = json.loads(run_ok("grade", folder, "--out", tmp_path / "out", *options))
     assert [target["correct"] for target in report["targets"]] == [2, 0]
-    refused("--judge", "grade", folder, "--out", tmp_path / "out")
+    check_refused("--judge", "grade", folder, "--out", tmp_path / "out")
 
 
 def test_tasks_that_cannot_be_judged(tmp_path: Path) -> None:

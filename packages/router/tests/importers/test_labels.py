@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from packages.router.tests.commands import refused, succeeded
+from packages.router.tests.commands import check_refused, run_ok
 from prefill_router.data import read_dataset
 from prefill_router.errors import ConfigError, FormatError
 from prefill_router.importers import Columns, Imported, Scale, import_dataset
@@ -33,13 +33,13 @@ def labels(path: Path, scores: Sequence[object], scale: Scale | None = None) -> 
 def test_scores_from_1_to_5_are_not_read_as_all_right(tmp_path: Path) -> None:
     scores = [1 + n % 5 for n in range(100)]
     source = write_csv(tmp_path / "t.csv", score_rows(scores))
-    message = refused(
+    message = check_refused(
         "80 of 100 rows are malformed", "import", "long", source, "--out", tmp_path / "o"
     )
     for piece in ("scores go from 1 to 5", "--scale 1-5", "--threshold 4", "--skip-malformed"):
         assert piece in message
     assert not (tmp_path / "o").exists()
-    succeeded("import", "long", source, "--out", tmp_path / "o", "--scale", "1-5")
+    run_ok("import", "long", source, "--out", tmp_path / "o", "--scale", "1-5")
     values = read_dataset(tmp_path / "o").correct.ravel()
     assert values.tolist() == [(score - 1) / 4 for score in scores]
 
@@ -183,7 +183,7 @@ def test_targets_of_a_wide_table_are_guessed_and_told(tmp_path: Path) -> None:
         assert dataset.pool.names == ("small", "large")
         assert any("small, large; name others" in note for note in report.notes)
         assert dataset.correct[:, 0].tolist() == [1, 0, 1, 0]
-    output = succeeded("import", "wide", tmp_path / "t.csv", "--out", tmp_path / "out")
+    output = run_ok("import", "wide", tmp_path / "t.csv", "--out", tmp_path / "out")
     assert "used as the targets, since they hold labels: small, large" in output
 
 
@@ -230,8 +230,8 @@ def test_repeated_answers_are_runs_where_that_is_said(tmp_path: Path) -> None:
         for run, label in enumerate(run_labels)
     ]
     source, to = write_csv(tmp_path / "t.csv", rows), tmp_path / "o"
-    refused("--repeats mean averages them", "import", "long", source, "--out", to)
-    succeeded("import", "long", source, "--out", to, "--repeats", "mean")
+    check_refused("--repeats mean averages them", "import", "long", source, "--out", to)
+    run_ok("import", "long", source, "--out", to, "--repeats", "mean")
     dataset = read_dataset(to)
     assert dataset.correct == pytest.approx(np.array([[2 / 3, 1], [1, 0]]))
     assert dataset.runs is not None

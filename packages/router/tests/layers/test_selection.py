@@ -8,9 +8,9 @@ import pytest
 from packages.router.tests.fakes.planted_signal import (
     PLANTED,
     SITES,
-    permuted,
-    relabelled,
-    shuffled,
+    permute_rows,
+    relabel,
+    shuffle_labels,
     states_of,
 )
 from prefill_router.activations import MemoryActivations, Site
@@ -54,7 +54,7 @@ def test_a_planted_layer_is_not_found_by_shuffled_labels(
     assert true.fisher[places].min() > 5 * true.fisher[other_places].max()
     chosen = set()
     for seed in range(8):
-        chance = shuffled(dataset, seed=seed)
+        chance = shuffle_labels(dataset, seed=seed)
         chance_survey = survey(states, chance, sites=SITES, dim=DIM)
         assert chance_survey.fisher[places].max() < true.fisher[places].min() / 2
         chosen |= {choice.site.layer for choice in select(states, chance, sites=SITES).choices}
@@ -65,7 +65,7 @@ def test_the_survey_ignores_the_order_of_rows_and_sites(
     dataset: RoutingDataset, states: MemoryActivations
 ) -> None:
     first = survey(states, dataset, sites=SITES, dim=DIM)
-    second = survey(states, permuted(dataset), sites=SITES[::-1], dim=DIM)
+    second = survey(states, permute_rows(dataset), sites=SITES[::-1], dim=DIM)
     assert first.sites == second.sites == tuple(sorted(SITES))
     np.testing.assert_allclose(second.fisher, first.fisher, rtol=1e-4)
     np.testing.assert_allclose(
@@ -116,7 +116,7 @@ def test_a_target_that_cannot_be_judged_takes_the_pools_choice(
     correct[:, 0] = 1
     few = np.flatnonzero(correct[:, 1] == 1)[5:]
     correct[few, 1] = np.nan
-    train = relabelled(dataset, correct)
+    train = relabel(dataset, correct)
     selection = select(states, train, method=method, sites=SITES, dim=DIM, dims=(DIM,))
     assert [bool(choice.note) for choice in selection.choices] == [True, True, False]
     assert "too few labels" in selection.choices[0].note
@@ -134,7 +134,7 @@ def test_small_datasets_are_judged_by_what_there_is() -> None:
 def test_one_class_alone_is_refused(
     dataset: RoutingDataset, states: MemoryActivations, method: Automatic
 ) -> None:
-    train = relabelled(dataset, np.ones_like(dataset.correct))
+    train = relabel(dataset, np.ones_like(dataset.correct))
     with pytest.raises(FitError, match="pin the site"):
         select(states, train, method=method, sites=SITES[:2], dim=DIM, dims=(DIM,))
 

@@ -22,7 +22,7 @@ QUICK: dict[str, Any] = {
 CASES = {"unified_multitask": Case(config=UnifiedConfig(**QUICK, hidden=(16, 8)))}
 
 
-def planted(rows: int = 500, targets: int = 4, *, seed: int = 0) -> tuple[Examples, Array]:
+def draw_examples(rows: int = 500, targets: int = 4, *, seed: int = 0) -> tuple[Examples, Array]:
     """Targets of rising ability on queries whose difficulty is one of the features."""
     random = np.random.default_rng(seed)
     features = random.normal(size=(rows, 5)).astype(np.float32)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from packages.router.tests.predictors.network_cases import QUICK, conflict, planted
+from packages.router.tests.predictors.network_cases import QUICK, conflict, draw_examples
 from prefill_router.errors import ConfigError
 from prefill_router.predictors.networks import DifficultyNetworks
 from prefill_router.progress import SilentProgress
@@ -30,8 +30,8 @@ OPTIONS_WITHOUT_SENSE: tuple[dict[str, Any], ...] = (
 
 def check_difficulty(config: Any) -> None:
     """The difficulty is learned where it has a weight."""
-    train, _ = planted()
-    unseen, _ = planted(seed=1)
+    train, _ = draw_examples()
+    unseen, _ = draw_examples(seed=1)
     actual = 1 - unseen.correct.mean(axis=1)
     errors = []
     for weight, seeds in ((1.0, 1), (0.0, 8)):  # a single random head may be right by chance
@@ -49,7 +49,7 @@ def check_difficulty(config: Any) -> None:
 
 def check_threads_and_units(config: Any) -> None:
     """Threads and units of the features change nothing."""
-    train, _ = planted(150)
+    train, _ = draw_examples(150)
     config = replace(config, seeds=3)
     with threadpool_limits(1, user_api="blas"):
         expected = config.fit(train).predictor
@@ -64,7 +64,7 @@ def check_threads_and_units(config: Any) -> None:
 
 def check_dropout(config: type[Any]) -> None:
     """What is dropped in training isn't when it is used, and the probabilities stay calibrated."""
-    train, _ = planted(800)
+    train, _ = draw_examples(800)
     options = QUICK | {"dropout": 0.5, "input_dropout": 0.2, "max_epochs": 40}
     fit = config(**options, hidden=(32,)).fit(train)
     probability = fit.predictor.correctness(train.features)

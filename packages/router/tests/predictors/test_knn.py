@@ -6,7 +6,7 @@ from hypothesis import example, given, settings, strategies as st
 from numpy.typing import NDArray
 from sklearn.neighbors import KNeighborsRegressor
 
-from packages.router.tests.fakes.planted_signal import unchecked
+from packages.router.tests.fakes.planted_signal import without_checks
 from prefill_router.errors import ConfigError, CorruptError
 from prefill_router.predictors import Examples, load_predictor
 from prefill_router.predictors.knn import (
@@ -134,7 +134,7 @@ def test_more_queries_than_one_pass() -> None:
     ],
 )
 def test_options_that_make_no_sense(options: dict[str, Any], message: str) -> None:
-    with unchecked(), pytest.raises(ConfigError, match=message):
+    with without_checks(), pytest.raises(ConfigError, match=message):
         KnnScoreConfig(**options)
     if "k" in options:
         with pytest.raises(ConfigError, match=message):

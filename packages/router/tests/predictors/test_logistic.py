@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
-from packages.router.tests.fakes.planted_signal import unchecked
+from packages.router.tests.fakes.planted_signal import without_checks
 from prefill_router.errors import ConfigError, CorruptError
 from prefill_router.predictors import Examples, load_predictor
 from prefill_router.predictors.logistic import Logistic, LogisticConfig, cross_validate
@@ -116,7 +116,7 @@ def test_rows_held_out_are_not_fitted_to() -> None:
     ],
 )
 def test_options_that_make_no_sense(options: dict[str, Any], message: str) -> None:
-    with unchecked(), pytest.raises(ConfigError, match=message):
+    with without_checks(), pytest.raises(ConfigError, match=message):
         LogisticConfig(**options)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from packages.router.tests.predictors.network_cases import CASES, QUICK, planted
+from packages.router.tests.predictors.network_cases import CASES, QUICK, draw_examples
 from packages.router.tests.predictors.network_contract import (
     check_difficulty,
     check_dropout,
@@ -28,7 +28,7 @@ def test_difficulty_is_learned_where_it_has_a_weight() -> None:
 
 def test_difficulty_is_of_the_measured_targets() -> None:
     """Where the wrong answers were not measured, no query is difficult."""
-    train, _ = planted()
+    train, _ = draw_examples()
     measured = np.where(train.correct == 1, 1, np.nan)
     measured[:20] = 0
     right = replace(train, correct=measured)
@@ -59,7 +59,7 @@ def test_dropped_features_and_units_leave_the_rest_at_their_size() -> None:
 
 
 def test_seeds_are_averaged_and_recorded() -> None:
-    train, _ = planted(150)
+    train, _ = draw_examples(150)
     fit = replace(UNIFIED, seeds=3).fit(train)
     predictor = fit.predictor
     assert isinstance(predictor, UnifiedNetwork)
@@ -77,7 +77,7 @@ def test_seeds_are_averaged_and_recorded() -> None:
 
 
 def test_features_that_never_vary_are_left_out() -> None:
-    train, _ = planted(150)
+    train, _ = draw_examples(150)
     constant = np.full((150, 1), 1e5, np.float32)
     features = np.concatenate([train.features, constant], axis=1)
     predictor = UNIFIED.fit(replace(train, features=features)).predictor
@@ -87,13 +87,13 @@ def test_features_that_never_vary_are_left_out() -> None:
 
 
 def test_losses_without_bound_are_refused() -> None:
-    train, _ = planted(100)
+    train, _ = draw_examples(100)
     with pytest.raises(FitError, match="aren't finite"):
         UnifiedConfig(**QUICK | {"learning_rate": 1e30}, hidden=(8,)).fit(train)
 
 
 def test_saved_ensembles_that_contradict_themselves_are_refused() -> None:
-    train, _ = planted(60)
+    train, _ = draw_examples(60)
     correct = train.correct.copy()
     correct[:, 0] = 1
     predictor = UNIFIED.fit(replace(train, correct=correct)).predictor

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from packages.router.tests.commands import malformed, refused, run, succeeded
+from packages.router.tests.commands import check_malformed, check_refused, run, run_ok
 from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
 from prefill_router import Router
 from prefill_router.data import write_dataset
@@ -38,12 +38,12 @@ def job(s3: None, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Remot
         patch.setenv("PREFILL_ROUTER_CACHE", str(tmp_path_factory.mktemp("cache")))
         write_dataset(make_routing_dataset(queries=80, missing=0.05), place / "answers")
         answers, states = place / "answers", place / "states"
-        output = succeeded("encode", answers, "--encoder", tiny, "--out", states, "--json")
+        output = run_ok("encode", answers, "--encoder", tiny, "--out", states, "--json")
         assert json.loads(output)["store"] == states.url
         recipe = tmp_path_factory.mktemp("recipe") / "recipe.yaml"
         recipe.write_text(RECIPE)
         fit = ("fit", "--no-verdict", "--test=0.15", answers, "--store", states, "--recipe", recipe)
-        output = succeeded(*fit, "--out", place / "router")
+        output = run_ok(*fit, "--out", place / "router")
         assert f"router: {place}/router" in output
     return place
 
@@ -59,19 +59,19 @@ def test_commands_read_datasets_stores_and_routers_at_urls(
     job: RemotePath, tiny: Path, tmp_path: Path
 ) -> None:
     answers, router, states = (job / name for name in ("answers", "router", "states"))
-    succeeded("describe", answers)
-    assert json.loads(succeeded("route", router, "hello", "--encoder-folder", tiny, "--json"))
-    assert "Targets" in succeeded("show", router)
+    run_ok("describe", answers)
+    assert json.loads(run_ok("route", router, "hello", "--encoder-folder", tiny, "--json"))
+    assert "Targets" in run_ok("show", router)
     options = ("--data", answers, "--store", states, "--resamples", 20)
-    succeeded("evaluate", router, *options, "--out", tmp_path / "report")
+    run_ok("evaluate", router, *options, "--out", tmp_path / "report")
     origin = json.loads((tmp_path / "report" / "origin.json").read_text())
     assert origin["sources"] == ["router", "answers"]
     assert f"{answers}" in (tmp_path / "report" / "index.html").read_text()
-    succeeded("compare", router, router, *options)
-    succeeded("split", answers, "--out", tmp_path / "split.json")
+    run_ok("compare", router, router, *options)
+    run_ok("split", answers, "--out", tmp_path / "split.json")
     write_dataset(make_routing_dataset(queries=80), tmp_path / "more")
-    succeeded("merge", answers, tmp_path / "more", "--out", job / "both")
-    assert "queries" in succeeded("describe", f"{job}/both")
+    run_ok("merge", answers, tmp_path / "more", "--out", job / "both")
+    assert "queries" in run_ok("describe", f"{job}/both")
 
 
 def test_a_router_is_repriced_where_it_lies(job: RemotePath, tmp_path: Path) -> None:
@@ -79,8 +79,8 @@ def test_a_router_is_repriced_where_it_lies(job: RemotePath, tmp_path: Path) -> 
     prices = tmp_path / "prices.csv"
     prices.write_text(f"{HEAD}{name},3,4\n")
     place = job / "repriced"
-    succeeded("reprice", job / "router", "--prices", prices, "--out", place)
-    succeeded("reprice", job / "router", "--prices", prices, "--out", place)
+    run_ok("reprice", job / "router", "--prices", prices, "--out", place)
+    run_ok("reprice", job / "router", "--prices", prices, "--out", place)
     assert Router.load(place).pool[name].output_price == 4
 
 
@@ -88,22 +88,20 @@ def test_the_gateway_reads_a_router_at_a_url(job: RemotePath, tmp_path: Path) ->
     names = Router.load(job / "router").pool.names
     rows = "".join(f"  - {{name: {n}, base_url: 'http://127.0.0.1:9/v1'}}\n" for n in names)
     (tmp_path / "pool.yaml").write_text(f"targets:\n{rows}")
-    output = succeeded(
-        "serve", job / "router", "--pool", tmp_path / "pool.yaml", "--check", "--json"
-    )
+    output = run_ok("serve", job / "router", "--pool", tmp_path / "pool.yaml", "--check", "--json")
     assert json.loads(output)["router"] == fingerprint(job / "router")
 
 
 def test_nothing_is_replaced_without_being_asked(job: RemotePath, tmp_path: Path) -> None:
     fit = ("fit", "--no-verdict", "--test=0.15", job / "answers", "--store", job / "states")
-    refused("has another router", *fit, "--dim", 4, "--out", job / "router")
-    refused("exists and isn't a router", *fit, "--out", job / "answers")
+    check_refused("has another router", *fit, "--dim", 4, "--out", job / "router")
+    check_refused("exists and isn't a router", *fit, "--out", job / "answers")
     (tmp_path / "long.csv").write_text("query_id,prompt,target,correct\n1,a,b,1\n")
     wide = ("import", "long", tmp_path / "long.csv", "--out")
-    refused("is a dataset of an unknown origin", *wide, job / "answers")
-    succeeded(*wide, job / "imported")
-    succeeded(*wide, job / "imported")
-    assert "1 queries" in succeeded("describe", job / "imported")
+    check_refused("is a dataset of an unknown origin", *wide, job / "answers")
+    run_ok(*wide, job / "imported")
+    run_ok(*wide, job / "imported")
+    assert "1 queries" in run_ok("describe", job / "imported")
 
 
 @pytest.mark.parametrize(
@@ -121,18 +119,18 @@ def test_what_must_be_on_the_disk_is_refused_at_a_url(
     command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    malformed("s3:/bucket/.* is a URL, and this must be a path on the disk", *command)
+    check_malformed("s3:/bucket/.* is a URL, and this must be a path on the disk", *command)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_password_in_a_url_is_refused_and_never_shown() -> None:
-    output = refused("a password or a query", "describe", "s3://key:hunter2@bucket/answers")
+    output = check_refused("a password or a query", "describe", "s3://key:hunter2@bucket/answers")
     assert "hunter2" not in output
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)
-    refused(r"pip install 'prefill-router\[s3\]'", "describe", "s3://bucket/answers")
+    check_refused(r"pip install 'prefill-router\[s3\]'", "describe", "s3://bucket/answers")
 
 
 def test_long_transfers_show_their_progress(

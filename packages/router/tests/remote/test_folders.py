@@ -10,7 +10,7 @@ import fsspec
 import pytest
 from huggingface_hub import HfFileSystem
 
-from packages.router.tests.fakes.hub import running_hub
+from packages.router.tests.fakes.hub import serve_hub
 from packages.router.tests.remote.kills import kills
 from prefill_router import files
 from prefill_router.data import (
@@ -206,7 +206,7 @@ def test_a_dataset_on_a_hub_is_read_at_a_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_dataset(OLD, tmp_path / "local")
-    with running_hub() as hub:
+    with serve_hub() as hub:
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
         template = f"{hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
         monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)

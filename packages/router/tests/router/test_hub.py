@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from packages.router.tests.fakes.hub import GOOD_TOKEN, FakeHub, running_hub
+from packages.router.tests.fakes.hub import GOOD_TOKEN, FakeHub, serve_hub
 from packages.router.tests.fakes.hub_worker import SECRET, HubWorker, hub_worker
 from packages.router.tests.router import hub_job
 from prefill_router import files
@@ -22,7 +22,7 @@ Job = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def hub() -> Iterator[FakeHub]:
-    with running_hub() as hub:
+    with serve_hub() as hub:
         yield hub
 
 

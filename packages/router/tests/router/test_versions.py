@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from packages.router.tests.programs import running
+from packages.router.tests.programs import run_program
 from prefill_router.errors import ConfigError, CorruptError, StoreError
 from prefill_router.remote import RemotePath
 from prefill_router.router import Router, VersionRegistry, read_light, versions
@@ -144,7 +144,7 @@ def test_two_writers_of_which_one_is_killed_lose_no_step_and_leave_none_half_don
     registry: VersionRegistry,
 ) -> None:
     command = [sys.executable, "-c", _STEPS, str(registry.place)]
-    with running(command, stdout=subprocess.PIPE, env={**os.environ}) as other:
+    with run_program(command, stdout=subprocess.PIPE, env={**os.environ}) as other:
         assert other.stdout is not None
         other.stdout.readline()
         for _ in range(10):

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from packages.router.tests.programs import running
+from packages.router.tests.programs import run_program
 from packages.router.tests.sandbox.escapes import ESCAPES, outside
 from packages.router.tests.sandbox.inmates import find_processes, name_program, new_name, wait_for
 from packages.router.tests.sandbox.runners import QUICK
@@ -116,7 +116,7 @@ def test_no_program_outlives_who_runs_it(sandbox: Sandbox, number: signal.Signal
     del sandbox
     name = new_name()
     program = name_program(name, "import time; time.sleep(1000)")
-    with running([sys.executable, "-c", GRADES, program]) as grades:
+    with run_program([sys.executable, "-c", GRADES, program]) as grades:
         assert wait_for(name, present=True)
         grades.send_signal(number)
     assert wait_for(name, present=False)
@@ -128,7 +128,7 @@ def test_none_is_left_by_an_end_at_any_moment(sandbox: Sandbox) -> None:
     program = name_program(name, "import time; time.sleep(1000)")
     for _ in range(8):
         child = [sys.executable, "-c", GRADES, program]
-        with running(child, stdout=subprocess.PIPE) as grades:
+        with run_program(child, stdout=subprocess.PIPE) as grades:
             assert grades.stdout
             assert grades.stdout.readline() == b"open\n"
             time.sleep(draw.uniform(0, 0.08))

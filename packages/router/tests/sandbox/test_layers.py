@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from packages.router.tests.programs import running
+from packages.router.tests.programs import run_program
 from packages.router.tests.sandbox.inmates import find_processes, name_program, new_name
 from packages.router.tests.sandbox.runners import QUICK, OtherUserRunner
 from prefill_router.errors import SandboxError
@@ -250,7 +250,7 @@ with uids.lease_uid():
 def test_another_process_has_other_user_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox_module, "UIDS", 1)
     child = [sys.executable, "-c", HOLDS]
-    with running(child, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with run_program(child, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout
         assert process.stdout.readline() == b"held\n"
         with pytest.raises(SandboxError, match="all 1 user ids"), sandbox_module.lease_uid():
