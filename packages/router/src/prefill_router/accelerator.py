@@ -11,13 +11,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from numpy.typing import NDArray
-
 from prefill_router.errors import ConfigError
 from prefill_router.lazy_imports import optional_imports
 
 if TYPE_CHECKING:
     import torch
+    from numpy.typing import NDArray
     from torch import Tensor
 
 AUTO = "auto"
@@ -102,7 +101,7 @@ def torch_device(name: str | None) -> "torch.device":
     return device
 
 
-def send(array: NDArray[Any], device: "torch.device") -> "Tensor":
+def send(array: "NDArray[Any]", device: "torch.device") -> "Tensor":
     """A copy of an array on a device; on the processor it may share the array's memory."""
     import torch
 
