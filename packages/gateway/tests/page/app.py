@@ -26,12 +26,14 @@ class PageApp:
         key: The admin's key that `/page/api` and `/v1` ask for; None asks for none.
         prompts: The bodies and headers of the prompts that were tried.
         client_left: Whether a client left an answer that has no end.
+        refusals: How many requests were refused for their key.
     """
 
     def __init__(self, source: FakeSource, *, key: str | None = None) -> None:
         self.source, self.key = source, key
         self.prompts: list[tuple[dict[str, Any], dict[str, str]]] = []
         self.client_left = False
+        self.refusals = 0
         self.app = Starlette(
             routes=[
                 *page_routes(source),
@@ -45,6 +47,7 @@ class PageApp:
         authorization = dict(scope["headers"]).get(b"authorization", b"").decode()
         guarded = scope["path"].startswith(("/page/api/", "/v1/"))
         if guarded and self.key is not None and authorization != f"Bearer {self.key}":
+            self.refusals += 1
             text = "this key is no admin's" if authorization else "a key is needed"
             refusal = RefusalError(text, status=403 if authorization else 401)
             await JSONResponse(refusal.body(), refusal.status)(scope, receive, send)

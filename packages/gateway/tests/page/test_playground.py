@@ -94,6 +94,7 @@ def test_the_page_asks_for_a_key_once(browser: Any) -> None:
         dialog = page.get_by_role("dialog", name="Admin key")
         dialog.wait_for()
         assert app.source.calls == []
+        assert app.refusals == 1  # all other parts of the page wait for the key
         page.get_by_label("Key", exact=True).fill("wrong")
         page.keyboard.press("Enter")
         dialog.get_by_text("this key is no admin's").wait_for()
@@ -101,6 +102,7 @@ def test_the_page_asks_for_a_key_once(browser: Any) -> None:
         page.keyboard.press("Enter")
         wait_for_numbers(page)
         assert dialog.is_hidden()
+        assert app.refusals == 2
         assert KEY not in page.content()
         assert page.evaluate("JSON.stringify(localStorage)").count(KEY) == 0
         page.reload()

@@ -53,8 +53,25 @@ function askKey(wrong) {
   return asking;
 }
 
+let entry = null; // the first call: others wait for it, so that a missing key is refused only once
+
 /** Calls the gateway, asking for a key where needed; returns any other response. */
 export async function call(path, options = {}) {
+  if (entry !== null) {
+    await entry;
+    return send(path, options);
+  }
+  const reply = send(path, options);
+  entry = reply.catch((error) => {
+    entry = null;
+    if (error.name !== "AbortError") throw error;
+  });
+  entry.catch(() => {}); // the caller of the first call gets its error; nobody else may wait
+  return reply;
+}
+
+/** Sends a call until it isn't refused for its key. */
+async function send(path, options) {
   for (;;) {
     const key = readKey();
     const headers = { ...options.headers, ...(key ? { authorization: `Bearer ${key}` } : {}) };
