@@ -62,7 +62,7 @@ def run_rollout(gain: float, seed: int) -> tuple[str, int, int]:
     proven = decide_rollout(data, SETTINGS).proven
     never = REQUESTS + 1
     by_quality = max(proven.get("no worse", never), proven.get("cheaper", never))
-    by_gain = max(proven.get("better", never), proven.get("not dearer", never))
+    by_gain = max(proven.get("better", never), proven.get("not more expensive", never))
     promoted = max(min(by_quality, by_gain), proven.get("not far worse", never))
     withdrawn = proven.get("worse", never)
     first = min(promoted, withdrawn)

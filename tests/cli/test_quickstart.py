@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from packages.router.tests.importers.call_log_samples import litellm_rows
 from packages.router.tests.importers.layout_samples import vote_rows, write_lm_eval
 from packages.router.tests.importers.truth import write_csv, write_jsonl
 from packages.router.tests.test_quickstart import rows
+from prefill_router.cli.judged_queries import JudgedQueries
+from prefill_router.evaluation import Evaluation
 from prefill_router.router import Router
 from prefill_router.targets import read_pool
 from prefill_router_gateway.settings import read_settings
@@ -55,6 +58,27 @@ def test_a_table_becomes_a_router_with_its_pool_and_page(
     page = unescape((folder / "out" / "index.html").read_text())
     for words in (output["verdict"], "How the source was read", "Accuracy and cost", "lam "):
         assert words in page
+
+
+def test_a_router_that_isnt_worth_it_isnt_served(
+    quickstart_run: tuple[Path, CommandResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, result = quickstart_run
+    assert [line.split()[1] for line in json.loads(result.out)["next"]] == ["route", "serve"]
+    evaluate = JudgedQueries.evaluate
+
+    def find_no_worth(queries: JudgedQueries, *arguments: Any) -> Evaluation:
+        evaluation = evaluate(queries, *arguments)
+        assert evaluation.verdict is not None
+        return replace(evaluation, verdict=replace(evaluation.verdict, word="not worth it"))
+
+    monkeypatch.setattr(JudgedQueries, "evaluate", find_no_worth)
+    out = ("--out", folder / "out", "--encoder", "minipool")
+    again = run("quickstart", folder / "answers.csv", *out)
+    assert again.code == 0, again.err
+    assert "don't route with it: send all requests to " in again.out
+    assert "prefill-router doctor " in again.out[again.out.index("next:") :]
+    assert "prefill-router serve " not in again.out
 
 
 def test_again_it_goes_on_and_keeps_the_pool_file(
@@ -102,7 +126,7 @@ def test_a_log_without_labels_says_what_is_missing_and_how_to_get_it(tmp_path: P
     assert result.code == 0, result.err
     assert "no router can be fitted yet: no answer has a label" in result.out
     assert "asking 2 targets 5 of the questions" in result.out
-    assert "about $0.1688 for the answers" in result.out
+    assert "about $0.169 for the answers" in result.out
     next_steps = result.out[result.out.index("next:") :]
     assert [line.split()[1] for line in next_steps.splitlines()[1:-1]] == [
         *("prices", "collect", "grade", "quickstart", "serve", "learn")

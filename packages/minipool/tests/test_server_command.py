@@ -96,10 +96,10 @@ def test_the_pool_is_served_until_it_is_ended(tmp_path: Path, end: int) -> None:
 
     result = serve_and_visit(tmp_path / "pool.yaml", visit, end=end)
     assert result.code == 0, result.err
-    assert "serving" in result.out
-    assert "http://127.0.0.1:" in result.out
+    assert result.out.startswith(f"serving {', '.join(NAMES)} at http://127.0.0.1:")
+    assert f"collect --pool {tmp_path / 'pool.yaml'} --tasks" in result.out
     assert f"{len(NAMES)} requests, {len(NAMES)} answers" in result.out
-    assert result.err == ""
+    assert result.err == "loading the tiny models\n"
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 

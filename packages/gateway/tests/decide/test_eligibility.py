@@ -139,7 +139,7 @@ def test_a_maximum_cost_leaves_out_what_is_dearer() -> None:
     setup = set_up_decider(routing={"lam": 1.0})
     choice = setup.decide(FORECAST, max_cost=0.001)
     assert choice.order == ("middle", "small")
-    assert choice.excluded == {"large": "about 0.0025 dollars, above 0.001"}
+    assert choice.excluded == {"large": "about $0.00250, above $0.001"}
     assert choice.estimated_cost["middle"] <= 0.001 < choice.estimated_cost["large"]
 
 
@@ -150,7 +150,7 @@ def test_a_maximum_cost_holds_for_nine_answers_of_ten() -> None:
     choice = setup.decide(expected, max_cost=0.001)
     assert choice.order == ("small",)
     assert choice.estimated_cost["middle"] == pytest.approx((100 + 4 * 50) / 1e6)
-    assert choice.excluded["middle"] == "about 0.0013 dollars, above 0.001"
+    assert choice.excluded["middle"] == "about $0.00130, above $0.001"
     assert setup.decide(expected, max_cost=0.0018).order == ("large", "middle", "small")
     assert setup.decider.begin(build_question(max_cost=0.0002)).needs_forecast
 

@@ -89,7 +89,7 @@ def test_without_overlap_nothing_is_proven_of_quality() -> None:
     chance[::2, 1] = 0.05
     decision = decide_rollout(replace(data, propensity=chance), SETTINGS)
     assert decision.evidence["without_overlap"] == 2000
-    assert (decision.action, list(decision.proven)) == ("wait", ["cheaper", "not dearer"])
+    assert (decision.action, list(decision.proven)) == ("wait", ["cheaper", "not more expensive"])
 
 
 def test_requests_beyond_the_bound_of_earlier_ones_have_overlap() -> None:

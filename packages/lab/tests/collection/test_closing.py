@@ -81,9 +81,9 @@ def test_no_money_rounds_away(tmp_path: Path) -> None:
         tally.count_answer(Answer(target="a", query_id="q", reply=Reply(text=""), cost=cost))
         tally.show()
     assert [note for i, note in enumerate(notes) if note not in notes[:i]] == [
-        "$0.0000036",
-        "$0.0021",
-        "$0.5021",
+        "$0.00000360",
+        "$0.00210",
+        "$0.502",
     ]
     with serve(models(["small"])) as server:
         write_pool(pool_of(server, ["small"]), tmp_path / "pool.yaml")

@@ -11,7 +11,6 @@ def test_more_work_takes_longer() -> None:
     assert base[0] < base[1]
     assert estimate_minutes(44, small, split(small))[1] == 2 * base[1]
     assert estimate_minutes(22, large, split(large))[0] > base[0]
-    assert estimate_minutes(22, small, split(small), share=0.1)[1] < base[0]
 
 
 def test_the_range_is_in_units_that_people_use() -> None:

@@ -15,7 +15,7 @@ from packages.router.tests.evaluation.trials import random_system, system
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import DataError
 from prefill_router.evaluation import Estimate, Evaluation, evaluate
-from prefill_router.evaluation.scores import HEADLINE, TARGET, dollars, interval, worded
+from prefill_router.evaluation.scores import HEADLINE, TARGET, interval, worded
 from prefill_router.policy import Predictions
 from prefill_router.reporting import is_report, report_files, write_report
 from prefill_router.reporting.evaluation_charts import draw, drawing
@@ -231,19 +231,11 @@ def test_labels_cover_neither_each_other_nor_points() -> None:
         assert box.count_contains(points) == 0
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0.0, "$0"), (0.000123, "$0.000123"), (0.4567, "$0.457"), (12.3, "$12.3"), (1234, "$1,234")],
-)
-def test_dollars(value: float, text: str) -> None:
-    assert dollars(value) == text
-
-
 def test_intervals_name_their_unit_once() -> None:
     estimate = Estimate(0.5, 0.25, 0.75)
     assert interval(estimate, "share") == "25.0 to 75.0 %"
     assert interval(estimate, "points") == "+25.0 to +75.0 pp"
-    assert interval(estimate, "usd") == "$250 to 750"
+    assert interval(estimate, "usd") == "$250.00 to 750.00"
     assert interval(Estimate(0.5, float("nan"), float("nan")), "share") == ""
 
 

@@ -338,7 +338,7 @@ def test_what_the_limit_holds_back_is_told(tmp_path: Path) -> None:
         line = JudgeClient(judge_pool(server), judgments, limit=0.001)
         reply = line.ask("a question", 0)
         assert reply.failure == "limit"
-        assert "of the limit of $0.0010 are spent; raise --judge-max-cost" in reply.detail
+        assert "of the limit of $0.001 are spent; raise --judge-max-cost" in reply.detail
         assert line.held_back > 0.001
         line.stop()
         line.close()

@@ -18,6 +18,7 @@ from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out
 from prefill_router.cli.commands import UsageError, usage_errors
 from prefill_router.errors import FormatError
+from prefill_router.money import dollars
 from prefill_router.options import AT_LEAST_TWO, NOT_NEGATIVE, SHARE
 from prefill_router.progress import BarProgress
 from prefill_router_gateway.cli.receipts import URL
@@ -213,7 +214,7 @@ def _show(learning_round: "LearningRound", *, as_json: bool) -> None:
     out.say(
         f"side questions: {questions}; judgments: {judgments}; verified: {labelling.verified:,}"
     )
-    out.say(f"spent: ${labelling.spent:.4f}")
+    out.say(f"spent: {dollars(labelling.spent)}")
     for words in (*source_words(labelling), *(f"note: {note}" for note in labelling.notes)):
         out.say(words)
     for change in learning_round.changes:

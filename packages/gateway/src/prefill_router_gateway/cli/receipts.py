@@ -20,8 +20,6 @@ from prefill_router.cli import options as opt
 from prefill_router.cli.application import (
     app,
     columns,
-    decimal_places,
-    dollars,
     err,
     format_count,
     out,
@@ -29,6 +27,7 @@ from prefill_router.cli.application import (
 )
 from prefill_router.cli.commands import UsageError
 from prefill_router.errors import DataError
+from prefill_router.money import decimal_places, dollars
 from prefill_router.options import NOT_NEGATIVE
 from prefill_router_gateway.cli.texts import shorten_text
 
@@ -156,7 +155,7 @@ def _target_table(explanation: "Explanation") -> Table:
             line.target,
             "-" if line.place is None else str(line.place),
             "?" if line.probability is None else f"{line.probability:.3f}",
-            "?" if line.estimated_cost is None else f"${line.estimated_cost:.6f}",
+            "?" if line.estimated_cost is None else dollars(line.estimated_cost),
             "?" if line.score is None else f"{line.score:+.4f}",
             *(["?" if line.seconds is None else f"{line.seconds:.2f}"] if waits else []),
             line.excluded or "",
@@ -259,11 +258,7 @@ def _format_costs(means: "Sequence[Mean]") -> list[str]:
     many = [replace(m, value=_MANY * m.value, half=_MANY * m.half) for m in means]
     least = min((abs(m.value) for m in many if m.value), default=1.0)
     digits = 2 if math.isnan(least) or least >= 1 else decimal_places(least)
-    signs = ("-" if m.value < 0 else "" for m in many)
-    return [
-        _format_mean(m, sign + dollars(abs(m.value), digits=digits), digits)
-        for m, sign in zip(many, signs, strict=True)
-    ]
+    return [_format_mean(m, dollars(m.value, digits=digits), digits) for m in many]
 
 
 def _format_mean(mean: "Mean", value: str, digits: int) -> str:
@@ -369,13 +364,13 @@ def _show_savings(report: "Savings") -> None:
     table = columns("", "", "95 % interval", fold=True)
     table.add_row("spent", dollars(report.spent), "")
     table.add_row(f"at {report.baseline}, estimated", dollars(report.at_baseline), "")
-    table.add_row("saved", *_estimate_cells(report.saved, _format_dollars))
+    table.add_row("saved", *_estimate_cells(report.saved, dollars))
     table.add_row("as a share", *_estimate_cells(report.share, "{:.1%}".format))
     for deduction in report.deducted:
         cost = deduction.dollars
-        words = "not counted" if cost is None else _format_dollars(0 - cost)
+        words = "not counted" if cost is None else dollars(0 - cost)
         table.add_row(f"  {deduction.kind}", words, "")
-    table.add_row("saved after that", *_estimate_cells(report.net, _format_dollars))
+    table.add_row("saved after that", *_estimate_cells(report.net, dollars))
     table.add_row("expected accuracy", _format_accuracy(report.expected), "")
     table.add_row(f"  at {report.baseline}", _format_accuracy(report.expected_baseline), "")
     table.add_row("  difference", *_estimate_cells(report.expected_gain, "{:+.3f}".format))
@@ -392,10 +387,6 @@ def _estimate_cells(estimate: "SavingsEstimate", show: Callable[[float], str]) -
     if estimate.low is None or estimate.high is None:
         return show(estimate.value), _UNKNOWN
     return show(estimate.value), f"{show(estimate.low)} to {show(estimate.high)}"
-
-
-def _format_dollars(value: float) -> str:
-    return f"-{dollars(-value)}" if value < 0 else dollars(value)
 
 
 def _format_accuracy(value: float | None) -> str:

@@ -12,8 +12,6 @@ from prefill_router.cli import options as opt
 from prefill_router.cli.application import (
     app,
     columns,
-    decimal_places,
-    dollars,
     err,
     format_count,
     out,
@@ -21,6 +19,7 @@ from prefill_router.cli.application import (
 )
 from prefill_router.cli.commands import UsageError
 from prefill_router.files import check_place
+from prefill_router.money import decimal_places, dollars
 from prefill_router.options import SHARE
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl

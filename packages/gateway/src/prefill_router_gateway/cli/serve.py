@@ -17,6 +17,7 @@ from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
 from prefill_router.cli.commands import UsageError, check_suffix
 from prefill_router.errors import PrefillRouterError
+from prefill_router.money import list_price
 from prefill_router.options import AT_LEAST_ONE, PORT, POSITIVE, SHARE
 from prefill_router.remote import PathOrUrl
 
@@ -450,7 +451,7 @@ def _describe_key(row: dict[str, Any]) -> str:
         if row[field] is not None
     ]
     dollars = [
-        f"${row[f'dollars_per_{per}']:g} a {per}"
+        f"{list_price(row[f'dollars_per_{per}'])} a {per}"
         for per in ("hour", "day")
         if row[f"dollars_per_{per}"] is not None
     ]

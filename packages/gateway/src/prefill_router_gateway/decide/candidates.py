@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from prefill_router.cost import CostEstimator, CostScale
 from prefill_router.endpoints import estimate_tokens
+from prefill_router.money import dollars, list_price
 from prefill_router.policy import score
 from prefill_router.router import Forecast
 from prefill_router.targets import ENDPOINTS, Ability, Endpoint, Pool, Target
@@ -204,7 +205,9 @@ def _why_too_expensive(
     most = question.max_cost
     if most is None or cost is None or cost[member.column] <= most:
         return None
-    return Exclusion("cost", f"about {cost[member.column]:.3g} dollars, above {most:.3g}")
+    return Exclusion(
+        "cost", f"about {dollars(float(cost[member.column]))}, above {list_price(most)}"
+    )
 
 
 def request_tokens(question: RoutingRequest, read: int | None) -> int:

@@ -31,6 +31,7 @@ from prefill_router.endpoints import (
     estimate_usage,
 )
 from prefill_router.errors import ConfigError, UpstreamError
+from prefill_router.money import dollars
 from prefill_router.progress import Advance
 from prefill_router.targets import Pool, Target
 from prefill_router_gateway.receipts import (
@@ -293,7 +294,7 @@ class _QuestionRun:
             else:
                 end = await self._wait_to_retry(call.outcome, retries)
         self._ends[end] += 1
-        self._advance(note=f"${self._ledger.charged:.4f} spent")
+        self._advance(note=f"{dollars(self._ledger.charged)} spent")
 
     async def _wait_to_retry(self, error: UpstreamError, retries: Retries) -> str:
         """Wait before the next call; returns why there is none, or nothing."""

@@ -68,7 +68,7 @@ PerPair = Float[NDArray[np.float64], " pair"]
 PerCell = Float[NDArray[np.float64], "request target"]
 Choices = Int[NDArray[np.int64], " request"]
 Action = Literal["wait", "share", "promote", "withdraw"]
-Claim = Literal["not far worse", "no worse", "better", "worse", "cheaper", "not dearer"]
+Claim = Literal["not far worse", "no worse", "better", "worse", "cheaper", "not more expensive"]
 _CLAIMS: Final = 6
 _LEAST_ERROR: Final = 1e-9
 
@@ -265,7 +265,7 @@ class _Differences:
             "better": (low, self.worst),
             "worse": (-high - settings.margin, self.worst + settings.margin),
             "cheaper": (-cost, self.most),
-            "not dearer": (-excess, self.most * (1 + settings.cost_margin)),
+            "not more expensive": (-excess, self.most * (1 + settings.cost_margin)),
         }
 
     def count_losses(self) -> tuple[int, int]:
@@ -359,7 +359,7 @@ def _choose_action(
     if "worse" in proven:
         return "withdraw", f"it is surely worse by more than {settings.margin:g}", []
     cheap: list[Claim] = ["no worse", "cheaper"]
-    good: list[Claim] = ["better", "not dearer"]
+    good: list[Claim] = ["better", "not more expensive"]
     lacking = [[claim for claim in claims if claim not in proven] for claims in (cheap, good)]
     live = 0 if data.live is None else int(data.live.sum())
     if "not far worse" not in proven:

@@ -14,6 +14,7 @@ import numpy as np
 
 from prefill_router.cost import CostScale
 from prefill_router.errors import ConfigError, PrefillRouterError
+from prefill_router.money import dollars, list_price
 from prefill_router.policy import Cascade, Policy, from_dict
 from prefill_router.router import Decision, decide
 from prefill_router_gateway.receipts.rows import Feedback
@@ -230,7 +231,7 @@ def _explain_waits(choice: RoutingDecision) -> Iterator[str]:
         outcome = f"predicted to take longer: {', '.join(late)}" if late else "all were in time"
         yield f"deadline of {waits.deadline_seconds:g} s: {outcome}"
     if waits is not None and waits.dollars_per_second:
-        yield f"a second of waiting cost ${waits.dollars_per_second:g}"
+        yield f"a second of waiting cost {list_price(waits.dollars_per_second)}"
     if choice.limited:
         yield f"without headroom in their rate limits: {', '.join(choice.limited)}"
 
@@ -241,7 +242,7 @@ def _explain_replicas(receipt: Receipt) -> Iterator[str]:
         case [int() as replicas, leased, away_since]:
             yield f"shared by {replicas} replicas: budgets, limits of keys, conversations, breakers"
             if leased is not None:
-                yield f"left of this replica's lease of the budget: ${leased:.4g}"
+                yield f"left of this replica's lease of the budget: {dollars(leased)}"
             if away_since is not None:
                 yield f"cut off from the shared database since {_format_time(away_since)}"
 

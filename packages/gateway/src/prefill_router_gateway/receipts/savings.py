@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from prefill_router.database import Database, Dialect
 from prefill_router.errors import DataError
+from prefill_router.money import dollars
 from prefill_router_gateway.receipts.labels import TABLE_OF, AnswerLabel, SideAnswer
 from prefill_router_gateway.receipts.reader import Conditions, pages
 from prefill_router_gateway.receipts.rows import named_values
@@ -54,12 +55,12 @@ class RequestSaving:
     def sentence(self) -> str:
         """In words; without an interval where the baseline answered too few requests."""
         if self.low == self.high == self.cost:
-            return f"at the baseline {self.baseline} it cost ${self.cost:.3g}"
+            return f"at the baseline {self.baseline} it cost {dollars(self.cost)}"
         about = "interval unknown"
         if self.low is not None and self.high is not None:
-            about = f"95 % from ${self.low:.3g} to ${self.high:.3g}"
-        change = f"${abs(self.saved):.3g} {'more' if self.saved >= 0 else 'less'}"
-        cost = f"it would have cost ${self.cost:.3g} ({about}), {change}"
+            about = f"95 % from {dollars(self.low)} to {dollars(self.high)}"
+        change = f"{dollars(abs(self.saved))} {'more' if self.saved >= 0 else 'less'}"
+        cost = f"it would have cost {dollars(self.cost)} ({about}), {change}"
         return f"at the baseline {self.baseline} {cost}"
 
 
@@ -460,7 +461,7 @@ class Savings:
                 "target to compare all with"
             )
         for kind, (count, cost) in self.apart.items():
-            yield f"counted apart, {APART[kind]}: {_count_words(count)}, ${cost:.4g}"
+            yield f"counted apart, {APART[kind]}: {_count_words(count)}, {dollars(cost)}"
         for deduction in self.deducted:
             kind, items, unknown = deduction.kind, deduction.items, deduction.unknown
             if deduction.dollars is None and items:

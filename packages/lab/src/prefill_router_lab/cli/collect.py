@@ -14,7 +14,6 @@ from prefill_router.cli.application import (
     Terminal,
     app,
     columns,
-    dollars,
     err,
     format_count,
     out,
@@ -24,6 +23,7 @@ from prefill_router.cli.application import (
 from prefill_router.cli.commands import check_suffix, parse_choice
 from prefill_router.errors import ConfigError
 from prefill_router.files import check_place
+from prefill_router.money import dollars
 from prefill_router.options import AT_LEAST_ONE, NOT_NEGATIVE
 from prefill_router_lab.benchmarks import BENCHMARKS
 

@@ -15,7 +15,7 @@ import typer
 from rich.table import Table
 
 from prefill_router.cli import options as opt
-from prefill_router.cli.application import app, err, out, print_json
+from prefill_router.cli.application import app, err, format_count, out, print_json
 from prefill_router.cli.commands import UsageError, parse_choice, usage_errors
 from prefill_router.cli.options import with_engine
 from prefill_router.errors import ConfigError
@@ -113,6 +113,7 @@ def reproduce(
         STUDY,
         WORK,
         ReproduceMeans,
+        find_pools,
         reproduce as work,
         to_dict,
         write,
@@ -132,7 +133,8 @@ def reproduce(
     dataset = _read_data(bench, data, prices)
     mark(to, STUDY, {"bench": bench.value, "options": options.to_dict(), "means": means.to_dict()})
     bar = BarProgress(console=err)
-    err.say(f"estimated: {_estimate_time(bench, dataset, options)} on two cores, encoding apart")
+    pools = format_count(len(find_pools(bench.value, dataset)), "pool")
+    err.say(f"{pools} of targets to fit; the bar of each step shows how long it still takes")
     runs = work(
         bench.value,
         dataset,
@@ -156,32 +158,6 @@ def reproduce(
         return
     _print_claims(runs)
     out.say(f"report: {to / 'index.html'}")
-
-
-_ROUTERS, _QUICK_ROUTERS, _SYSTEMS, _SHIFT_FITS = 24, 8, 6, 4
-"""The routers of a pool, those of a rehearsal, and those that the studies train again."""
-_SINGLE, _REHEARSED = 0.2, 0.2
-"""The share of a router's usual training that one network takes, and that a rehearsal takes."""
-
-
-def _estimate_time(bench: BenchName, dataset: "RoutingDataset", options: ReproduceOptions) -> str:
-    """The time of the whole work in words; each pool is fitted by itself."""
-    from prefill_router.comparison import describe_minutes, estimate_minutes
-    from prefill_router.data import split
-    from prefill_router_lab.reproduce import find_pools
-
-    fits = _QUICK_ROUTERS if options.quick else _ROUTERS
-    networks = _SYSTEMS * (options.seed_count + _SHIFT_FITS)
-    low = high = 0.0
-    for pool in find_pools(bench.value, dataset):
-        least, most = estimate_minutes(
-            fits + _SINGLE * networks,
-            pool.dataset,
-            split(pool.dataset, seed=options.seed),
-            share=_REHEARSED if options.quick else 1.0,
-        )
-        low, high = low + least, high + most
-    return describe_minutes(low, high)
 
 
 def _list_encoders(stores: "Sequence[Activations]") -> list[str]:

@@ -6,7 +6,6 @@ The outcomes are counted and shown as progress.
 import asyncio
 import time
 from collections import Counter
-from decimal import Decimal
 from functools import partial
 from typing import Any, final
 
@@ -20,6 +19,7 @@ from prefill_router.endpoints import (
     SpendingLedger,
 )
 from prefill_router.errors import StoreError, UpstreamError
+from prefill_router.money import dollars
 from prefill_router.progress import Advance
 from prefill_router.runs import Answer
 from prefill_router_lab.collection.journal import Journal
@@ -95,7 +95,7 @@ class CollectionTally:
         """Show the progress."""
         missing = f", {self.missing.total():,} missing" if self.missing else ""
         unasked = f", {self._unasked.total():,} not asked" if self._unasked else ""
-        self._advance(self._unshown, note=f"{_format_dollars(self.cost)}{missing}{unasked}")
+        self._advance(self._unshown, note=f"{dollars(self.cost)}{missing}{unasked}")
         self._unshown, self._shown_at = 0, time.monotonic()
 
     def to_dict(self) -> dict[str, Any]:
@@ -116,11 +116,6 @@ class CollectionTally:
         self._unshown += 1
         if time.monotonic() - self._shown_at > _EVERY_SECONDS:
             self.show()
-
-
-def _format_dollars(value: float) -> str:
-    """An amount in US dollars as text; below a cent with two significant digits."""
-    return f"${Decimal(f'{value:.1e}'):f}" if 0 < value < 0.01 else f"${value:,.4f}"
 
 
 _MOST_UNRECORDED = 1000

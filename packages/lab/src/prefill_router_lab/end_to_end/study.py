@@ -21,11 +21,11 @@ from prefill_router.evaluation import (
     chunks,
     digits,
     divide,
-    dollars,
     estimates_to_dict,
     ones,
     worded,
 )
+from prefill_router.money import dollars
 from prefill_router.plotting import Axes, Figure
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.reporting import (
@@ -326,7 +326,7 @@ def number(name: str, estimate: Estimate) -> str:
             digits = 1 if name == "accuracy" else 2
             return f"{100 * estimate.value:.{digits}f} %"
         case "usd":
-            return f"${estimate.value:.3g}" if estimate.value < 1e-4 else dollars(estimate.value)
+            return dollars(estimate.value)
         case "seconds":
             return f"{estimate.value:.3g}"
 

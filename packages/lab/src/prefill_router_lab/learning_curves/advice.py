@@ -14,7 +14,8 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from prefill_router.errors import FitError
-from prefill_router.evaluation import HEADLINE, LEVEL, Estimate, dollars, worded
+from prefill_router.evaluation import HEADLINE, LEVEL, Estimate, worded
+from prefill_router.money import dollars
 from prefill_router_lab.learning_curves.curves import (
     STEP,
     LearningCurve,

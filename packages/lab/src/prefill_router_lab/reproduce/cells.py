@@ -15,7 +15,8 @@ from typing import Any, Literal, final
 
 import yaml
 
-from prefill_router.evaluation import HEADLINE, NOTHING, Estimate, dollars, plain
+from prefill_router.evaluation import HEADLINE, NOTHING, Estimate, plain
+from prefill_router.money import dollars
 from prefill_router.short_repr import short_repr
 from prefill_router_lab.reproduce.systems import POOLS, PoolRun
 

@@ -29,6 +29,7 @@ from prefill_router.evaluation import (
     ones,
     worded,
 )
+from prefill_router.money import dollars
 from prefill_router.plotting import Figure
 from prefill_router.policy import Predictions
 from prefill_router.progress import Progress
@@ -418,7 +419,7 @@ def _summarise(study: EffortStudy) -> list[str]:
     fixed = study.fixed[study.best]
     lines = [
         f"Fixed, {study.best} is the most accurate: {worded(fixed.accuracy.value, 'share')} of "
-        f"{study.queries:,} queries, at ${PER * fixed.cost.value:.3g} for {PER:,}."
+        f"{study.queries:,} queries, at {dollars(PER * fixed.cost.value)} for {PER:,}."
     ]
     rivals: tuple[tuple[ChoiceKind, str], ...] = (
         ("models", "one effort for all models"),

@@ -6,6 +6,7 @@ the routers along lam, and the oracle.
 
 import importlib.util
 import os
+import shlex
 import signal
 import threading
 import time
@@ -358,6 +359,7 @@ def serve(
     key = None if api_key_env is None else _read_key(api_key_env)
     if not is_loopback(host):
         err.say(f"warning: whoever reaches {host} can use it", style="yellow")
+    err.say(f"loading {'the tiny models' if names is None else ', '.join(names)}")
     torch.set_num_threads(threads)
     serving = serve_pool(
         names, faults=all_faults, port=port, host=host, api_key=key, max_batch=max_batch
@@ -366,13 +368,23 @@ def serve(
         pool = describe_pool(server, names=names, efforts=effort_names, api_key_env=api_key_env)
         if write_pool is not None:
             targets.write_pool(pool, write_pool)
-        out.say(f"serving {', '.join(pool.names)} at {server.base_url}")
+        out.say(f"serving {', '.join(pool.names)} at {server.base_url}; Ctrl-C stops it")
+        out.say("next:\n" + "\n".join(f"  {line}" for line in _list_next_steps(write_pool)))
         _wait(end_event)
     stats = server.stats()
     out.print(
         f"{stats.requests:,} requests, {stats.answers:,} answers, "
         f"{stats.generated_tokens:,} tokens in {stats.busy_seconds:,.1f} s of work"
     )
+
+
+def _list_next_steps(pool: Path | None) -> tuple[str, ...]:
+    """What to do while the pool is served, with its pool file or without."""
+    if pool is None:
+        return ("serve it again with --write-pool pool.yaml, the file that collect reads",)
+    tasks = "prefill-router minipool tasks --out tasks.jsonl"
+    ask = f"prefill-router collect --pool {shlex.quote(str(pool))} --tasks tasks.jsonl --out run"
+    return tasks, ask
 
 
 def _read_all_faults(path: Path | None, rules: Sequence[str]) -> "Faults":

@@ -24,6 +24,7 @@ import numpy as np
 from prefill_router import files
 from prefill_router.cli.application import CommandRun, columns, err, out, print_json
 from prefill_router.errors import ConfigError
+from prefill_router.money import dollars, list_price
 from prefill_router_minipool.cli.demo import serving_pool
 
 if TYPE_CHECKING:
@@ -175,8 +176,8 @@ class _Loop:
                     return
         raise ConfigError(
             f"no version serves after {self.question_count:,} questions, with a budget of "
-            f"${self._budget:g}; the last round says: {self.rounds[-1]['note']}. All rounds "
-            f"are in {self._job.folder / 'rounds.json'}. Give a larger --questions or "
+            f"{list_price(self._budget)}; the last round says: {self.rounds[-1]['note']}. "
+            f"All rounds are in {self._job.folder / 'rounds.json'}. Give a larger --questions or "
             "--max-cost"
         )
 
@@ -338,5 +339,5 @@ class LoopVerdict:
             f"It serves after {self.questions:,} questions, {len(self.rounds)} rounds and "
             f"{self.seconds:.0f} s, with {figures['share_of_gain']:.0%} of the gain of true labels "
             f"over the best fixed mix at equal cost. The judge erred in {self.judge_error:.1%} of "
-            f"cases. Spent: ${self.spent:.4f} of a budget of ${self.budget:.4f}."
+            f"cases. Spent: {dollars(self.spent)} of a budget of {list_price(self.budget)}."
         )

@@ -28,6 +28,7 @@ from prefill_router.assignment.moves import (
     first_within,
 )
 from prefill_router.errors import ConfigError
+from prefill_router.money import list_price
 from prefill_router.policy import Predictions
 from prefill_router.progress import Progress
 from prefill_router.short_repr import short_repr
@@ -292,9 +293,9 @@ class _Problem:
         dollars = self._dollars(cheapest)
         is_exact = self._cost.size <= MOST_CELLS or dollars <= self._cost.min(axis=1).sum()
         return ConfigError(
-            f"the budget is ${self._budget:.6g}; the cheapest assignment costs "
-            f"{'' if is_exact else 'about '}${_round_up(dollars):.6g}; raise the budget to that "
-            "at least, or leave out prompts"
+            f"the budget is {list_price(self._budget)}; the cheapest assignment costs "
+            f"{'' if is_exact else 'about '}{list_price(_round_up(dollars))}; "
+            "raise the budget to that at least, or leave out prompts"
         )
 
 

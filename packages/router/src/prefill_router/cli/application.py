@@ -364,31 +364,6 @@ def _flush_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-_DIGITS, _MOST_DIGITS = 4, 12
-_CENT = 0.01
-
-
-def dollars(value: float, *, digits: int | None = None) -> str:
-    """An amount of US dollars as text.
-
-    Args:
-        value: The amount.
-        digits: Decimal places; by default as many as this amount needs.
-    """
-    if digits is not None:
-        return f"${value:,.{digits}f}"
-    return (
-        f"${value:,.2f}" if value >= 100 or value == 0 else f"${value:,.{decimal_places(value)}f}"
-    )
-
-
-def decimal_places(value: float) -> int:
-    """Decimal places of an amount; below a cent, as many as show two significant digits."""
-    if not 0 < value < _CENT:
-        return _DIGITS
-    return min(max(1 - math.floor(math.log10(value)), _DIGITS), _MOST_DIGITS)
-
-
 def round_up(value: float) -> str:
     """A limit in dollars, rounded up to cents, or to two significant digits if it is below one."""
     digits = max(2, 1 - math.floor(math.log10(max(value, 1e-9))))

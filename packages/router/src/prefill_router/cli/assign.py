@@ -10,9 +10,10 @@ import typer
 
 from prefill_router import files
 from prefill_router.cli import options as opt
-from prefill_router.cli.application import app, columns, dollars, err, out, print_json
+from prefill_router.cli.application import app, columns, err, out, print_json
 from prefill_router.cli.commands import UsageError, by_name, parse_choice
 from prefill_router.cli.judged_queries import JudgedQueries
+from prefill_router.money import dollars
 from prefill_router.options import NOT_NEGATIVE
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl

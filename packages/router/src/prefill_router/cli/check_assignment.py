@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prefill_router.cli import options as opt
-from prefill_router.cli.application import app, columns, dollars, format_count, out, print_json
+from prefill_router.cli.application import app, columns, format_count, out, print_json
 from prefill_router.cli.commands import UsageError
+from prefill_router.money import dollars
 
 if TYPE_CHECKING:
     from prefill_router.assignment import CheckedResults, ResultFigures

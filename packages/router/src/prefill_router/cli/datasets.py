@@ -15,11 +15,12 @@ from prefill_router.cli.application import app, columns, out, print_json
 from prefill_router.cli.commands import parse_choice
 from prefill_router.cli.import_ import REPEATS
 from prefill_router.errors import ConfigError, FormatError
+from prefill_router.money import dollars, list_price
 from prefill_router.options import NOT_NEGATIVE
 
 if TYPE_CHECKING:
     from prefill_router.data import LabelMeaning, PartSummary, Split
-    from prefill_router.targets import Pool
+    from prefill_router.targets import Pool, Target
 
 
 _BAR = 24
@@ -109,7 +110,13 @@ def _show_comparison(whole: "PartSummary", meaning: "LabelMeaning") -> None:
 
 
 def _format_mean(mean: float | None, meaning: "LabelMeaning") -> str:
-    return "?" if mean is None else meaning.words(mean)
+    return "unknown" if mean is None else meaning.words(mean)
+
+
+def _format_prices(target: "Target") -> str:
+    if target.input_price is None or target.output_price is None:
+        return "unknown"
+    return f"{list_price(target.input_price)} / {list_price(target.output_price)}"
 
 
 def _make_target_table(whole: "PartSummary", pool: "Pool", meaning: "LabelMeaning") -> Table:
@@ -117,9 +124,8 @@ def _make_target_table(whole: "PartSummary", pool: "Pool", meaning: "LabelMeanin
     names = ("target", meaning.title, "missing", "mean cost", "per million tokens")
     table = columns(*names, fold=True)
     for target in sorted(whole.targets, key=lambda t: 1 if t.accuracy is None else -t.accuracy):
-        listed = pool[target.name]
-        cost = "?" if target.mean_cost is None else f"${target.mean_cost:.6f}"
-        price = f"${listed.input_price:g} / ${listed.output_price:g}" if listed.has_price else "?"
+        cost = "unknown" if target.mean_cost is None else dollars(target.mean_cost)
+        price = _format_prices(pool[target.name])
         style = "bold green" if target.name == whole.best_single else ""
         missing = f"{target.missing:,}" if target.missing else "-"
         mean = _format_mean(target.accuracy, meaning)
@@ -156,7 +162,7 @@ def _make_overview(name: str, parts: Mapping[str, "PartSummary"]) -> Table:
     for part_name, part in parts.items():
         shares = [_format_number(part.share(regime)) for regime in MEASURED]
         ends = [_format_number(part.oracle_accuracy), _format_number(part.best_single_accuracy)]
-        best = part.best_single or "?"
+        best = part.best_single or "unknown"
         table.add_row(part_name or "(unknown)", f"{part.queries:,}", *shares, *ends, best)
     return table
 

@@ -18,6 +18,7 @@ from prefill_router.cli.commands import UsageError, by_name
 from prefill_router.cli.judged_queries import ALL_PARTS, JudgedQueries, check_part_name
 from prefill_router.cli.options import with_engine
 from prefill_router.errors import DataError, MissingExtraError
+from prefill_router.money import list_price
 from prefill_router.options import SHARE_ABOVE_ZERO
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl
@@ -163,14 +164,15 @@ def _list_facts(queries: JudgedQueries, folder: PathOrUrl, data: PathOrUrl) -> d
 
 
 _COMPARED_METRICS = {
-    "auc_mean": "mean AUC",
-    "choice_auc": "choice AUC",
+    "auc_mean": "mean\nAUC",
+    "choice_auc": "choice\nAUC",
     "brier_mean": "Brier",
-    "argmax_accuracy": "lam 1",
-    "chosen_accuracy": "chosen lam",
-    "savings": "saved",
-    "p_auccc": "P-AUCCC",
+    "argmax_accuracy": "lam 1\n%",
+    "chosen_accuracy": "chosen\n%",
+    "savings": "saved\n%",
+    "p_auccc": "P-\nAUCCC",
 }
+"""The metrics of a comparison and their headings, with the unit: a figure stays on one line."""
 
 
 @app.command()
@@ -354,7 +356,7 @@ def _compare_facts(plan: "ComparisonPlan", data: PathOrUrl) -> dict[str, str]:
 
 
 def _describe_prices(plan: "ComparisonPlan") -> str:
-    prices = ", ".join(f"{name} ${price:g}" for name, price in plan.prices.items())
+    prices = ", ".join(f"{name} {list_price(price)}" for name, price in plan.prices.items())
     return f"{prices} per million tokens, part of these routers' costs"
 
 
@@ -363,15 +365,18 @@ def _make_comparison_table(result: "ComparisonResult") -> "Table":
     from prefill_router.comparison import by_number, gains_of, significance_of
     from prefill_router.evaluation import HEADLINE, worded
 
-    table = columns("router", *_COMPARED_METRICS.values(), "over\nmix", "over\nprice")
+    heads = (*_COMPARED_METRICS.values(), "over\nmix", "over\nprice")
+    table = columns("router", *heads, fold=True, no_wrap=True)
     marks = {"better": "+", "worse": "-", "": " "}
     for fitted in by_number(result.routers, "auc_mean"):
         cells = [
-            worded(fitted.headline[name].value, HEADLINE[name].unit)
+            worded(fitted.headline[name].value, HEADLINE[name].unit).removesuffix(" %")
             + marks[significance_of(fitted.against, name)]
             for name in _COMPARED_METRICS
         ]
-        gains = [worded(gain.value, "points", signed=True) for gain in gains_of(fitted).values()]
+        gains = [
+            worded(gain.value, "points").removesuffix(" pp") for gain in gains_of(fitted).values()
+        ]
         table.add_row(fitted.name, *cells, *gains)
     return table
 
@@ -381,8 +386,8 @@ def _show_compare(result: "ComparisonResult") -> None:
 
     out.print(_make_comparison_table(result))
     out.print(
-        "over mix, over price: the gain over the best fixed mix, and over price alone, at the "
-        "router's setting",
+        "over mix, over price: the gain in points over the best fixed mix, and over price alone, "
+        "at the router's setting",
         style="dim",
     )
     out.print(
@@ -394,7 +399,7 @@ def _show_compare(result: "ComparisonResult") -> None:
     for line in list_left_out(result.left_out):
         err.say(line)
     for line in verdict(result):
-        out.print(line)
+        out.say(line)
     weak = result.beaten_by_constant
     if weak:
         out.print(f"not surely better than a constant: {', '.join(weak)}")
@@ -510,7 +515,8 @@ def _list_learned_ids(router: "Router") -> "list[str]":
 def _show_paired(comparison: "Comparison", queries: int, first: str, second: str) -> None:
     from prefill_router.evaluation import HEADLINE, interval, worded
 
-    table = columns(f"{queries:,} queries", first, second, "difference", "95 % interval", "")
+    heads = (first, second, "difference", "95 % interval", "")
+    table = columns(f"{queries:,} queries", *heads, fold=True, no_wrap=True)
     for name, estimate in comparison.difference.items():
         if estimate.reason:
             continue

@@ -11,8 +11,6 @@ from prefill_router.cli import options as opt
 from prefill_router.cli.application import (
     app,
     columns,
-    decimal_places,
-    dollars,
     err,
     format_count,
     out,
@@ -21,6 +19,7 @@ from prefill_router.cli.application import (
 )
 from prefill_router.cli.commands import parse_choice, usage_errors
 from prefill_router.grading import GRADERS
+from prefill_router.money import decimal_places, dollars
 from prefill_router.options import AT_LEAST_ONE, NOT_NEGATIVE
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, final
 import numpy as np
 
 from prefill_router import files
-from prefill_router.cli.application import CommandRun, dollars, format_count
+from prefill_router.cli.application import CommandRun, format_count
 from prefill_router.cli.judged_queries import JudgedQueries
+from prefill_router.money import dollars
 
 if TYPE_CHECKING:
     from prefill_router.data import Query, RoutingDataset
@@ -254,12 +255,30 @@ class QuickstartResult:
         chosen = router.record.chosen
         rule = "" if chosen is None else f": {chosen.rule}"
         self.lines.append(f"it is used at lam {router.setting:.3g}{rule}")
+        word = None if verdict is None else verdict.word
+        if verdict is not None and word == "not worth it":
+            self._propose_fixed_choice(verdict.best, folder, is_voted=router.is_voted)
+        else:
+            self._propose_routing(folder)
+        found = {"verdict": word, "lam": router.setting, "router": str(folder)}
+        self.numbers |= {"fitted": True, **found}
+
+    def _propose_routing(self, folder: Path) -> None:
         self._note_pool()
         self._add_step("route", folder, "a request of yours")
         self._add_step("serve", folder, "--pool", self.pool)
-        word = None if verdict is None else verdict.word
-        found = {"verdict": word, "lam": router.setting, "router": str(folder)}
-        self.numbers |= {"fitted": True, **found}
+
+    def _propose_fixed_choice(self, best: str, folder: Path, *, is_voted: bool) -> None:
+        """Say what to do instead of routing, and how to see why."""
+        self.lines.append(
+            f"don't route with it: send all requests to {best}, or a fixed share of them to a "
+            "cheaper target. Try again with answers of other targets, or to other questions"
+        )
+        if is_voted:
+            self._add_step("show", folder)
+        else:
+            examined = ("--data", self.data, "--store", self.folder / "states")
+            self._add_step("doctor", folder, *examined, "--out", self.folder / "check-up")
 
     def write_page(self) -> None:
         """Write `index.html`, with the evaluation's report if there is one.
@@ -362,7 +381,7 @@ class QuickstartResult:
                 target.name,
                 f"{target.measured:,}",
                 "?" if target.accuracy is None else meaning.words(target.accuracy),
-                "?" if target.mean_cost is None else f"${target.mean_cost:.6f}",
+                "?" if target.mean_cost is None else dollars(target.mean_cost),
             ]
             for target in summarise(self.dataset).whole.targets
         ]

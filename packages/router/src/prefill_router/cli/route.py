@@ -13,6 +13,7 @@ from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, columns, out, print_json
 from prefill_router.cli.commands import UsageError
 from prefill_router.errors import ConfigError, FormatError, UpstreamError
+from prefill_router.money import dollars
 
 if TYPE_CHECKING:
     from prefill_router.data import Prompt
@@ -169,8 +170,8 @@ def _show_decision(decision: "Decision") -> None:
     for name in decision.order:
         score = [f"{decision.score[name]:+.4f}"] if scored else []
         correct, cost = decision.correctness[name], decision.estimated_cost[name]
-        dollars = "?" if cost is None else f"${cost:.6f}"
-        table.add_row(name, f"{correct:.3f}", dollars, *score)
+        amount = "unknown" if cost is None else dollars(cost)
+        table.add_row(name, f"{correct:.3f}", amount, *score)
     out.print(table)
     below, above = decision.changes_below, decision.changes_above
     if below is not None:
@@ -187,7 +188,7 @@ def show_plan(plan: "CascadePlan") -> None:
     table = columns("ask", "enough", "P(correct)", "estimated cost")
     for stage in plan.stages:
         enough = "any" if stage.threshold is None else f"{stage.threshold:.3f}"
-        cost = f"${stage.estimated_cost:.6f}"
+        cost = dollars(stage.estimated_cost)
         table.add_row(stage.target, enough, f"{stage.correctness:.3f}", cost)
     out.print(table)
     cut = ", too long for the encoder: its middle was left out" if plan.truncated else ""

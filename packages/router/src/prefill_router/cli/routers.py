@@ -16,10 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from prefill_router.cli import options as opt
-from prefill_router.cli.application import app, dollars, err, format_count, out, print_json
+from prefill_router.cli.application import app, err, format_count, out, print_json
 from prefill_router.cli.commands import UsageError, usage_errors
 from prefill_router.errors import ConfigError
 from prefill_router.files import default_cache, file_digest
+from prefill_router.money import dollars, list_price
 from prefill_router.options import NOT_NEGATIVE, SHARE_BETWEEN
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl, reading
@@ -194,9 +195,9 @@ def _digest_weights(folder: PathOrUrl) -> str | None:
 
 
 def _format_prices(target: "Target") -> str:
-    if not target.has_price:
-        return "?"
-    return f"${target.input_price} in, ${target.output_price} out"
+    if target.input_price is None or target.output_price is None:
+        return "unknown"
+    return f"{list_price(target.input_price)} in, {list_price(target.output_price)} out"
 
 
 def _price_changes(before: "Pool", after: "Pool") -> str:

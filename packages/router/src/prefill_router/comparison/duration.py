@@ -10,19 +10,16 @@ _SECONDS_PER_FIT, _SECONDS_PER_THOUSAND = 8.0, 0.5
 _LOW, _HIGH = 0.4, 1.2
 
 
-def estimate_minutes(
-    fits: float, dataset: RoutingDataset, split: Split, *, share: float = 1.0
-) -> tuple[float, float]:
+def estimate_minutes(fits: int, dataset: RoutingDataset, split: Split) -> tuple[float, float]:
     """The least and the most minutes that fits are likely to take, without encoding.
 
     Args:
-        fits: How many routers are fitted; one that needs less work counts in part.
+        fits: How many routers are fitted.
         dataset: Scored answers.
         split: The split.
-        share: The share of the usual training that each gets.
     """
     labels = len(split["train"]) * len(dataset.pool)
-    seconds = fits * share * (_SECONDS_PER_FIT + _SECONDS_PER_THOUSAND * labels / 1000)
+    seconds = fits * (_SECONDS_PER_FIT + _SECONDS_PER_THOUSAND * labels / 1000)
     return _LOW * seconds / 60, _HIGH * seconds / 60
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from prefill_router.activations import Activations
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError
+from prefill_router.money import list_price
 from prefill_router.progress import Progress
 from prefill_router.router import Router, encode_cached, find_finished_store
 
@@ -45,8 +46,8 @@ class Charge:
     def words(self) -> str:
         """The price in words."""
         if self.per_hour is not None:
-            return f"${self.per_hour:g} per hour of routing, one request at a time"
-        return f"${self.per_million_tokens:g} per million input tokens"
+            return f"{list_price(self.per_hour)} per hour of routing, one request at a time"
+        return f"{list_price(self.per_million_tokens or 0)} per million input tokens"
 
     def dollars(self, tokens: PerQuery, seconds: float | None = None) -> PerQuery:
         """The cost of encoding each query, US dollars.

@@ -105,7 +105,6 @@ from .scores import (
     Unit as Unit,
     best_point as best_point,
     digits as digits,
-    dollars as dollars,
     interval as interval,
     single_points as single_points,
     worded as worded,

@@ -21,6 +21,7 @@ from prefill_router.errors import ConfigError
 from prefill_router.evaluation.bootstrap import SAME, known_mean, ones
 from prefill_router.evaluation.curve import LambdaSweep
 from prefill_router.evaluation.judged_predictions import Trial
+from prefill_router.money import list_price
 from prefill_router.policy import OperatingPoints
 
 PerPoint = Float[NDArray[np.float64], " point"]
@@ -153,10 +154,11 @@ class _TrainCurve:
         """The setting of a rule, and what is true of it, in words."""
         within, limit = np.ones(len(self.lam), dtype=np.bool_), ""
         if rule.max_cost is not None:
-            within, limit = self.cost <= rule.max_cost / 1000, f" at ${rule.max_cost:g} per 1,000"
+            most = f"{list_price(rule.max_cost)} per 1,000"
+            within, limit = self.cost <= rule.max_cost / 1000, f" at {most}"
             if not within.any():
                 cheapest = float(self.lam[np.nanargmin(self.cost)]) if self.is_priced else 1.0
-                return cheapest, f"the cheapest: none costs ${rule.max_cost:g} per 1,000 or less"
+                return cheapest, f"the cheapest: none costs {most} or less"
         if rule.lose is None:
             return self.most_accurate(within), f"the most accurate{limit}"
         good = within & (self.loss <= rule.lose / 100)

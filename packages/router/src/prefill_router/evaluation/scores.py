@@ -52,6 +52,7 @@ from prefill_router.evaluation.curve import (
 from prefill_router.evaluation.fixed_mix import Anchors, Axis, frontier
 from prefill_router.evaluation.judged_predictions import Trial
 from prefill_router.evaluation.reliability import Bins, BinSums, PerColumn, decomposition
+from prefill_router.money import dollars
 from prefill_router.policy import OperatingPoints
 from prefill_router.short_repr import short_repr
 
@@ -84,14 +85,6 @@ def worded(value: float, unit: Unit, *, signed: bool = False) -> str:
             return dollars(PER * value)
         case "number":
             return f"{value:{sign}.3f}"
-
-
-def dollars(value: float) -> str:
-    """US dollars, to three significant digits."""
-    if value == 0:
-        return "$0"
-    digits = max(0, 2 - math.floor(math.log10(abs(value))))
-    return f"{'-' if value < 0 else ''}${abs(value):,.{min(digits, 8)}f}"
 
 
 def interval(estimate: Estimate, unit: Unit) -> str:

@@ -23,8 +23,9 @@ from prefill_router.data import RoutingDataset
 from prefill_router.errors import DataError
 from prefill_router.evaluation.bootstrap import Estimate, plain
 from prefill_router.evaluation.operating_points import paired_mean
-from prefill_router.evaluation.scores import dollars, worded
+from prefill_router.evaluation.scores import worded
 from prefill_router.evaluation.verdict import NORMAL, WORTH, Word, points
+from prefill_router.money import dollars
 from prefill_router.policy import Predictions
 from prefill_router.predictors import Votes, fit_strengths
 from prefill_router.short_repr import short_repr

@@ -81,17 +81,19 @@ class EffortChoice:
         name: Its name.
         recipe: The recipe.
         trials: What was tried; empty where nothing was.
+        why: Why nothing was tried, to follow a comma; empty where something was.
     """
 
     name: str
     recipe: Recipe
     trials: tuple[EffortTrial, ...] = ()
+    why: str = ""
 
     @property
     def words(self) -> str:
         """What was tried and taken, for people."""
         if not self.trials:
-            return f"the recipe {self.name!r} was taken without a trial"
+            return f"the recipe is {self.name!r}; no other was tried, {self.why}"
         tried = ", ".join(_describe_trial(one) for one in self.trials)
         return f"the recipe {self.name!r} has the best choice AUC out of fold: {tried}"
 
@@ -132,12 +134,13 @@ def choose_recipe(
     """
     recipes = recipes_for(states, effort)
     if dataset.meaning.is_vote:
-        return EffortChoice(VOTES, _recipe_for_votes(states))
-    train = dataset.select(split["train"])
-    if len(train) < (ENOUGH if enough is None else enough):
-        recipes = {PAPER: Recipe()}
+        return EffortChoice(VOTES, _recipe_for_votes(states), why="since votes have one recipe")
+    train, needed = dataset.select(split["train"]), ENOUGH if enough is None else enough
+    if len(train) < needed:
+        why = f"since fewer than {needed:,} train queries don't tell recipes apart"
+        return EffortChoice(PAPER, Recipe(), why=why)
     if len(recipes) == 1:
-        return EffortChoice(*next(iter(recipes.items())))
+        return EffortChoice(*next(iter(recipes.items())), why="since --effort is quick")
     rows = TrainOnly(train, frozenset(split.parts.get("test", ())))
     scorer = FoldScorer(rows, tuple(states), _FOLDS, seed, "choice")
     limit = MINUTES[effort] if minutes is None else minutes

@@ -24,6 +24,7 @@ from prefill_router.endpoints import (
 )
 from prefill_router.errors import ConfigError, UpstreamError
 from prefill_router.grading.caches import Judgments, judgment_key
+from prefill_router.money import dollars, list_price
 from prefill_router.targets import Pool, Target
 
 ATTEMPTS = 4
@@ -183,8 +184,8 @@ class JudgeClient:
         self._held_back[key] = most
         return JudgeReply(
             failure="limit",
-            detail=f"a call may cost ${most:.4f}, and ${self._ledger.total:.4f} of the limit of "
-            f"${self._limit or 0:.4f} are spent; raise --judge-max-cost",
+            detail=f"a call may cost {dollars(most)}, and {dollars(self._ledger.total)} of the "
+            f"limit of {list_price(self._limit or 0)} are spent; raise --judge-max-cost",
         )
 
     def _count_failure(self, error: UpstreamError) -> None:

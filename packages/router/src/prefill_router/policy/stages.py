@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from prefill_router.errors import ConfigError, FitError
+from prefill_router.money import dollars, list_price
 from prefill_router.policy.cascade import AnswerScorer, Cascade
 from prefill_router.policy.path import PerCell
 from prefill_router.serialization import Part
@@ -156,8 +157,8 @@ def _list_budgets(
         return np.linspace(means.min(), means.max(), _BUDGETS + 1)[1:]
     if budget < means.min():
         raise FitError(
-            f"the cheapest target costs ${means.min():.3g} per query, more than the cascade's "
-            f"budget of ${budget:.3g}; raise the budget"
+            f"the cheapest target costs {dollars(float(means.min()))} per query, more than "
+            f"the cascade's budget of {list_price(budget)}; raise the budget"
         )
     return np.array([budget])
 
@@ -395,8 +396,8 @@ def _list_notes(
     low, high = stages.costs
     notes = [
         f"the cascade calls {', then '.join(names)}; on {stages.queries:,} train queries it was "
-        f"right on {stages.accuracies[0]:.1%} for ${low:.3g} a query at lam = 0, and on "
-        f"{stages.accuracies[1]:.1%} for ${high:.3g} at lam = 1"
+        f"right on {stages.accuracies[0]:.1%} for {dollars(float(low))} a query at lam = 0, and on "
+        f"{stages.accuracies[1]:.1%} for {dollars(float(high))} at lam = 1"
     ]
     if stages.at is not None:
         notes.append(f"it is within its budget at lam = {stages.at:.3f} and below")

@@ -113,7 +113,7 @@ class Drawing:
         if self.costliest is not None:
             name, share = self.costliest
             pairs = zip(self.curve[0], share, strict=True)
-            rows += [_make_row("calls to the dearest", name, *xy) for xy in pairs]
+            rows += [_make_row("calls to the most expensive", name, *xy) for xy in pairs]
         rows.append(_make_row("max-lam", "", *self.best))
         rows.append(_make_row("oracle", "", 1.0 if self.corner else float("nan"), self.oracle))
         return rows

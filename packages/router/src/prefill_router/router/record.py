@@ -134,7 +134,7 @@ _TITLES = {
     "win_gain": "its gain over the ranking",
     "max_lam_accuracy": "the paper's, picked on the same queries: highest accuracy over lam",
     "headroom_captured": "likewise: headroom captured there",
-    "cost_savings": "likewise: saved there against the dearest target",
+    "cost_savings": "likewise: saved there against the most expensive target",
 }
 
 

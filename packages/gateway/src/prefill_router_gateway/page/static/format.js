@@ -12,7 +12,7 @@ export function count(value) {
   return isKnown(value) ? whole.format(value) : NONE;
 }
 
-/** US dollars: cents from one dollar on, two significant digits below. */
+/** US dollars: cents from one dollar on, three significant digits below, as in the commands. */
 export function dollars(value) {
   if (!isKnown(value)) return "?";
   if (value === 0) return "$0";
@@ -20,7 +20,7 @@ export function dollars(value) {
   if (size < LEAST) return `<\u00a0$${LEAST.toFixed(7)}`;
   if (size >= 999.995) return `$${whole.format(Math.round(value))}`;
   if (size >= 1) return `$${value.toFixed(2)}`;
-  const digits = Math.max(2, 1 - Math.floor(Math.log10(size)));
+  const digits = Math.max(2, 2 - Math.floor(Math.log10(size)));
   return `$${value.toFixed(digits)}`;
 }
 
