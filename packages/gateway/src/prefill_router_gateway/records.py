@@ -116,7 +116,7 @@ class AgentRequest:
         stalled_steps: How many of the newest tool calls in a row had been made before, with the
             same result.
         expected_requests: How many requests it is expected to send for the ask, of which this is
-            the first; 1 where it goes on with it.
+            the first. 1 where it goes on with it.
     """
 
     agent: str | None = None
@@ -160,7 +160,7 @@ class RoutingRequest:
         key: The name of the client's key; None where the gateway has no keys.
         key_targets: The targets that the key may use; None for all.
         to_call: Whether the target will be called, and so needs an endpoint; False for a dry run.
-        untranslatable: What a chat can't say of a message or response, by name; empty where it can
+        untranslatable: What a chat can't say of a message or response, by name. Empty where it can
             be translated, None where it isn't to be.
         hints: The hints that a chat doesn't have where it is translated, by name.
         agent: What is known of the agent that sent it.
@@ -267,7 +267,7 @@ class RoutingDecision:
             reserve. None in receipts, and where prices are unknown or the router doesn't know the
             target.
         deployment: The endpoint of `order[0]` that must answer, such as `large@east`, since it
-            keeps the response or called the tools; None for any of them. None in receipts.
+            keeps the response or called the tools. None for any of them. None in receipts.
         waits: The predicted waiting; None where it didn't count.
         limited: The targets that came last since their rate limits allow no further request.
         escalation: The stronger target for a task that doesn't get on; None for none.

@@ -225,7 +225,7 @@ class AgentSettings(SettingsSection):
             or `observe`, to say only in the receipt where it would.
         escalate_after: When a task counts as one that doesn't get on.
         requests: How many requests an agent is expected to send for what a person or another agent
-            asks; a target is chosen by its costs over them.
+            asks. A target is chosen by its costs over them.
         by_agent: The same for one agent, by its name and the kind of request.
         types: The same for one type of subagent, by the agent's name for it.
     """
@@ -290,7 +290,7 @@ class FailureSettings(SettingsSection):
         backoff_seconds: The wait before the first retry; doubled for each further one, with jitter.
         connect_seconds: The time limit for connecting, which overrides the provider's, like the
             next three.
-        first_token_seconds: The time limit for each byte up to the first event of a stream; by
+        first_token_seconds: The time limit for each byte up to the first event of a stream. By
             default the provider's where the pool file sets it, otherwise 60, or 600 where the
             target thinks.
         silence_seconds: The time limit between two pieces of a stream; by default likewise, 120

@@ -273,7 +273,7 @@ def test_what_was_answered_and_spent_during_a_cut_is_written_afterwards(
             )
             shared, lease, outage = sentences[-3:]
             assert shared.startswith("shared by 2 replicas: budgets")
-            assert lease == "left of this replica's lease of the budget: $0.7"
+            assert lease == "left of this replica's lease of the budget: $0.700"
             assert outage.startswith("cut off from the shared database since 20")
             assert second.shared.details(None)["shared"][2] is None
 

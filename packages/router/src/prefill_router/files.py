@@ -4,7 +4,7 @@ Everything is written under a temporary name in the same folder, flushed to the 
 a reader finds either the old content or the new, even if the writer is killed at any moment.
 Leftovers of killed processes, named `.NAME.xxxxxxxx.tmp`, are never read, and are removed when the
 same path is next checked or written to. A leftover is recognised by its lock, which ended with its
-writer; where the file system has no locks, by not having changed for an hour.
+writer. Where the file system has no locks, by not having changed for an hour.
 
 `writer_lock` lets one process at a time write a file, in case two are given the same work. A lock
 is released when its process ends, in whatever way. Where the file system has no locks, each process

@@ -149,7 +149,7 @@ def anisotropy(directions: Directions) -> float:
     The squared length of the sum of n unit vectors is n plus twice the sum of the pairs' cosines.
 
     Returns:
-        1 where all states point in one direction, about 0 where they point in all; NaN for fewer
+        1 where all states point in one direction, about 0 where they point in all. NaN for fewer
         than two rows with a direction.
     """
     n = directions.count

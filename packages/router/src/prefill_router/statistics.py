@@ -213,7 +213,7 @@ def log_capital(shortfalls: PerObservation, *, worst: PerObservation | float) ->
     """The logarithm of the capital after each observation.
 
     Args:
-        shortfalls: How far each observation is below what is expected of it, in order; expected is
+        shortfalls: How far each observation is below what is expected of it, in order. Expected is
             what the hypothesis says of its mean, given the earlier ones.
         worst: The largest possible excess over the expected value, as a positive number; of each
             observation, or of all.
@@ -295,7 +295,7 @@ def p_value(observed: PerObservation, threshold: float, *, level: float) -> floa
 def enough(observed: PerObservation, threshold: float, *, level: float) -> int | None:
     """About how many observations like these lead to a rejection with a probability of 50 %.
 
-    The best constant stake in hindsight multiplies the capital by a factor per observation; the
+    The best constant stake in hindsight multiplies the capital by a factor per observation. The
     result is the number of observations until it reaches 1 / level.
 
     Returns:

@@ -77,7 +77,7 @@ def make_routing_dataset(
 class FakeEncoder(Encoder):
     """An encoder without a network: its states follow from the text alone.
 
-    A token is a character. Every state is noise drawn from the text, the layer and the pooling; at
+    A token is a character. Every state is noise drawn from the text, the layer and the pooling. At
     `planted_layer` the difficulty that a prompt of `make_routing_dataset` states is added along one
     direction, so that a good layer selection finds that layer.
 

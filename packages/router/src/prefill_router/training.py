@@ -1,6 +1,6 @@
 """The training loop of all networks: early stopping on the validation loss.
 
-Each method defines its network and its epochs; early stopping, the choice of weights and the use of
+Each method defines its network and its epochs. Early stopping, the choice of weights and the use of
 cores are the same for all and live here.
 """
 
@@ -136,7 +136,7 @@ _BLAS = _BlasLimit()
 def train_together(trainers: Sequence[Trainer], *, max_epochs: int, progress: Progress) -> None:
     """Train several side by side, each in one thread on one core, until all their runs stop.
 
-    For small networks this is faster than splitting every operation over the cores; and where a
+    For small networks this is faster than splitting every operation over the cores. Where a
     trainer has its own random numbers, its result depends neither on the others nor on the number
     of cores. There are as many threads as BLAS would use (`OMP_NUM_THREADS`), which meanwhile uses
     one for each.

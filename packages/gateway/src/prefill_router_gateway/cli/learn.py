@@ -188,7 +188,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def _lower_priority(*, idle: bool) -> None:
     """Yield the processor to others, with all threads, some of which libraries have started.
 
-    Linux can run threads in moments in which nothing else would run (its idle class); a learner
+    Linux can run threads in moments in which nothing else would run (its idle class). A learner
     that goes on beside a gateway does, and who waits for a single round is not left without.
     """
     threads = Path("/proc/self/task").glob("*")  # on Linux, where a priority is that of one thread

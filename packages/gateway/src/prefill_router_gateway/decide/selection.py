@@ -3,9 +3,9 @@
 The policy ranks the targets (the order of `router.decision.decide`); without a forecast that is
 trusted, the fallback does. A conversation keeps its target unless a switch gains more than it
 loses. A provider reads the turns that it has just seen from its cache, at a lower price. So the
-current target is priced with what its cache should hold, and every other target in full; Equation 2
+current target is priced with what its cache should hold, and every other target in full. Equation 2
 compares them at these costs. An agent sends several requests for what a person asks, and only the
-first finds an empty cache at another target; so the mean of the expected requests is compared.
+first finds an empty cache at another target. So the mean of the expected requests is compared.
 """
 
 from collections.abc import Collection, Sequence
@@ -449,7 +449,7 @@ def keeps_target(
 ) -> bool:
     """Whether the current target is kept: the winner's gain in score is within the margin.
 
-    With the policy `lambda` the winner has the best score of the others; with other policies it is
+    With the policy `lambda` the winner has the best score of the others. With other policies it is
     the target that they would choose, and must be better by the same score.
 
     Args:

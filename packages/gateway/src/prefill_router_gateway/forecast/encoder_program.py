@@ -52,7 +52,7 @@ _FAILURES = (
 def forecast_each(router: Router, prompts: Sequence[Prompt]) -> list[ForecastResult]:
     """Forecast prompts, encoded together; a reason takes the place of a forecast that failed.
 
-    A prompt that can't be encoded is left out and the others are tried again; after any other
+    A prompt that can't be encoded is left out and the others are tried again. After any other
     failure they are encoded one by one.
     """
     results: list[ForecastResult] = ["unreadable"] * len(prompts)

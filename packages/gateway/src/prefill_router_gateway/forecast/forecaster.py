@@ -132,7 +132,7 @@ class Forecaster:
         max_queue: The most prompts in the queue.
         max_batch: The most prompts in a batch.
         cache_entries: The most forecasts in the cache; 0 disables it.
-        threads: Threads of the encoder; by default one fewer than there are cores, which leaves one
+        threads: Threads of the encoder. By default one fewer than there are cores, which leaves one
             for the gateway: a thread that waits for a core delays all the others.
         reuse_bytes: Memory in which a causal encoder keeps the states of prefixes that prompts
             share; 0 for none. Prompts of more than 64 tokens are then encoded one by one.

@@ -417,7 +417,7 @@ async def _read_pieces(
 def check_items(body: bytes, *, most: int) -> None:
     """Check that a JSON body doesn't have so many items that parsing it delays other requests.
 
-    A string, an object and a list count as one each, so a name and its value as two; ten plain
+    A string, an object and a list count as one each, so a name and its value as two. Ten plain
     numbers, which are parsed fast, count as one. JSON within a string isn't counted.
 
     Raises:

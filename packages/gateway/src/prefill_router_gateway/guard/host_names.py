@@ -41,7 +41,7 @@ class HostNames:
     """The names in `Host` headers that the gateway answers to.
 
     A page elsewhere can make its own host name resolve to this machine (DNS rebinding), so that a
-    browser takes the gateway for that page's site; but the browser still sends the page's host
+    browser takes the gateway for that page's site. However, the browser still sends the page's host
     name. IP addresses can't be rebound: where the gateway listens on all addresses of this machine,
     it answers to any address.
 

@@ -139,7 +139,7 @@ class AnswerGrades:
 class AnchorExpectation:
     """The expected next grade of an anchor, from how often a grade was the same again.
 
-    Answers to the same question repeat themselves, so the last grade says most; how often right
+    Answers to the same question repeat themselves, so the last grade says most. How often right
     ones stay right, and wrong ones wrong, is learned from all anchors of the target. An anchor that
     has just changed shows little when it is asked again, and another shows more.
     """

@@ -1,7 +1,7 @@
 """Verifiers: labels that need no judge, since what the request asked for can be checked.
 
 An answer that breaks the JSON schema of its request, doesn't match the user's pattern, or fails the
-tests in the request is wrong; one that doesn't may still be, so the judge is asked. The user's own
+tests in the request is wrong. One that doesn't may still be, so the judge is asked. The user's own
 function decides where it returns a number, and leaves the rest to the judge.
 
 Tests are Python's `assert` and `>>>`, run on the program in the answer. The judge is asked too

@@ -1,7 +1,7 @@
 """A routing strategy for LiteLLM's Router, and a plugin for its Router and proxy.
 
 The strategy takes the place of two methods of the Router, by LiteLLM's
-`set_custom_routing_strategy`, or by `register_plugin` since 1.109; each gets a request and returns
+`set_custom_routing_strategy`, or by `register_plugin` since 1.109. Each gets a request and returns
 one entry of the Router's `model_list` (https://docs.litellm.ai/docs/routing, "Custom Routing
 Strategy"). The router's order of targets is the order in which LiteLLM's model groups are tried for
 a deployment.
@@ -53,7 +53,7 @@ class PrefillRouterStrategy:
     in a cooldown, the next target in the decision's order is tried. The same happens when LiteLLM
     retries a request that the target's deployments failed on. Where no target has a deployment, or
     there is no decision, the request goes to the group's own deployments, or else to the Router's
-    first group; the log says when that begins and when it ends.
+    first group. The log says when that begins and when it ends.
 
     Args:
         litellm_router: LiteLLM's Router, without a custom strategy of any other class.
@@ -63,7 +63,7 @@ class PrefillRouterStrategy:
         lam: The trade-off, from 0 (cheapest) to 1 (most likely correct); by default the gateway's
             or the router's own.
         agents: For a router in this process, a file with marks of agents as in a gateway's settings
-            (`agents.marks`); they are added to those of this package. A gateway has its own.
+            (`agents.marks`). They are added to those of this package. A gateway has its own.
         model_group: The model whose requests are routed. Give it deployments too: LiteLLM's proxy
             rejects unknown models, and its Router doesn't retry for a model without deployments.
         api_key_env: The environment variable of the gateway's key.
@@ -288,7 +288,7 @@ def group_names(
         model: The model that the request names.
         routed: Whether that is the group whose requests are routed; if it has no deployments, the
             Router's first group is the last resort.
-        failed: How often each deployment failed on this request, by id; targets that failed as
+        failed: How often each deployment failed on this request, by id. Targets that failed as
             often as they have deployments are tried after the others.
     """
     every = [row for row in model_list if isinstance(row, Mapping)]

@@ -3,7 +3,7 @@
 The standard library's decoder parses the values. Only the outermost object is traversed here, which
 tells where each value is in the text: so `Splicer` can replace one of them, such as the model's
 name, while every other byte stays the same. The types of the fields that the gateway reads are
-checked; all other fields are forwarded unchecked, so that new fields need no new gateway.
+checked. All other fields are forwarded unchecked, so that new fields need no new gateway.
 `scored_prompt` is the text that the encoder reads.
 """
 
@@ -211,7 +211,7 @@ class Splicer:
         """The body with another model.
 
         Every byte but those of the model's name, of `stream_options` and of a renamed limit stays
-        the same; further fields are inserted after the model's name.
+        the same. Further fields are inserted after the model's name.
 
         Args:
             model: The target's own model name.

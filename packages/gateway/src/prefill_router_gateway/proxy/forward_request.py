@@ -23,7 +23,7 @@ class BodyRules:
     Attributes:
         models: The provider's name of the model of each target and deployment, by its name.
         further: The fields that set each of them apart from its model, such as a switch of
-            reasoning, as JSON; they are added to chats that don't set them.
+            reasoning, as JSON. They are added to chats that don't set them.
         efforts: How a body says the effort, of the targets and deployments that have one.
         chat_only: For the endpoints that are translated to chats, the targets and deployments that
             serve chats in their place, with the name of a chat's field for the most output tokens.

@@ -234,7 +234,7 @@ class ForwardedCall:
 
         Args:
             early: Makes the gateway's own headers for a client whose stream begins before there is
-                an answer, since targets are silent; None where it waits for them.
+                an answer, since targets are silent. None where it waits for them.
         """
         try:
             async with self._keep_alive(early, is_on=early is not None and self._request.stream):

@@ -2,7 +2,7 @@
 
 A sampled request is a query of its own, with the probability with which each of its labels was to
 be observed. Other receipts, and samples for which nothing was drawn, count where their answers have
-feedback, by prompt and conversation; chance didn't choose which those are. What a person asked of
+feedback, by prompt and conversation. Chance didn't choose which those are. What a person asked of
 an agent is one query, whatever requests it took: the one target that gave all answers has the label
 (`person_turns`).
 """
@@ -79,7 +79,7 @@ def export(
 ) -> DatasetExport:
     """Make a dataset from receipts with prompts and their feedback, and from labelled samples.
 
-    A label is the mean score of a target's answers to a prompt in a conversation; the score of an
+    A label is the mean score of a target's answers to a prompt in a conversation. The score of an
     answer is the mean of its sources' latest scores. Token counts and costs are means too, and
     missing where they were only estimated; those of a turn are of its first answer.
 

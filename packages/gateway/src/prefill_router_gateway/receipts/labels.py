@@ -125,7 +125,7 @@ class SideQuestions:
         id: The decision's id.
         at: When, in seconds since 1970.
         propensity: The probability of each target with which its answer was to be labelled, given
-            that the request was sampled; 0 where it can't be.
+            that the request was sampled. 0 where it can't be.
         drawn: The targets that chance drew.
     """
 

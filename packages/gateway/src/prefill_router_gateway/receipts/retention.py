@@ -180,7 +180,7 @@ def purge(
     Raises:
         DataError: Neither a key nor a time is given.
         StoreError: The database can't be written, has no receipts, or is read by another process,
-            so that its journal can't be emptied; everything is deleted then, and another call
+            so that its journal can't be emptied. Everything is deleted then, and another call
             empties it.
     """
     if key is None and before is None:

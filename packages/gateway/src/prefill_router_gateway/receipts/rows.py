@@ -1,6 +1,6 @@
 """Converts a receipt, or feedback on an answer, to one flat row of plain values and back.
 
-Values that queries need have columns of their own; the rest is JSON in text columns, in ASCII, so
+Values that queries need have columns of their own. The rest is JSON in text columns, in ASCII, so
 that a database can't reject any client's text.
 """
 
@@ -39,7 +39,7 @@ class ReceiptColumn(NamedTuple):
 
     Each is named once: the tables of both databases, their INSERT, and the ways to a row and back
     are made from it. A pydantic model would name it no less, and check again what the gateway has
-    made; what any database accepts of it (64 bits, 1,000 characters, JSON in ASCII) is here.
+    made. What any database accepts of it (64 bits, 1,000 characters, JSON in ASCII) is here.
 
     Attributes:
         name: Its name.
@@ -290,7 +290,7 @@ class Feedback:
         at: When it was given, in seconds since 1970.
         source: Who gave it, for example `user` or `judge`.
         conversation: The name of the conversation, a hash, where it is the outcome of all of its
-            turns; None where it is of this answer or turn alone.
+            turns. None where it is of this answer or turn alone.
 
     Raises:
         DataError: The score isn't in [0, 1], or the id or source is empty, too long or not

@@ -579,8 +579,8 @@ def _read_receipts(
 def request_saving(url: str, receipt: Receipt, against: str | None = None) -> RequestSaving | None:
     """What one request would have cost at the baseline; None if it can't be compared.
 
-    The interval is the estimate times the ratios, observed to estimated cost, of the baseline's
-    own latest answers, divided by their mean; it needs 20 of them.
+    The interval is the estimate times the ratios, observed to estimated cost, of the baseline's own
+    latest answers, divided by their mean. It needs 20 of them.
 
     Args:
         url: See `open_store`.

@@ -48,7 +48,7 @@ class GatewayPaths:
     """The files and options that a gateway is loaded from, at its start and at each reload.
 
     Attributes:
-        router: The router's folder, on the disk or at a URL; None where none has been fitted yet,
+        router: The router's folder, on the disk or at a URL. None where none has been fitted yet,
             so that the target in `routing.fallback` answers every request for `auto`.
         pool: The pool file; None where none was given, which is an error.
         config: The settings file; None for defaults and the environment.
@@ -57,7 +57,7 @@ class GatewayPaths:
         encoder_folders: Folders of local encoders.
         device: The device of the encoder; None to choose automatically.
         threads: CPU threads of the encoder, each of which reads a prompt of its own where several
-            wait; None for one fewer than there are cores, which leaves one for the gateway.
+            wait. None for one fewer than there are cores, which leaves one for the gateway.
         encoders: The folder of the sockets of the encoders' processes that several workers share;
             None where the gateway starts its own process.
         versions: The folder or URL of a router's versions, which take the place of `router`.

@@ -157,7 +157,7 @@ class BudgetLeases:
 
         Args:
             reserved: Returns the dollars that requests in flight of an owner need, which are kept
-                of leases that nothing was spent of for half a minute; None gives all back.
+                of leases that nothing was spent of for half a minute. None gives all back.
         """
         before = self._clock() - _IDLE_SECONDS
         for name, lease in self._leases.items():

@@ -1,6 +1,6 @@
 """Traces: one span per request, with child spans for the forecast, the decision and every call.
 
-Spans are made from the receipt once the request has ended; only the request's own span begins
+Spans are made from the receipt once the request has ended. Only the request's own span begins
 earlier, since its id is sent to the target. So tracing never delays a request, and the start of a
 call is as exact as the receipt: waits between calls are placed before the last one. Spans are lost
 while the collector doesn't answer, and the log says so once.

@@ -2,7 +2,7 @@
 
 The prompt asks for reasoning and for the benchmark's closing phrase, "The answer is (X)". With
 `shots=5` it begins with five solved questions of the same subject from the validation part, as for
-the published scores; without `shots` it has none.
+the published scores. Without `shots` it has none.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

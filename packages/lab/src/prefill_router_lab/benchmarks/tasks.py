@@ -150,7 +150,7 @@ def load_tasks(
     Raises:
         ConfigError: There is no such benchmark or option, or the hub can't be reached or refuses.
         FormatError: A file doesn't exist or isn't as expected, an id repeats, or there are no
-            tasks; all but the first are raised when the task in question is taken.
+            tasks. All but the first are raised when the task in question is taken.
     """
     source = parse_spec(spec, {name: benchmark.options for name, benchmark in BENCHMARKS.items()})
     report = LoadReport() if report is None else report

@@ -70,7 +70,7 @@ class DepthProfile:
         votes: The AUC of neighbours' votes; NaN where undefined.
         subjects: The domains of the queries, or their benchmarks, those with most rows first.
         by_subject: The probes' AUC over the rows of each subject, of all folds together, since a
-            fold has few of them; NaN for a target with fewer than ten labels of either class.
+            fold has few of them. NaN for a target with fewer than ten labels of either class.
     """
 
     encoder: str

@@ -46,7 +46,7 @@ class Forest(Part):
     """The trees of all targets.
 
     Attributes:
-        nodes: For each node the feature that it splits on, or `LEAF`; the child if the feature is
+        nodes: For each node the feature that it splits on, or `LEAF`. The child if the feature is
             below the node's value, and the other child, both at later positions.
         values: A node's threshold, or a leaf's log-odds.
         roots: The position of each tree's root, and the tree's target; trees are grouped by target.

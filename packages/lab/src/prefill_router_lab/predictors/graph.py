@@ -233,7 +233,7 @@ def share_of_tasks(
 def choose_temperature(rows: Rows, task: Int[NDArray[np.int64], " query"]) -> float:
     """The temperature with the highest likelihood of the rows' own tasks.
 
-    Each row's distance is to its task's centroid without the row itself, as for a new query; tasks
+    Each row's distance is to its task's centroid without the row itself, as for a new query. Tasks
     with a single row, which have no such centroid, are left out.
     """
     centroids, sizes = find_centroids(rows, task), np.bincount(task)

@@ -477,7 +477,7 @@ def fit_graph(
     """Fit a GraphRouter on train rows.
 
     Rows without a usable label are left out. The networks are trained on most rows, with early
-    stopping on the others; the graph for new queries is then built from all of them.
+    stopping on the others. The graph for new queries is then built from all of them.
 
     Raises:
         FitError: The losses aren't finite.

@@ -306,7 +306,7 @@ def make_parts(
     Args:
         context: The pool with its fitted routers.
         folder: Keeps each part once it is made, and reuses kept parts of the same routers, data,
-            split and options; nothing is kept if not given.
+            split and options. Nothing is kept if not given.
         only: The parts to make; all if not given.
     """
     digest, parts = _digest_inputs(context), {}

@@ -1,6 +1,6 @@
 """The sealed test part: the search is given train rows and has no access to others.
 
-`seal` divides a dataset in two. The search takes a `TrainOnly`; the final evaluation opens a
+`seal` divides a dataset in two. The search takes a `TrainOnly`. The final evaluation opens a
 `SealedTest`, which leaves a mark on disk, so that nobody uses the test part twice by accident.
 """
 

@@ -345,7 +345,7 @@ class _SearchRun:
 def chosen_on_other_folds(trials: Sequence[SearchTrial], objective: Objective, folds: int) -> float:
     """The score of the choice on rows that it wasn't made on, estimated from train rows alone.
 
-    For each fold, the configuration that is best on the other folds is scored on this fold; the
+    For each fold, the configuration that is best on the other folds is scored on this fold. The
     mean of these scores lacks most of the selection bias of the best mean over all folds. Stopped
     configurations are left out.
 

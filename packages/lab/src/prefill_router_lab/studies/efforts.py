@@ -108,7 +108,7 @@ class EffortStudy:
         points: The point of each set at each of `budgets`, by the set's name; None where even its
             cheapest target costs more.
         gains: What all pairs together gain over the best set of another kind at each budget, in
-            accuracy; None where one of them has no point.
+            accuracy. None where one of them has no point.
         rivals: The name of that set at each budget.
         budgets: Mean estimated costs of a query, US dollars.
         best: The most accurate pair.

@@ -6,7 +6,7 @@ classifier's tiers get the targets that are best on train rows, for each cost. S
 shown at its best, better than an operator who assigns targets by hand could use it. Such
 assignments by hand (`SETUPS`) are judged as well.
 
-A system that can spend more or less is read at shares of the best single target's cost; between two
+A system that can spend more or less is read at shares of the best single target's cost. Between two
 of its settings lie mixes of both, as between those of a reference.
 """
 

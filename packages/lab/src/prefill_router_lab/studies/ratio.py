@@ -4,7 +4,7 @@ The paper's appendix on routing ratios: the queries are ordered by the router's 
 strong target, the first `n` of `N` go to it and the others to the router's argmax over the other
 targets. Prices play no part, so this judges the probabilities alone.
 
-Every `n` is computed exactly. In a bootstrap resample a query may occur several times; its copies
+Every `n` is computed exactly. In a bootstrap resample a query may occur several times. Its copies
 are adjacent in the order, so the running sums are linear between queries and interpolation is exact
 too. A missing label counts neither as right nor as wrong.
 """
@@ -214,7 +214,7 @@ class RatioCurve:
         upper: Upper bound of the band.
         at: The accuracy at each of `RATIOS`, with intervals.
         summary: `mean_accuracy` over all shares, and `lift`, its difference to sending the same
-            shares at random; for two targets also RouteLLM's `apgr` and `cpt_20`, `cpt_50`,
+            shares at random. For two targets also RouteLLM's `apgr` and `cpt_20`, `cpt_50`,
             `cpt_80`.
         difference: Each number of `at` (by position) minus the first router's; empty for the first.
         summary_difference: Each of `summary` minus the first router's; empty for the first.

@@ -3,7 +3,7 @@
 The paper's appendix on domain shift: a router trained on some benchmarks or domains is tested on
 others and compared with a reference that was trained on all of them, on the same test queries. A
 shifted router also has less training data, so there is a second reference, trained on equally many
-queries; the loss against that one is due to the shift alone.
+queries. The loss against that one is due to the shift alone.
 
 Everything, including layers and costs, is fitted separately in each arm.
 """

@@ -2,7 +2,7 @@
 
 A predictor that was fitted on stored states must see the same numbers when a request is encoded at
 run time. So the states of both are rounded to the same type, bfloat16 by default. bfloat16 has the
-range of float32. float16 ends at 65,504; larger states, which residual streams can have, are
+range of float32. float16 ends at 65,504. Larger states, which residual streams can have, are
 refused.
 """
 
@@ -84,7 +84,7 @@ class Provenance:
     """How states were made. States with different provenances are never mixed.
 
     Attributes:
-        encoder: A hub id, the name of a packaged encoder, or the name of a local folder; with the
+        encoder: A hub id, the name of a packaged encoder, or the name of a local folder. With the
             prefix `sentence:`, `signals:` or `endpoint:` where it outputs one vector per prompt.
         revision: The hub's commit, a digest of the local weights and configuration, or the name
             that an endpoint gives its model.

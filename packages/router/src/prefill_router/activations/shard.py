@@ -8,7 +8,7 @@ byte. The JSON files of a store contain their own SHA-256, so that any flipped b
 Keys are looked up by 16-byte digests: 24 bytes for each key, where a dictionary takes 200. Half of
 a SHA-256 is enough: among a billion keys, two have equal halves with a chance of 1e-21.
 
-A shard at a URL is written on the disk and then uploaded, and is read one tensor at a time; tensors
+A shard at a URL is written on the disk and then uploaded, and is read one tensor at a time. Tensors
 that were read are kept in the cache. There are no locks at a URL. Two writers that are given the
 same shard both encode it; the one that ends last finds the other's and leaves it.
 """

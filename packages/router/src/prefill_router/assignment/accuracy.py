@@ -59,7 +59,7 @@ def expect_accuracy(
 
     Args:
         assignment: The assignment.
-        trial: The same router's predictions, with labels, on queries that it didn't learn from; on
+        trial: The same router's predictions, with labels, on queries that it didn't learn from. On
             the scale of costs of the assignment's predictions, to which lam belongs.
         resamples: Bootstrap resamples of the judged queries.
         seed: The seed of the resampling.

@@ -105,7 +105,7 @@ def assign(
         progress: Shows how far the prices of limited targets are.
 
     Raises:
-        ConfigError: The budget is negative, infinite, or below the least possible cost; the limits
+        ConfigError: The budget is negative, infinite, or below the least possible cost. The limits
             leave some prompts without a target, or a limit is negative or of an unknown target.
             With limits and more than 10,000 prompts times targets, the least cost is approximate,
             and a budget just above the true one may be refused.

@@ -1,9 +1,9 @@
 """The line of a batch for one prompt at one target, in a provider's format.
 
 A prompt becomes a request with the target's own options. A request of the source is kept, except
-its model and the fields that set a target apart from its model; the target's effort replaces the
-request's. It can go to a target of the other protocol if it has messages of text and
-common fields alone.
+its model and the fields that set a target apart from its model. The target's effort replaces the
+request's. It can go to a target of the other protocol if it has messages of text and common fields
+alone.
 """
 
 import json

@@ -5,7 +5,7 @@
                            correctness, expected_cost
     NAME.jsonl             the batch of one target; NAME+2.jsonl, ... beyond a provider's limits
 
-Characters of a target's name that no file name may have are percent-encoded; a long name is cut and
+Characters of a target's name that no file name may have are percent-encoded. A long name is cut and
 ends in a digest of the whole.
 """
 

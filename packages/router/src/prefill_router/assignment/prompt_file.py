@@ -2,7 +2,7 @@
 
 A record of a table (JSON Lines, CSV, Parquet) has `prompt`, a text, or `messages`, a list of {role,
 content}. A line of a batch is OpenAI's `{custom_id, url, body}` or Anthropic's `{custom_id,
-params}`; of these the text is read that a gateway would read (`importers.scored_text`), and the
+params}`. Of these the text is read that a gateway would read (`importers.scored_text`), and the
 rest of the request is kept. Ids are `id`, `query_id` or `custom_id`, or made from the position:
 `prompt-1` is the first. The prompts are read in blocks, once to predict and once to write.
 """

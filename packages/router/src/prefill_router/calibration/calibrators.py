@@ -408,7 +408,7 @@ def fit_calibrator(
     """Fit a calibrator on rows that neither the predictor nor a test has seen.
 
     Each target's map is fitted on its own labels. Where they are too few, its predictions stay as
-    they are; where all labels are the same, its predictions become the share of right answers by
+    they are. Where all labels are the same, its predictions become the share of right answers by
     the rule of succession. The notes say so. With too few queries nothing is changed at all.
 
     Args:

@@ -1,6 +1,6 @@
 """The application behind the command line: its commands, errors, exit codes and output.
 
-Commands are listed from the table in `cli.commands` and imported when they are called; the checks
+Commands are listed from the table in `cli.commands` and imported when they are called. The checks
 of the command line, which all commands share, are there too. Here is the format of dollars and
 counts, and how a command runs other commands in this process, each as a user could type it.
 """

@@ -1,7 +1,7 @@
 """Routers and their versions: the commands that show them, and change their prices or targets.
 
 `show` prints a router's card, and `reprice` gives the same router other prices. `versions`,
-`promote` and `rollback` are about which version of a router serves; a gateway that serves these
+`promote` and `rollback` are about which version of a router serves. A gateway that serves these
 versions (`serve --versions`) takes each step within seconds. `add-target` and `remove-target`
 change a router's targets without fitting it again.
 """

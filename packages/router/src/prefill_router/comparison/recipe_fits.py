@@ -131,7 +131,7 @@ def fit_all(
         calibrated: The split of the recipes with a calibration; `split` if not given.
         config: The options of the fits other than the recipe.
         folder: Keeps each router once it is fitted, and reuses kept routers of the same recipe,
-            data, prices, states and split; nothing is kept if not given.
+            data, prices, states and split. Nothing is kept if not given.
         engine: Where the fits run; in this process if not given.
         progress: Reports the progress of the work.
 
@@ -170,7 +170,7 @@ def fit_jobs(
         states: Hidden states for the features.
         jobs: The fits. Routers that their folders keep aren't fitted again.
         finish: Called with each job and its router, or the reason why there is none, as soon as
-            that is there, in any order; what it returns is kept.
+            that is there, in any order. What it returns is kept.
         engine: Where the fits run; in this process if not given.
         progress: Reports the progress of the work.
 

@@ -2,7 +2,7 @@
 
     C[k, q] = n_in[q] / 1e6 * r_in[k] + median_out[k] / 1e6 * r_out[k]        (US dollars)
 
-`median_out` is target k's median number of output tokens on the train rows; a prediction for the
+`median_out` is target k's median number of output tokens on the train rows. A prediction for the
 query itself (`cost.output`) replaces it where there is one. Where a target's own count of input
 tokens isn't known, the encoder's count is used, times the median ratio of the two on the train
 rows. A target that has recorded costs but no prices or token counts is estimated at its median

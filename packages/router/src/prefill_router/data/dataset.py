@@ -121,7 +121,7 @@ class RoutingDataset:
         label_error: The probability that the label is wrong, below 0.5, or NaN where it is exact;
             None where all are.
         propensity: The probability with which the label was to be observed, where chance decided
-            that, whether it was observed or not; NaN where chance didn't decide, None where it
+            that, whether it was observed or not. NaN where chance didn't decide, None where it
             never did.
         meaning: What the labels mean.
 

@@ -55,7 +55,7 @@ class PartSummary:
         targets: One summary per target, in the pool's order.
         compared: The number of queries with the labels of all targets that have enough
             (`well_measured`); best single target and oracle are computed on these.
-        best_single: The most accurate target on them, the first of equals; None for fewer than two
+        best_single: The most accurate target on them, the first of equals. None for fewer than two
             queries, or where only one of several targets has enough labels.
         best_single_accuracy: Its accuracy on them.
         oracle_accuracy: Mean of each query's highest label on them.

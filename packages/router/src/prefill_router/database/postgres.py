@@ -7,7 +7,7 @@ a thread, the thread's connection takes 0.4 ms, and the loop's 1.2 ms. They also
 thread connects again on its next use, and a server's requests go on without the database until
 `open` succeeds.
 
-No message of libpq is put into an error or a log, since it may quote the password; errors give the
+No message of libpq is put into an error or a log, since it may quote the password. Errors give the
 reason in our own words.
 """
 

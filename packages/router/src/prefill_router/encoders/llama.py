@@ -6,7 +6,7 @@ residual are applied to each result before it is rounded, and the weights are in
 it reads them. The query, key and value are one product, and their heads are rotated together.
 
 A block is replaced only if its class is known, its attention is over all earlier tokens, and its
-output on a few made-up tokens is that of the original; any other block runs as it is. The
+output on a few made-up tokens is that of the original. Any other block runs as it is. The
 replacement has the same interface, so hooks and caches of keys and values work as before.
 """
 
@@ -261,7 +261,7 @@ def _causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
     Blocks of queries are multiplied with the keys up to their end, for all heads that share keys
     together, which takes half the time of torch's own operator. The scores are rounded to the type
-    of the queries and keys; with large scores too (of biased keys), it is the rounding of these
+    of the queries and keys. With large scores too (of biased keys), it is the rounding of these
     that determines the error.
 
     Args:

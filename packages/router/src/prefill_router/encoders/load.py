@@ -62,7 +62,7 @@ def load_encoder(
         template: `chat` puts prompts through the tokenizer's chat template, with the generation
             prompt; `plain` doesn't; `auto` is `chat` where there is a template.
         max_tokens: The limit to which longer prompts are truncated, in the middle, or for
-            `sentence:` at the end; by default 4096, or the encoder's own limit if that is less.
+            `sentence:` at the end. By default 4096, or the encoder's own limit if that is less.
         dtype: The type of computation; by default bfloat16 where the processor supports it, else
             float32; for `sentence:` the type of the saved model, for `signals:` float32. It is
             recorded for `minilm` too, which always computes in float32.

@@ -97,7 +97,7 @@ def minilm_graph(config: Any, blocks: int) -> bytes:
     """The network's graph in the ONNX format.
 
     Inputs are `ids` [query, token], `places` [token], `lengths` [query] and `pooling` [query,
-    pooling, token]; the outputs are `layer.0` to that of the last block, [query, pooling, hidden].
+    pooling, token]. The outputs are `layer.0` to that of the last block, [query, pooling, hidden].
     """
     hidden, epsilon = config.hidden_size, config.layer_norm_eps
     nodes = [

@@ -9,7 +9,7 @@ that share keys and values among the last blocks.
 A GGUF file, as Ollama and LM Studio keep them, is dequantised once: `transformers` reads such a
 file in tens of seconds, and what it gives computes in ordinary weights. So these are written to a
 folder of the cache, in the type that is computed in, with the file's configuration, tokenizer and
-chat template; from then on it is a local encoder like any other. Its revision is the digest of the
+chat template. From then on it is a local encoder like any other. Its revision is the digest of the
 file. What the cache holds is compared with the digest of what was written there, and made again
 where it differs.
 """

@@ -4,7 +4,7 @@
     perplexity              exp(-mean log-probability)
     mean token entropy      of the predicted distributions of these tokens, in nats
 
-Every token of the text counts; the first one is predicted from the token that begins documents: the
+Every token of the text counts. The first one is predicted from the token that begins documents: the
 tokenizer's BOS, or else its EOS, as GPT-2 and Qwen were trained. Where there is neither, the first
 token can't be predicted and doesn't count, and a prompt of one token is scored as by a uniform
 distribution over the vocabulary.

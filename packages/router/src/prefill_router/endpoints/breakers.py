@@ -3,7 +3,7 @@
 There are two, because what follows from a failure differs, and so does what is counted:
 
 - `CircuitBreaker` serves a collection, which can leave a target out and come back in another
-  session. It never tries a target again by itself; it counts refusals that every question would
+  session. It never tries a target again by itself. It counts refusals that every question would
   meet, time without an answer, and whether several questions fail.
 - `Breakers` serve live traffic, which must have an answer now. They count failures in a row, let
   one call through after a while to see whether the target has recovered, and share that state

@@ -2,7 +2,7 @@
 
 `LineSplitter` cuts received bytes into whole lines, unchanged; the gateway forwards them.
 `EventReader` reads the events of these lines, each with one JSON object. Comments and other fields
-are skipped. Data spread over several lines is joined, as the specification requires; an object that
+are skipped. Data spread over several lines is joined, as the specification requires. An object that
 is complete on one line needs no blank line after it.
 """
 

@@ -74,9 +74,9 @@ def reported_cost(usage: Usage) -> float | None:
 def bound(target: Target, prompt: Prompt) -> CallBound:
     """The most that one call can use and cost.
 
-    A tokenizer makes at most one token per byte of the text, as given or in a Unicode normal
-    form; an allowance for templates is added. Output ends at the request's maximum number of
-    tokens, to which some providers add a thinking budget.
+    A tokenizer makes at most one token per byte of the text, as given or in a Unicode normal form.
+    An allowance for templates is added. Output ends at the request's maximum number of tokens, to
+    which some providers add a thinking budget.
     """
     text = prompt_text(prompt)
     extra = json.dumps(dict(target.request.extra_body))

@@ -29,8 +29,8 @@ class SpendingLedger:
         limit: US dollars; None for no limit.
         charged: US dollars that count already.
         expose: Writes to disk by how many dollars more, or fewer, may be billed for calls not
-            recorded yet; its future is awaited before the call. What writes a call's record
-            lowers them by its charge itself. None where each call is written by itself.
+            recorded yet. Its future is awaited before the call. What writes a call's record lowers
+            them by its charge itself. None where each call is written by itself.
     """
 
     def __init__(

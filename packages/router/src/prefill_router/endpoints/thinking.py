@@ -2,7 +2,7 @@
 
 Models behind servers without a reasoning parser write their reasoning in the answer's text, between
 <think> and </think>. Where the chat template writes the opening tag, only the closing one is
-returned; a lone closing tag counts only for servers of open models, since other answers may mention
+returned. A lone closing tag counts only for servers of open models, since other answers may mention
 the tag.
 """
 

@@ -2,7 +2,7 @@
 
 As lam rises, the chosen target of a query changes at finitely many values. All changes that alter a
 label or a cost are sorted once by lam. Nothing happens between two of them, so the curve is a
-finite list of operating points, each with its interval of lam; running sums of the changes give
+finite list of operating points, each with its interval of lam. Running sums of the changes give
 every point's accuracy and mean observed cost.
 
 Of a strong and a weak target, the curve is the accuracy over the share of queries that are sent to

@@ -223,7 +223,7 @@ class Evaluation:
             None.
         meaning: What the labels mean; an accuracy is a mean label.
         price_alone: The router's predicted costs with the targets' accuracies on train rows in the
-            place of probabilities, by rising cost; empty without references or costs.
+            place of probabilities, by rising cost. Empty without references or costs.
         conversations: How many conversations the resamples draw from, a query by itself being one;
             None where they draw from queries.
     """

@@ -1,7 +1,7 @@
 """Fixed mixes of targets on the accuracy-cost plane: what is available without reading a query.
 
 Two targets can be mixed blindly to spend any amount between their costs. The best mixes are the
-upper concave envelope of the single targets in the plane of cost and accuracy; a router that does
+upper concave envelope of the single targets in the plane of cost and accuracy. A router that does
 not beat them has learned nothing.
 
 `mix_of` gives the best mixes on the evaluated queries themselves. `FixedChoice` finds them on the
@@ -293,7 +293,7 @@ class FixedChoice:
 
     Attributes:
         corners: The targets that the mixes are made of, columns of the dataset, by rising cost on
-            the train part; between two lie mixes of both.
+            the train part. Between two lie mixes of both.
         costs: Their mean costs on the train part, US dollars; NaN where unknown.
     """
 

@@ -8,7 +8,7 @@ runs. An oracle that sees the labels it is judged by mistakes a lucky guess for 
 targets that are each right half of the time, one is right on nearly every query. The held-out
 oracle sees all runs of each target but one and is judged by that one, so it gains nothing by luck.
 It knows less than an oracle with infinitely many runs, whose accuracy lies between this one and the
-plain one; with more runs the gap narrows.
+plain one. With more runs the gap narrows.
 """
 
 from collections import Counter
@@ -393,7 +393,7 @@ class Coverage:
         domains: The same numbers by domain, in order of the names.
         left_out: Targets that are measured on too few queries to be compared.
         harder: How much lower the targets' accuracy is on the other queries than on the compared
-            ones, each label relative to its target's mean; NaN where either side has no label.
+            ones, each label relative to its target's mean. NaN where either side has no label.
         overlap: Whether the labels could be observed, where chance selected them; else None.
     """
 

@@ -8,7 +8,7 @@ counting half; 0.5 is chance. `statistics.auc_by_target` is for rows without wei
 
 Choice AUC measures whether the probabilities identify which of two targets is right. Most of a
 target's AUC comes from the difficulty of the queries, which all targets share and which does not
-help to choose; the difference between two targets does. So for each pair, over the queries that
+help to choose. The difference between two targets does. So for each pair, over the queries that
 exactly one of the two answers correctly, choice AUC is the AUC of the difference of their predicted
 log-odds; 0.5 is chance.
 """

@@ -284,7 +284,7 @@ def calibration_error(sums: BinSums) -> PerColumn:
 def chance_error(sums: BinSums) -> PerColumn:
     """The expected calibration error of a perfectly calibrated system.
 
-    For each target this is the mean deviation of a binomial variable (De Moivre); for all targets
+    For each target this is the mean deviation of a binomial variable (De Moivre). For all targets
     together that of a normal one, since the answers to one query are correlated. Soft labels have
     less variance than 0/1 labels, so theirs is smaller by the ratio of the standard deviations.
 

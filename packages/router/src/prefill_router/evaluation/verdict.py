@@ -414,7 +414,7 @@ class _Rows:
     Attributes:
         at_points: The router's label and cost, US dollars, of each row at each point.
         by_fold: For each fold, the same with its setting in the place of all others', and the label
-            of its best single target on all rows; empty for a single part.
+            of its best single target on all rows. Empty for a single part.
         lams: The mean lam of each point.
         best: The label and the cost of the best single target.
         references: The references' tables, by name.

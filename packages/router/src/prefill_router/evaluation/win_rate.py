@@ -2,7 +2,7 @@
 
 A vote says which of two answers is better, and not whether either is right, so accuracy can't be
 known. Instead, for each vote the router picks the target with the higher chance to win. Its win
-rate is how often the pick won; a tie is half a win (the win rate of pairs of RouteLLM, Ong and
+rate is how often the pick won. A tie is half a win (the win rate of pairs of RouteLLM, Ong and
 others 2024). It is compared with the best fixed ranking: the strengths of a Bradley-Terry model
 without features (Bradley and Terry 1952), learned from the same votes as the router. Votes that
 judge are never those that it learned from. The difference is paired; several votes on one prompt

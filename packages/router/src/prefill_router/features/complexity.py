@@ -228,7 +228,7 @@ def yule_k(counts: Counter[str]) -> float:
     """10^4 (sum of m^2 - N) / N^2, with m the count of each word and N the words; 0 without words.
 
     Ten thousand times the probability that two words drawn with replacement are the same, without
-    the draws of one occurrence twice; it depends little on the length. Yule (1944), The statistical
+    the draws of one occurrence twice. It depends little on the length. Yule (1944), The statistical
     study of literary vocabulary, chapter 3.
     """
     words = counts.total()

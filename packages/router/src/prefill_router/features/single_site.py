@@ -121,7 +121,7 @@ class VectorsConfig(FamilyConfig):
 
     Attributes:
         encoder: The encoder's name, as for `encoders.load_encoder`.
-        site: A site such as `mean.6`; by default an encoder's own vector if it outputs one, else
+        site: A site such as `mean.6`. By default an encoder's own vector if it outputs one, else
             the mean over the tokens at the last layer, which for MiniLM is its sentence embedding.
         normalise: Whether vectors are scaled to unit length first, so that directions are compared.
     """

@@ -7,7 +7,7 @@ Its log-odds z are a linear function of the fitted targets' (`router.PoolChanges
 the weights have a normal prior. Its mean is the mean of the others' log-odds. By its covariance,
 the new target differs from that mean as the others do from each other. Labels give the posterior by
 Laplace's approximation. On a train row the others' answers are known, and tell how much harder it
-was than predicted; with e the mean over the others of label minus probability, the label y of the
+was than predicted. With e the mean over the others of label minus probability, the label y of the
 new target is modelled as
 
     logit p(y) = slope * z + surprise * e

@@ -1,7 +1,7 @@
 """What a fit tries by itself: a few recipes, of which cross-validation on train rows takes one.
 
 The recipes need no tuning. One reads several layers of each encoder in a block, one the mean and
-the last token of a single layer; both add the labels of neighbours, and have a network that also
+the last token of a single layer. Both add the labels of neighbours, and have a network that also
 learns how difficult a query is and what parts the targets. The third is the paper's router.
 Choosing needs data: below `ENOUGH` train rows the differences between recipes are smaller than
 their noise, and the paper's is taken. From votes one recipe learns, whatever the effort.
@@ -122,7 +122,7 @@ def choose_recipe(
         states: The states of its queries.
         split: The split.
         effort: `quick` tries nothing, `normal` three recipes, `best` larger ones.
-        minutes: The time after which no other fold is started, by default that of the effort; where
+        minutes: The time after which no other fold is started, by default that of the effort. Where
             it is over, the choice depends on how fast the machine is.
         enough: The train rows from which on recipes are tried; `ENOUGH` if not given.
         seed: The seed of folds and fits.

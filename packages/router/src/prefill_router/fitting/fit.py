@@ -85,7 +85,7 @@ class RouterFit:
     Attributes:
         router: The fitted router.
         evaluation: Its evaluation on the test part, or else by cross-fitting on all rows that it
-            learned from; None where there is neither, or it learned from votes.
+            learned from. None where there is neither, or it learned from votes.
         win_verdict: The verdict on a router that learned from votes.
     """
 
@@ -124,7 +124,7 @@ def fit_router(
         sources: The paths of encoders, by name.
         cache: The folder for states that are encoded now; the user's cache if not given.
         verdict: Whether it is judged by cross-fitting on the rows that it learned from, which takes
-            five more fits; by default where there is no test part.
+            five more fits. By default where there is no test part.
         save: Called with the router once it is fitted, before it is judged.
         progress: Shows the progress.
 

@@ -44,7 +44,7 @@ class SoftLabels:
 
     Attributes:
         file: CSV, JSONL or Parquet with `query_id`, `target` and `score` in [0, 1].
-        weight: The score's share of a label, from 0 to 1; where there is no score or no label, the
+        weight: The score's share of a label, from 0 to 1. Where there is no score or no label, the
             label stays as it is.
     """
 
@@ -66,7 +66,7 @@ class Recipe:
         predictor: From features to every target's probability of a correct answer.
         shrinkage: Whether these probabilities are shrunk towards base rates, by factors learned out
             of fold (`calibration.Shrinkage`).
-        operating_points: Whether operating points are chosen on train rows out of fold; this needs
+        operating_points: Whether operating points are chosen on train rows out of fold. This needs
             five more fits of the predictor, unless shrinkage or a cascade needs them anyway.
         calibration: The kind of calibrator of these probabilities; fitted on the calibration part.
         cost: The length of an answer in its cost: `predicted` from the features

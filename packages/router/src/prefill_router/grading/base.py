@@ -23,7 +23,7 @@ class Grade:
     """A grader's verdict on one answer.
 
     Attributes:
-        score: How right the answer is, in [0, 1]; None where it couldn't be graded, which is a
+        score: How right the answer is, in [0, 1]. None where it couldn't be graded, which is a
             missing label and never a wrong answer.
         extracted: The part of the answer that was compared; empty where nothing was.
         detail: The reason for the score, such as the test that failed.

@@ -18,8 +18,8 @@ class GraderKind:
 
     Attributes:
         summary: What it does, in one line.
-        opener: The function that makes it from the `Settings`, or where it is in this package,
-            such as `code:open_code`; empty for a grader that asks the judge.
+        opener: The function that makes it from the `Settings`, or where it is in this package, such
+            as `code:open_code`. Empty for a grader that asks the judge.
     """
 
     summary: str

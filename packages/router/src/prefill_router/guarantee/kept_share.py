@@ -43,9 +43,9 @@ class Advice:
     """What would suffice to guarantee lam = 1 with a probability of about 50 %.
 
     Attributes:
-        queries: About how many queries suffice, all labelled and like the measured ones; None where
+        queries: About how many queries suffice, all labelled and like the measured ones. None where
             the router falls short on these, so that more won't help.
-        labels: About how many of the missing labels suffice, if they are like the measured ones;
+        labels: About how many of the missing labels suffice, if they are like the measured ones.
             None where labels aren't the problem, or wouldn't suffice without more queries.
         words: The reason why no lam can be guaranteed, and the advice.
     """

@@ -10,7 +10,7 @@ target.
 
 Where chance selected the labels, or they err, unbiased estimates stand for them
 (`evaluation.ChanceLabels`). The loss is linear in the labels, so the mean of its estimates is the
-mean loss; and as each lies within bounds that are known before the draw, betting on them is as
+mean loss. Since each lies within bounds that are known before the draw, betting on them is as
 valid (Waudby-Smith, Wu, Ramdas, Karampatziakis and Mineiro 2022, arXiv:2210.10768). The wider the
 bounds, that is the lower the propensities, the more queries it takes.
 

@@ -1,8 +1,8 @@
 """The builder of imported datasets: it takes rows and returns a dataset with a report.
 
 A row is used as a whole or not at all. A malformed row is reported with its file and line and left
-out, never guessed; if more than one row in a hundred is malformed, the import stops, since the rest
-may not represent the whole. A duplicate of an earlier row is dropped and counted; a row that
+out, never guessed. If more than one row in a hundred is malformed, the import stops, since the rest
+may not represent the whole. A duplicate of an earlier row is dropped and counted. A row that
 contradicts an earlier one is malformed, and the earlier one is kept.
 """
 

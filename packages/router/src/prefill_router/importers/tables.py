@@ -2,7 +2,7 @@
 
 Text is UTF-8, with or without a byte order mark, or UTF-16, and may be in gzip. The cells of a CSV
 are separated by commas, semicolons or tabs; where semicolons separate, `0,5` is a half. CSV and
-JSON Lines are read as a stream; of a Parquet file only the requested columns are read, of a
+JSON Lines are read as a stream. Of a Parquet file only the requested columns are read, of a
 spreadsheet the first sheet.
 """
 

@@ -347,8 +347,8 @@ class Columns:
         cost: US dollars. Usually `cost`.
         targets: The targets of a wide table; guessed if not given.
         scale: How scores become labels; they are labels if not given.
-        repeats: `mean` if rows of the same query and target are runs, of which the mean is used;
-            otherwise a row that contradicts an earlier one is malformed.
+        repeats: `mean` if rows of the same query and target are runs, of which the mean is used.
+            Otherwise a row that contradicts an earlier one is malformed.
     """
 
     prompt: str | None = None

@@ -564,8 +564,8 @@ def auc_of_selection(
 ) -> Float64[NDArray[np.float64], " target"]:
     """The five-fold probe AUC of each target at its selected site.
 
-    J depends on each encoder's own scale, so it ranks the sites of one encoder but not encoders;
-    the AUC of the same probe on the same folds ranks both.
+    J depends on each encoder's own scale, so it ranks the sites of one encoder but not encoders.
+    The AUC of the same probe on the same folds ranks both.
     """
     folds = stratified_folds(train, count=FOLDS, seed=seed)
     result = np.empty(len(selection.targets))

@@ -3,7 +3,7 @@
     s[k, q] = lam * p[k, q] - (1 - lam) * c[k, q]
 
 with p the predicted correctness and c the normalised cost. Ties go to the cheaper target, then to
-the more probable one, then to the first; so a target that costs more and is no better is never
+the more probable one, then to the first. So a target that costs more and is no better is never
 chosen.
 
 Over lam in [0, 1] each target of Equation 2 is a line. The winner is the upper envelope of the
@@ -82,7 +82,7 @@ def check_tables(correctness: PerCell, cost: PerCell) -> None:
 class LambdaPath:
     """Every winner of every query over lam in [0, 1], exactly.
 
-    Query q's winners are `target[start[q]:start[q + 1]]`, in order of ascending lam; each is valid
+    Query q's winners are `target[start[q]:start[q + 1]]`, in order of ascending lam. Each is valid
     on (its `lam`, the next one's `lam`], the first from 0 on, the last up to 1.
 
     Attributes:
@@ -161,7 +161,7 @@ def _next_winner(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
     """The queries with a next winner after `winner`, the lam where it takes over, and the winner.
 
-    Where three lines meet in one point, rounding can put the next change before the last one; it is
+    Where three lines meet in one point, rounding can put the next change before the last one. It is
     clipped to `begin`, so that each query's lam never decreases.
     """
     gain = correctness[rows] - correctness[rows, winner][:, None]

@@ -455,7 +455,7 @@ class OperatingPoints:
 
     Attributes:
         accurate: The lam of the highest accuracy; the cheapest one if there are several.
-        thrifty: The lam of the lowest cost at no less accuracy than the best single target; None
+        thrifty: The lam of the lowest cost at no less accuracy than the best single target. None
             where no setting is both as accurate and cheaper, or no cost is known.
         setting: The lam that the router is used at, by `rule`.
         best: The best single target.

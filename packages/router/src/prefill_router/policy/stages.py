@@ -84,7 +84,7 @@ def search_stages(
 ) -> Stages:
     """The best list of at most `depth` targets, and its thresholds.
 
-    With a budget it is the list with the highest accuracy within it; without one, that with the
+    With a budget it is the list with the highest accuracy within it. Without one, that with the
     highest mean accuracy over budgets from the cheapest target's cost to the most expensive one's.
     Lists are compared on the same queries: those on which all targets of the search have a label
     and a cost. Targets that were measured on few queries are left out of the search if they would

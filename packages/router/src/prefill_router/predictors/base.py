@@ -223,7 +223,7 @@ class PredictorFit:
         notes: Notes for the user, such as which targets couldn't be learned.
         training: Training curves and similar, as plain values for the record.
         unseen: Predictions for the train rows, each by a predictor that wasn't fitted on its fold
-            (`Examples.folds`), where the fit made them; NaN for a fold that can't be predicted.
+            (`Examples.folds`), where the fit made them. NaN for a fold that can't be predicted.
     """
 
     predictor: Predictor

@@ -1,7 +1,7 @@
 """Predictors by similarity: the nearest train queries vote.
 
 Majority routing chooses the target with the most votes among the nearest train queries, so the
-share of votes is its probability; the score is the mean of their labels, weighted by proximity (Li
+share of votes is its probability. The score is the mean of their labels, weighted by proximity (Li
 2025, "Rethinking Predictive Modeling for LLM Routing"; section 3.2 of the paper, with k = 25 and
 with inverse distances).
 

@@ -242,7 +242,7 @@ class LogisticConfig(PredictorConfig):
             better of both.
         folds: The number of folds of the cross-validation.
         votes: Whether the labels are votes, of two targets each, and a probability is the chance to
-            win against the average target; otherwise that of a correct answer.
+            win against the average target. Otherwise that of a correct answer.
     """
 
     c: Positive | None = None

@@ -62,7 +62,7 @@ def out_of_fold(
         progress: Shows the progress.
 
     Returns:
-        One row per query; NaN for a fold where no predictor can be fitted on the others, and
+        One row per query. NaN for a fold where no predictor can be fitted on the others, and
         everywhere if there is only one fold.
 
     Raises:

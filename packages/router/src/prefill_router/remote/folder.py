@@ -5,7 +5,7 @@
 
 `CURRENT` is written last, so that a reader finds either the old files or the new, even if the
 writer is killed at any moment. The generation before stays until the next write, for those who are
-reading it; others are removed by a later writer once they are a day old, since until then they may
+reading it. Others are removed by a later writer once they are a day old, since until then they may
 belong to a writer that is still at work. A folder without `CURRENT`, such as a copy by another
 tool, is read as it is, and checked against its `SHA256SUMS` if it has one.
 

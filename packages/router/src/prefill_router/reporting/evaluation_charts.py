@@ -74,7 +74,7 @@ class Drawing:
         corner: Whether the oracle is drawn as the corner (1, 1), and not as a line.
         log: Whether x is drawn on a logarithmic scale.
         costliest: The most expensive target, and at each point of the curve the share of the
-            queries that it gets; None where that isn't drawn, as where it never gets any.
+            queries that it gets. None where that isn't drawn, as where it never gets any.
         price: Price alone, x and y; None where it isn't known.
     """
 

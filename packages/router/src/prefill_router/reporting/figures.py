@@ -1,6 +1,6 @@
 """Figures: their style, labels beside points, and their rendering as files and in pages.
 
-A figure on disk is PNG, SVG with real text, and CSV with the data; in a page it is an SVG element
+A figure on disk is PNG, SVG with real text, and CSV with the data. In a page it is an SVG element
 in the page's text colour. Labels are placed so that they cover neither each other nor the points.
 """
 

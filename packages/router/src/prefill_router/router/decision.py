@@ -61,7 +61,7 @@ class Forecast:
             is: near 1 for a request unlike the train rows. None where the router has no reference
             of its train rows.
         bins: For each watched feature of the reference, the decile of the train rows in which this
-            request lies, 0 to 9; empty without a reference.
+            request lies, 0 to 9. Empty without a reference.
         output: The expected output of every target (`cost.Expected`); NaN where unknown; None where
             Equation 1's medians are used.
         output_high: The 0.9 quantile of the output of every target; None like `output`.

@@ -44,9 +44,9 @@ class LightRouter:
             where there is no router yet (`without_router`).
         encoders: The names of the encoders, for people; empty for features of the text alone.
         reference_accuracy: Every target's share of correct answers on the train rows, in the order
-            of the pool, NaN where none are known; None where the folder has none.
+            of the pool, NaN where none are known. None where the folder has none.
         reference_shares: The share of train rows in each decile of every column that is watched for
-            drift, to compare `Forecast.bins` with; None where the folder has none.
+            drift, to compare `Forecast.bins` with. None where the folder has none.
         verdict: Whether the router is worth it: `word`, `lam` and `gain`, in accuracy over the best
             fixed mix of targets at equal cost, or from votes in win rate over the best fixed
             ranking; None where it wasn't evaluated.

@@ -242,7 +242,7 @@ def whiten(
     """The whitening matrix of standardised rows, and each row's leave-one-out distance.
 
     Leaving a row out changes the covariance by one outer product, so the Sherman-Morrison formula
-    gives the distance without fitting again; shrinkage and scales stay the same.
+    gives the distance without fitting again. Shrinkage and scales stay the same.
     """
     import scipy.linalg
 

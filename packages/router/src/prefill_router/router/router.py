@@ -200,7 +200,7 @@ class Router:
         record: The record of how it was made.
         reference: Statistics of the train rows; None in a router of an older format.
         changes: Targets that joined or left after the fit; None without any.
-        cross_fit: Predictions for the rows that it learned from, by routers that didn't; None where
+        cross_fit: Predictions for the rows that it learned from, by routers that didn't. None where
             it wasn't judged so, or its targets or prices changed.
         sources: The locations of its encoders.
     """

@@ -5,7 +5,7 @@ long.
 
 The command line combines bubblewrap, two tools of util-linux, and a Python interpreter. It has two
 forms, for root and for ordinary users. As root, bubblewrap creates the namespaces with root's own
-privileges, and the program gets no capability and a user id that no other process has; user
+privileges, and the program gets no capability and a user id that no other process has. User
 namespaces aren't used, because a root that is mapped to another id still counts as root where the
 kernel checks ids (`/proc/sys` was writable, and the limit on processes had no effect). For an
 ordinary user there are only user namespaces.

@@ -8,7 +8,7 @@ of its owner. All else is plain JSON, checked strictly by pydantic. Bounds are t
 `pydantic.Field`, for arrays too. Saved data never names code: the class that reads decides what is
 built.
 
-`Kinds` is a registry of the kinds of a part, such as predictors, by name; a kind's module is
+`Kinds` is a registry of the kinds of a part, such as predictors, by name. A kind's module is
 imported when it is looked up.
 """
 
@@ -91,7 +91,7 @@ class Saved(NamedTuple):
 
     Attributes:
         name: The saved name; the field's own name if not given.
-        form: The type in JSON, for pydantic, whose validators turn it into the field's value; an
+        form: The type in JSON, for pydantic, whose validators turn it into the field's value. An
             array's is a list, with null where a number is missing.
         write: From the field's value to its JSON value.
         sparse: Whether the field is left out where it has its default.

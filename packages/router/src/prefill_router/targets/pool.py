@@ -248,7 +248,7 @@ class Pool:
     def serves(self, name: str) -> tuple[Endpoint, ...]:
         """The API endpoints that a target serves: its own list, or that of its provider's dialect.
 
-        A target with several endpoints serves what all of them do; one with an effort serves only
+        A target with several endpoints serves what all of them do. One with an effort serves only
         calls in which its effort can be said.
 
         Raises:

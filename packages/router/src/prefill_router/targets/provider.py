@@ -62,7 +62,7 @@ class DialectTraits:
         efforts_in: The endpoints in which a target's effort can be said.
         refused_by_thinking: Fields that a model refuses while it thinks.
         system_switch: The system prompt that switches a model's reasoning on or off, where there
-            are no fields for it; None where the model has fields.
+            are no fields for it. None where the model has fields.
         top_k: Whether it accepts `top_k`.
         seed: Whether it accepts `seed`; otherwise no seed is sent.
         recommends: Whether the model's recommended sampling is sent where a target's options leave

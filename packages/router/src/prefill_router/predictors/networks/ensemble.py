@@ -45,7 +45,7 @@ class NetworkConfig(PredictorConfig):
         learning_rate: AdamW's learning rate.
         weight_decay: AdamW's weight decay, for weights but not for biases.
         dropout: The dropout rate after each hidden layer.
-        input_dropout: The dropout rate of the features; None for 0.5 with 64 features or more, and
+        input_dropout: The dropout rate of the features. None for 0.5 with 64 features or more, and
             0 with fewer, each of which may be needed.
         batch_size: Queries per step.
         max_epochs: The greatest number of epochs.
