@@ -16,9 +16,9 @@ from prefill_router.targets import Ability, Endpoint
 Scored = Literal[
     "ask", "last_user", "last_user_with_system", "conversation", "conversation_with_system"
 ]
-"""The part of a request that the encoder reads: the person's newest text without what an agent
-wrote around it, the last user turn as it is, or all turns; the last two with or without system
-prompts."""
+"""The part of a request that the encoder reads. It is the person's newest text without what an
+agent wrote around it, the last user turn as it is, or all turns. The last two are with or without
+system prompts."""
 SCORED: tuple[Scored, ...] = get_args(Scored)
 
 Reason = Literal[

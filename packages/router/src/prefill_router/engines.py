@@ -369,7 +369,7 @@ class _Piece:
 class _Actors:
     """Actors with a state each, the piece of work that each of them has, and what is left.
 
-    An actor that ends is followed by a new one, and its piece is given out again: Ray's own restart
+    An actor that ends is followed by a new one, and its piece is given out again. Ray's own restart
     would keep the piece for that actor, even where its node has gone.
     """
 

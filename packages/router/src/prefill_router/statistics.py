@@ -6,8 +6,8 @@ which columns vary; and which rows are equal.
 
 The second part has tests by betting, which are valid at any moment, however often they are looked
 at. A gambler bets that observations fall short of what is expected of them. As long as they don't,
-on average given the past, no strategy makes money: the capital exceeds c with a probability of at
-most 1 / c, ever (Ville's inequality; Waudby-Smith and Ramdas, "Estimating means of bounded random
+on average given the past, no strategy makes money. The capital ever exceeds c with a probability of
+at most 1 / c (Ville's inequality; Waudby-Smith and Ramdas, "Estimating means of bounded random
 variables by betting", JRSS B 86, 2024, arXiv:2010.09686). Each gambler divides the capital among
 bold and careful strategies, since how large the shortfall will be isn't known.
 

@@ -44,8 +44,9 @@ AffinityPlace = tuple[AffinityKind, Hashable]
 """The kind of an entry of `Sessions`, and its name there."""
 SessionRow = tuple[str | None, str, int, float, Sequence[str], str | None, str | None, str | None]
 """An answer as its receipt has it: the session, the target, its input and output tokens together,
-when it ended (seconds since 1970), the ids of its tool calls, its own id where the target keeps it,
-the name of the client's key, and which of the target's endpoints answered, if it has several."""
+and when it ended (seconds since 1970). Then the ids of its tool calls, its own id where the target
+keeps it, and the name of the client's key. Last, which of the target's endpoints answered, if it
+has several."""
 
 
 def session_name(

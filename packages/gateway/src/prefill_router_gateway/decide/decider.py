@@ -1,10 +1,10 @@
 """The decision about one request.
 
-The target is, in this order: the one that the client named; the one that keeps the response that
-the request continues; in a tool loop, the one that called the tools; outside the routed share, the
-one in the settings; the conversation's current one, unless a switch pays; otherwise the policy's
-choice, or the fallback's. A task that doesn't get on may leave its tool loop's or conversation's
-target once, for a stronger one.
+The first of these that there is becomes the target: the one that the client named; the one that
+keeps the response that the request continues; in a tool loop, the one that called the tools;
+outside the routed share, the one in the settings; the conversation's current one, unless a switch
+pays. Otherwise it is the policy's choice, or the fallback's. A task that doesn't get on may leave
+its tool loop's or conversation's target once, for a stronger one.
 
 Targets in the pool that the router doesn't know: they answer where the target is fixed.
 """

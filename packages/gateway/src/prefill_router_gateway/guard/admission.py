@@ -121,9 +121,9 @@ is freed; it raises as `KeyLimits.enter`."""
 class Guard:
     """Admits valid requests, with their whole body, and refuses all others.
 
-    It checks in this order: the size of the headers, the `Host`, the site of origin, the key, the
-    type and length of the body, the capacity of the gateway, the limits of the key, and the body.
-    A request without a key is refused before any of its body is read.
+    It checks the headers first: their size, the `Host`, the site of origin and the key. Then it
+    checks the type and length of the body, the capacity of the gateway and the limits of the key.
+    The body is last. A request without a key is refused before any of its body is read.
 
     Args:
         app: The application; a `RefusalError` that it raises before it responds is sent as the

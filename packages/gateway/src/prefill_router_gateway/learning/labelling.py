@@ -1,7 +1,7 @@
 """Labels sampled requests within the budget: draws what to ask, asks, and grades.
 
-Each step writes what it did before the next begins, so after an interruption it goes on from there:
-the draw with its probabilities, then each answer, then each label, both with their charges.
+Each step writes what it did before the next begins: the draw with its probabilities, then each
+answer, then each label, both with their charges. So after an interruption it goes on from there.
 """
 
 import time

@@ -1,9 +1,9 @@
 """Decides from labelled traffic whether a candidate takes over, and takes the step that follows.
 
-Each request is a pair: the value of the candidate's choice minus that of the current router's, by
-the doubly robust estimate, which is right on average whatever the predictions, since chance decided
-what was labelled. Tests by betting (`log_capital`) on these differences are valid however often
-they are looked at. What can't be known, for lack of overlap, counts against each claim.
+Each request is a pair: the value of the candidate's choice minus that of the current router's. Both
+are doubly robust estimates. These are right on average whatever the predictions, since chance
+decided what was labelled. Tests by betting (`log_capital`) on these differences are valid however
+often they are looked at. What can't be known, for lack of overlap, counts against each claim.
 
 A test's hypothesis is about the mean of each difference given the earlier ones: it is meant for
 traffic whose mix stays about the same while the candidate is tested. The turns of a conversation
@@ -458,8 +458,8 @@ def _bound_pairs(
 ) -> tuple[Bool[NDArray[np.bool_], " request"], PerPair]:
     """Which differences are of pairs within the widest bound of earlier ones, and that bound.
 
-    A bet must not depend on the pair that it is about: if those with a narrow bound, such as where
-    both choose the same, counted for more, the test would be about another mean.
+    A bet must not depend on the pair that it is about. If pairs with a narrow bound counted for
+    more, such as where both choose the same, the test would be about another mean.
     """
     each = pairs.highest(widest)
     worst = np.maximum.accumulate(np.concatenate([each[:1], each[:-1]]))

@@ -222,10 +222,10 @@ class Verifiers:
 def follows(schema: Mapping[str, Any], answer: str) -> bool:
     """Whether an answer is JSON that follows a schema; an empty one asks for any object.
 
-    The schema comes from a client, so it is given little to do harm with: nothing that it refers to
-    is fetched, `UNCHECKED` is passed over, and a schema that is none, refers to nothing, or takes
-    more than `MOST_CHECKS`, refuses nothing. Without the package `jsonschema`, only the type and
-    the required fields of the outermost value are checked.
+    The schema comes from a client, so it can do little harm. Nothing that it refers to is fetched,
+    and `UNCHECKED` is skipped. A schema that is invalid, refers to nothing, or takes more than
+    `MOST_CHECKS`, refuses nothing. Without the package `jsonschema`, only the type and the required
+    fields of the outermost value are checked.
     """
     try:
         value = json.loads(answer)

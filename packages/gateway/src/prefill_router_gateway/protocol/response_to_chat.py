@@ -1,8 +1,8 @@
 """Translates requests of OpenAI's Responses API to chat completions.
 
-Left out are hints, which change no answer or say how a model that can do it should think; encrypted
-reasoning, which only its own model can read; and a search on the web that the model may do or not.
-A tool within a namespace gets a name that has both, see `joined_name`.
+Hints are left out, which change no answer or say how a model that can do it should think. So is
+encrypted reasoning, which only its own model can read, and a search on the web that the model may
+do or not. A tool within a namespace gets a name that has both, see `joined_name`.
 """
 
 import re

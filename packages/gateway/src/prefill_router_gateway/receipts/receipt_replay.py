@@ -184,9 +184,9 @@ def replay_setting(
 def at_prices(recorded: Recorded, receipts: Iterable[Receipt], pool: Pool) -> Recorded:
     """The requests at a pool's prices.
 
-    Receipts lack the data that Equation 1 was fitted on, so it is fitted again on the receipts:
-    each target's median output tokens, and its median ratio of reported to estimated input tokens,
-    over the requests that it answered. The cost scale is the range of the new estimates.
+    Receipts lack the data that Equation 1 was fitted on, so it is fitted again on the receipts. It
+    takes each target's median output tokens, and its median ratio of reported to estimated input
+    tokens, over the requests that it answered. The cost scale is the range of the new estimates.
 
     Raises:
         ConfigError: The pool doesn't have one of the targets.

@@ -1,8 +1,8 @@
 """`prefill-router reproduce` and `study seeds`, `ratio` and `shift`: the paper's results.
 
-`seeds` measures how much the metrics vary with the training seed; `ratio` how accurate routing is
-when a given share of the queries goes to one target; `shift` what a router loses on queries of a
-kind that it wasn't trained on.
+`seeds` measures how much the metrics vary with the training seed. `ratio` measures how accurate
+routing is when a given share of the queries goes to one target. `shift` measures what a router
+loses on queries of a kind that it wasn't trained on.
 """
 
 from collections.abc import Sequence

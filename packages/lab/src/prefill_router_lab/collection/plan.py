@@ -562,10 +562,10 @@ _DEVIATIONS = 2.0
 def limit_for_the_rest(run: Run, plan: CollectionPlan, options: CollectOptions) -> float:
     """Estimate a limit, in US dollars, that is enough for all open questions.
 
-    It is the sum of what counts already; of the mean charge of a question to its target, dollars at
-    risk included, for each open question (its expected cost where nothing has been charged), plus
-    two standard deviations of that; and of the most that the most expensive question can cost,
-    which must fit before it is asked.
+    It is a sum of three parts. The first is what counts already. The second is the mean charge of a
+    question to its target, dollars at risk included, for each open question, plus two standard
+    deviations of that; where nothing has been charged it is the expected cost. The third is the
+    most that the most expensive question can cost, which must fit before it is asked.
 
     Args:
         run: The run as it is now.

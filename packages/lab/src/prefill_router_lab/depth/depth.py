@@ -1,8 +1,8 @@
 """What encoders and their layers know: correctness by depth, and the encoder-target sweep.
 
 Three readings of every site, on the train rows alone: Fisher J, the out-of-fold AUC of linear
-probes, and the leave-one-out AUC of the votes of nearest neighbours; and the probes' AUC within
-each subject, which tells what a layer knows beyond the subject of a query.
+probes, and the leave-one-out AUC of the votes of nearest neighbours. The probes' AUC within each
+subject tells what a layer knows beyond the subject of a query.
 
 `sweep` finds which encoder predicts which target best (section 5.1 of the paper).
 """

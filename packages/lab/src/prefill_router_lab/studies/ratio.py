@@ -1,7 +1,7 @@
 """Accuracy when a given share of the queries is sent to the strong target.
 
-The paper's appendix on routing ratios: the queries are ordered by the router's probability for the
-strong target, the first `n` of `N` go to it and the others to the router's argmax over the other
+The paper's appendix on routing ratios. The queries are ordered by the router's probability for the
+strong target. The first `n` of `N` go to it, the others to the router's argmax over the other
 targets. Prices play no part, so this judges the probabilities alone.
 
 Every `n` is computed exactly. In a bootstrap resample a query may occur several times. Its copies

@@ -1,7 +1,7 @@
 """Domain shift: what a router loses on kinds of queries that it wasn't trained on.
 
-The paper's appendix on domain shift: a router trained on some benchmarks or domains is tested on
-others and compared with a reference that was trained on all of them, on the same test queries. A
+The paper's appendix on domain shift. A router trained on some benchmarks or domains is tested on
+others. On the same test queries it is compared with a reference that was trained on all of them. A
 shifted router also has less training data, so there is a second reference, trained on equally many
 queries. The loss against that one is due to the shift alone.
 

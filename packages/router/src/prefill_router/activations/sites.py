@@ -21,8 +21,8 @@ class Site:
     Attributes:
         layer: 0 is the embedding, l the residual stream after block l, before the final norm.
         pooling: `last` non-padding token, `mean` over the non-padding tokens, or the mean over the
-            `rest` of them after the first, which in causal networks is an attention sink with
-            enormous states (a prompt's only token is its own rest); `own` is the vector that an
+            `rest` of them after the first. The first is an attention sink with enormous states in
+            causal networks. A prompt's only token is its own rest. `own` is the vector that an
             encoder outputs for the whole prompt, at layer 1 by convention.
     """
 

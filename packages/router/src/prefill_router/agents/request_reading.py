@@ -4,8 +4,8 @@ A coding agent wraps what a person asks in project rules, reminders, an environm
 of tools. `read_request` finds the ask, the earlier ones, what the request is for, and the
 conversation that it belongs to. A request that no agent's marks fit is read as it is.
 
-A text between an agent's tags counts as the agent's only where the agent puts it: as a whole part
-of a message, or in a message of one text at its beginning or end, on lines of its own. So a person
+A text between an agent's tags counts as the agent's only where the agent puts it. That is a whole
+part of a message, or lines of its own at the beginning or end of a message of one text. So a person
 who asks what such a tag means is read in full.
 """
 

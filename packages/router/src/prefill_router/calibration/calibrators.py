@@ -11,8 +11,8 @@ puts targets on one scale: 0.9 is higher than nine in ten of that target's predi
 calibration: labels aren't used, and a target that is hardly ever right gets 0.9 as often as one
 that mostly is.
 
-Platt scaling is a logistic curve of the logit, two parameters for each target: Platt,
-"Probabilistic outputs for support vector machines" (1999), with its smoothed labels: right answers
+Platt scaling is a logistic curve of the logit, two parameters for each target (Platt,
+"Probabilistic outputs for support vector machines", 1999). Its labels are smoothed: right answers
 count as (R + 1) / (R + 2) and wrong ones as 1 / (W + 2), for R right and W wrong answers, so that
 the curve stays finite where the predictions separate the labels. Soft labels lie between the two.
 

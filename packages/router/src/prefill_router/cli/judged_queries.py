@@ -79,10 +79,10 @@ class JudgedQueries:
             router: The router, with the split that it was fitted on.
             whole: Scored answers.
             part: `cross-fit`, every query that it was fitted on, predicted by routers that were
-                fitted without it; `test` or `calibration` of its split; or `unseen`, every query
-                that shares neither its prompt nor its conversation with those that it was trained
-                or calibrated on. By default the first that there is of
-                `test`, `cross-fit` and `unseen`.
+                fitted without it. `test` or `calibration` of its split. Or `unseen`, every query
+                that shares no prompt and no conversation with those that it was trained or
+                calibrated on. By default the first that there is of `test`, `cross-fit` and
+                `unseen`.
 
         Raises:
             ConfigError: The router has no such part, or it was calibrated on it.

@@ -33,8 +33,8 @@ PerTarget = Float[NDArray[np.float64], " target"]
 class CostScale:
     """Costs on the scale of the train rows (Equation 2): `low` is 0, `high` is 1; not clipped.
 
-    It is the range of Equation 1 even where the length of each answer is predicted: the longest
-    predicted answers would stretch the scale, and the same lam would spend more than the paper's
+    It is the range of Equation 1 even where the length of each answer is predicted. The longest
+    predicted answers would stretch the scale. The same lam would then spend more than the paper's
     (docs/decisions/0016-predicted-cost.md).
 
     Attributes:

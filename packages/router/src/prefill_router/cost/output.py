@@ -4,14 +4,14 @@
     mean[k, q]       = s[k] * exp(log amount[k, q])
 
 The amount is the output tokens of target k, or its recorded cost in US dollars where no train row
-has a count. `t` is the logarithm of the input tokens, standardised, `w` and `u` are a ridge
-regression (`Ridge`), and `f` shrinks the regression towards the mean `a`: it is the slope of
-observed on out-of-fold predicted values, minus a standard error, so that where nothing was learned
-the mean is predicted. `s` is Duan's smearing factor (1983, "Smearing estimate: a nonparametric
-retransformation method"), the mean of exp(residual) out of fold, weighted by the predicted amount,
-so that predictions for the train rows add up to the observed total: totals are what is paid, and
-the mean of a skewed amount is above the exponential of its mean logarithm. Amounts are clipped to
-the range of the train rows.
+has a count. `t` is the logarithm of the input tokens, standardised. `w` and `u` are a ridge
+regression (`Ridge`), and `f` shrinks it towards the mean `a`. `f` is the slope of observed on
+out-of-fold predicted values, minus a standard error. So where nothing was learned the mean is
+predicted. `s` is Duan's smearing factor (1983, "Smearing estimate: a nonparametric retransformation
+method"), the mean of exp(residual) out of fold, weighted by the predicted amount, so that
+predictions for the train rows add up to the observed total: totals are what is paid, and the mean
+of a skewed amount is above the exponential of its mean logarithm. Amounts are clipped to the range
+of the train rows.
 
 The penalty of the ridge is chosen by leave-one-out, one column at a time. The inputs are read some
 rows at a time, so they may be computed when they are read.

@@ -1,8 +1,8 @@
 """Can the probabilities be trusted? Three checks.
 
-Whether the probabilities are calibrated and better than each target's average; whether the router
-is overconfident on queries far from its training queries; and whether it gives low probabilities to
-prompts that no target can answer correctly.
+It checks whether the probabilities are calibrated and better than each target's average. It checks
+whether the router is overconfident on queries far from its training queries. And it checks whether
+prompts that no target can answer correctly get low probabilities.
 """
 
 from collections.abc import Callable, Mapping, Sequence

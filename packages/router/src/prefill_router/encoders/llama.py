@@ -1,9 +1,9 @@
 """Blocks of Llama-shaped networks (Llama, Qwen 2, Qwen 3) in fewer operations, the same states.
 
 In bfloat16 on a processor a third of the time of a forward pass goes into what lies between the
-matrix products. oneDNN does most of that within them: the activation, the gate's product and the
-residual are applied to each result before it is rounded, and the weights are in the order in which
-it reads them. The query, key and value are one product, and their heads are rotated together.
+matrix products. oneDNN does most of that within them. It applies the activation, the gate's product
+and the residual to each result before it is rounded. The weights are in the order in which it reads
+them. The query, key and value are one product, and their heads are rotated together.
 
 A block is replaced only if its class is known, its attention is over all earlier tokens, and its
 output on a few made-up tokens is that of the original. Any other block runs as it is. The

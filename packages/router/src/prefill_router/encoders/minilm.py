@@ -1,8 +1,8 @@
 """all-MiniLM-L6-v2, whose weights come with a package: an encoder that needs no torch.
 
-It runs on the processor, in float32. What was recorded for it is kept: where a provenance says
-`bfloat16`, as it does by default on processors that compute in it, states are those of float32,
-from which states in bfloat16 differ by its rounding, 0.4 to 1.2 % of their norm.
+It runs on the processor, in float32. What was recorded for it is kept. Where a provenance says
+`bfloat16`, as it does by default on processors that compute in it, states are those of float32.
+States in bfloat16 differ from these by its rounding, 0.4 to 1.2 % of their norm.
 """
 
 import json

@@ -2,8 +2,8 @@
 
 Files are identified by their content, not their name. A local folder's revision is the SHA-256 of
 its configuration, tokenizer, code and weights. Weights of more than a gibibyte would take seconds
-each time, so for those only the size, the first mebibyte (which holds the names and shapes of
-safetensors) and 64 mebibytes spread evenly are hashed, and the revision begins with `sampled`: it
+each time. Of those only the size, the first mebibyte (which holds the names and shapes of
+safetensors) and 64 mebibytes spread evenly are hashed. Their revision begins with `sampled`. It
 tells fine-tuned versions apart, but doesn't protect against deliberate changes of single weights.
 
 An encoder runs on a device, in a type, with a limit of tokens per prompt and per batch: those that

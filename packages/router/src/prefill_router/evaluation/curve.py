@@ -6,8 +6,9 @@ finite list of operating points, each with its interval of lam. Running sums of 
 every point's accuracy and mean observed cost.
 
 Of a strong and a weak target, the curve is the accuracy over the share of queries that are sent to
-the strong one. RouteLLM (Ong et al., 2024) sums it up: APGR is the part of the accuracy gap between
-the two that is closed, on average over that share; CPT(x) is the share that closes the part x.
+the strong one. RouteLLM (Ong et al., 2024) sums it up in two numbers. APGR is the part of the
+accuracy gap between the two that is closed, on average over that share. CPT(x) is the share that
+closes the part x.
 """
 
 from collections.abc import Callable, Iterator, Sequence

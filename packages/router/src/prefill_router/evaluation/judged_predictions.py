@@ -4,7 +4,7 @@ A `Trial` is one system on the queries that it is judged on. Where labels err or
 them, its tables hold estimates of them (`chance_labels`).
 
 Where answers were sampled several times, the oracle is also measured without the luck of single
-runs. An oracle that sees the labels it is judged by mistakes a lucky guess for ability: of ten
+runs. An oracle that sees the labels it is judged by mistakes a lucky guess for ability. Of ten
 targets that are each right half of the time, one is right on nearly every query. The held-out
 oracle sees all runs of each target but one and is judged by that one, so it gains nothing by luck.
 It knows less than an oracle with infinitely many runs, whose accuracy lies between this one and the

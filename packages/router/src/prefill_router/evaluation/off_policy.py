@@ -2,11 +2,11 @@
 
 Two estimates stand side by side, each with its 95 % interval. The doubly robust one is the mean of
 the estimates that a `Trial` holds; it is the one that verdicts and metrics use. Inverse propensity
-weighting (Hajek's ratio) takes the observed labels alone, and no prediction: where both differ by
-more than their intervals, propensities or errors of labels aren't what they are said to be.
-Intervals come from the variance of the influence functions, so that those of all operating points
-are sums along the exact path. The turns of a conversation count as if they were all alike, which is
-the most that they can depend on each other. A point that lacks overlap has no estimate.
+weighting (Hajek's ratio) takes the observed labels alone, and no prediction. Where both differ by
+more than their intervals, the propensities or the errors of labels are wrong. Intervals come from
+the variance of the influence functions, so that those of all operating points are sums along the
+exact path. The turns of a conversation count as if they were all alike, which is the most that they
+can depend on each other. A point that lacks overlap has no estimate.
 """
 
 import math

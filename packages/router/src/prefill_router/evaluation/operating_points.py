@@ -5,7 +5,7 @@ a router is used and reported are chosen on out-of-fold predictions for train ro
 measured on the judged ones.
 
 The setting that a router is used at is the cheapest that loses at most a few points of accuracy to
-the best single target, after one standard error is added to the loss: few labels choose a cautious
+the best single target. One standard error is added to the loss, so few labels choose a cautious
 setting (docs/decisions/0031-the-setting.md).
 """
 
@@ -31,7 +31,7 @@ BUDGETS = (0.2, 0.35, 0.5, 0.7)
 MARGIN = 0.01
 """A setting is as accurate as the best single target if it loses less than one point to it."""
 _NEAR = 1.05
-"""A setting that costs a twentieth more than the cheapest target is still at its price: what a
+"""A setting that costs a twentieth more than the cheapest target is still at its price. What a
 target's answers cost differs by as much from one set of queries to the next."""
 _MOST = 400
 """Settings among which a cautious one is sought; neighbouring ones differ by few queries."""

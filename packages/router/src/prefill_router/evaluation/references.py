@@ -7,7 +7,7 @@ or in each domain. What a router gains beyond price alone, it gains by what the 
 Each rule has corners, from the cheapest to the most accurate, that were learned from train rows.
 Between two corners lie mixes of both, so that a rule can spend any amount. `ReferenceTable` has the
 labels and costs of these mixes on the judged rows. Rows that were judged by different rules, such
-as those of the folds of a cross-validation, share a table: a level is the same fraction of the way
+as those of the folds of a cross-validation, share a table. A level is the same fraction of the way
 from the cheapest to the most accurate corner in each.
 """
 

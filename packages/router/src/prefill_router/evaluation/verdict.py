@@ -66,9 +66,9 @@ class ReferenceGain:
         accuracy: The reference's accuracy.
         gain: The router's accuracy minus the reference's, with its interval.
         error: The standard error of the gain.
-        hidden: The part of the gain that answers without labels may account for: how much more
-            often the labels of the router's choices are missing than those of the reference's,
-            where that is significant; else 0.
+        hidden: The part of the gain that answers without labels may account for. It is how much
+            more often the labels of the router's choices are missing than those of the reference's,
+            where that is significant, and otherwise 0.
     """
 
     accuracy: float

@@ -62,9 +62,9 @@ class Words:
         text: The text itself.
         characters: The count of each character.
         words: The count of each word in lower case. A word consists of letters, digits and
-            underscores, which hyphens, apostrophes and a number's points and commas can join, so
-            that numbers, compounds and contractions are one word each, as Kincaid et al. (1975)
-            count them.
+            underscores. Hyphens, apostrophes and a number's points and commas can join them. So
+            numbers, compounds and contractions are one word each, as Kincaid et al. (1975) count
+            them.
         sentences: The number of stretches with a word, between marks that end a sentence or blank
             lines; at least 1 where there is a word.
     """
@@ -110,8 +110,8 @@ def syllables(word: str) -> int:
 
     English is assumed. Parts joined by hyphens or apostrophes are counted separately. A part has
     one syllable more than its hyphenation points (Liang's patterns, by Pyphen), or as many as its
-    groups of vowels without a silent -e, -es or -ed, whichever is more: hyphenation never splits a
-    syllable but misses some boundaries, and a group of vowels may be two syllables. A part without
+    groups of vowels without a silent -e, -es or -ed, whichever is more. Hyphenation never splits a
+    syllable but misses some boundaries. A group of vowels may be two syllables. A part without
     Latin vowels counts as one. The estimate agrees with the CMU pronouncing dictionary for 96.5 %
     of the words of MMLU-Pro's questions; hyphenation alone for 91.4 %, vowels alone for 94.9 %.
 

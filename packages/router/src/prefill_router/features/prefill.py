@@ -1,8 +1,8 @@
 """The families of features from hidden states: the paper's, and several sites in one block.
 
 The paper's features (Equation 3) read one site per target. In a joint block, layers that know
-different things are read together, of one encoder or of several, and enter once for all targets:
-each site is standardised, the sites are put side by side or averaged, and one PCA reduces them.
+different things are read together, of one encoder or of several. They enter once for all targets.
+Each site is standardised, the sites are put side by side or averaged, and one PCA reduces them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -18,8 +18,8 @@ the labels are freed of most of the noise that targets share.
 Where the new target is another effort of a model that the router was fitted for, its siblings take
 the place of the others: the prior mean is the mean of their log-odds, and e is theirs.
 
-Questions are chosen one after another, each the one that takes most off the posterior variance of
-the predicted log-odds over the train rows, weighted by p(1 - p) (V-optimal design).
+Questions are chosen one after another. Each is the one that takes most off the posterior variance
+of the predicted log-odds over the train rows, weighted by p(1 - p) (V-optimal design).
 docs/decisions/0022-adding-targets.md has what it reaches.
 """
 

@@ -69,9 +69,9 @@ def strip_text(text: str) -> str:
 def normalise_text(text: str) -> str:
     """The text in lower case, without punctuation, articles and extra white space.
 
-    As in the evaluation of the SQuAD benchmark, the text is put in lower case, ASCII punctuation
-    and symbols are removed, then the words a, an and the, and runs of white space become one space.
-    In addition, the punctuation of other scripts is removed, and compatible characters are unified
+    As in the evaluation of the SQuAD benchmark, the text is put in lower case. ASCII punctuation
+    and symbols are removed, then the words a, an and the. Runs of white space become one space. In
+    addition, the punctuation of other scripts is removed, and compatible characters are unified
     (Unicode's NFKC). A sign and a decimal point are punctuation: for numbers use `number`.
     """
     plain = unicodedata.normalize("NFKC", text).lower().translate(_WITHOUT_PUNCTUATION)

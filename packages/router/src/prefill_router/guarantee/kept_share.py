@@ -308,8 +308,8 @@ def best_single(train: RoutingDataset) -> str:
     """The target that no other beats on the train part, on the queries that both answered.
 
     Where no label is missing, this is the target of highest accuracy, of several the first. A
-    missing label is never an advantage: a target that lacks labels on another's queries must be
-    better by the margin of uncertainty that its labels leave, so a few lucky labels don't suffice.
+    missing label is never an advantage. A target that lacks labels on another's queries must be
+    better by the margin of uncertainty that its labels leave. So a few lucky labels don't suffice.
     Where chance selected the labels, they are weighted by inverse propensity.
 
     Raises:

@@ -3,10 +3,10 @@
     r = keep * y_best - y_router          in [-1, keep]
 
 The loss is `keep` times the best target's label, minus the router's. The promise is kept where the
-mean of r over all queries is not above zero. A label that wasn't measured could be anything in
-[0, 1], so r has a largest possible value, for any reason why the label is missing: with the
-router's label 0 and the best target's 1, or a single shared label where the router chose the best
-target.
+mean of r over all queries is not above zero. A label that wasn't measured could be anything in [0,
+1], so r has a largest possible value, for any reason why the label is missing. It is the value with
+the router's label 0 and the best target's 1. Where the router chose the best target, both share one
+label.
 
 Where chance selected the labels, or they err, unbiased estimates stand for them
 (`evaluation.ChanceLabels`). The loss is linear in the labels, so the mean of its estimates is the

@@ -1,7 +1,7 @@
 """Logs of calls: what their importers share, LiteLLM's spend logs, and providers' batches.
 
 A log has prompts, answers, token counts and often costs, but scores seldom. A query is what the
-gateway reads of a call by default (`scored_text`), and is identified by it: calls with the same
+gateway reads of a call by default (`scored_text`), and is identified by it. Calls with the same
 text are the same query, and those of one target are runs of it.
 
 LiteLLM's spend logs are the table `LiteLLM_SpendLogs`, or the reply of `/spend/logs`. A target is

@@ -1,6 +1,6 @@
 """Traces of calls to language models: Langfuse's exports, and OpenInference's spans.
 
-Of Langfuse, the exports of its user interface, of its API and of blob storage are read:
+Of Langfuse, the exports of its user interface, of its API and of blob storage are read. They hold
 observations or traces, with scores in a list beside them or in files of their own. Field names are
 written as `traceId` or as `trace_id`. Calls are the observations of type GENERATION. A score of a
 trace counts for its generation if it has only one. The label is the score that `Columns.correct`

@@ -240,9 +240,8 @@ class Threshold(Policy):
         strong: The name of the strong target.
         weak: The name of the weak one.
         score: How the win score is computed: `difference`, (1 + p_strong - p_weak) / 2; `odds`, the
-            probability that the strong one is right if exactly one of the two is, 1/2 where neither
-            or both certainly are; or `weak`, 1 - p_weak, which doesn't use the strong target's
-            prediction.
+            probability that the strong one is right if exactly one of the two is (1/2 where that
+            can't be); or `weak`, 1 - p_weak, which doesn't use the strong target's prediction.
 
     Raises:
         ConfigError: Both are the same target.

@@ -6,10 +6,10 @@ With z the logit of a member's probability and m its mean over the targets of a 
 
 What all targets share, the difficulty of the query, and what parts them have weights of their own,
 since one member may know the first better and another the second. The weights are those of a
-logistic regression on out-of-fold predictions, for train rows by predictors that were fitted on the
-other folds (Wolpert, Stacked generalization, 1992), without negative ones (Breiman, Stacked
-regressions, 1996) and without intercepts: members know the base rates, and intercepts of each
-target would only add noise to the choice between targets.
+logistic regression on out-of-fold predictions, by predictors that were fitted on the other folds
+(Wolpert, Stacked generalization, 1992). None is negative (Breiman, Stacked regressions, 1996).
+There are no intercepts, since members know the base rates. Intercepts of each target would only add
+noise to the choice between targets.
 """
 
 from collections.abc import Mapping

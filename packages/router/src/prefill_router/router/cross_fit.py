@@ -93,8 +93,8 @@ class CrossFit:
         """The predictions of all folds, comparable across them.
 
         The mean log-odds of each target are those of all rows in every fold. Without that, a fold
-        whose rows are easy by chance would be predicted by routers that saw the harder ones, and
-        the ranks of rows in different folds would be worse than chance.
+        whose rows are easy by chance would be predicted by routers that saw the harder ones. The
+        ranks of rows in different folds would then be worse than chance.
         """
         logits = log_odds(np.clip(self.predictions.correctness, _SURE, 1 - _SURE))
         means = np.stack(

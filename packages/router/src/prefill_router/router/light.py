@@ -47,9 +47,9 @@ class LightRouter:
             of the pool, NaN where none are known. None where the folder has none.
         reference_shares: The share of train rows in each decile of every column that is watched for
             drift, to compare `Forecast.bins` with. None where the folder has none.
-        verdict: Whether the router is worth it: `word`, `lam` and `gain`, in accuracy over the best
-            fixed mix of targets at equal cost, or from votes in win rate over the best fixed
-            ranking; None where it wasn't evaluated.
+        verdict: Whether the router is worth it: `word`, `lam` and `gain`. The gain is in accuracy
+            over the best fixed mix of targets at equal cost, or from votes in win rate over the
+            best fixed ranking. None where it wasn't evaluated.
         labels: What it learned from: `vote`, or else `right`, which scores are too.
         lam: The lam that it is used at, chosen on its train rows; None where none was.
         rule: How that was chosen, in words.

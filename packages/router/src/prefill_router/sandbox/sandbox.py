@@ -46,9 +46,9 @@ _FILTER, _INPUT = "/filter", "/input"  # no file of a program has such a name
 class Sandbox:
     """Runs Python programs in separate namespaces, unprivileged, under limits and a filter.
 
-    A program can read `/usr` and its interpreter; can write to `/box` (its own folder), `/tmp` and
-    `/dev/shm`, which are in memory and removed afterwards; has one process, in which it may start
-    threads; and can reach no network and no other process.
+    A program can read `/usr` and its interpreter. It can write to `/box` (its own folder), `/tmp`
+    and `/dev/shm`, which are in memory and removed afterwards. It has one process, in which it may
+    start threads. It can reach no network and no other process.
 
     A program can read all its files and control all its output. So give it a problem's input and
     never the expected output, and compare outside.

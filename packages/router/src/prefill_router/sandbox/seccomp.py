@@ -1,9 +1,9 @@
 """The filter on system calls: a small program of classic BPF, in the form that `seccomp(2)` takes.
 
 It allows the calls that a computation needs, and refuses those that could reach outside or use
-memory that no limit counts. Threads are allowed and processes aren't: answers to programming
-problems don't need them (LiveCodeBench's runner disables `os.fork` and `subprocess`, too), and with
-one process the limit on its address space limits all its memory.
+memory that no limit counts. Threads are allowed and processes aren't. Answers to programming
+problems don't need processes (LiveCodeBench's runner disables `os.fork` and `subprocess`, too).
+With one process the limit on its address space limits all its memory.
 
 The numbers of system calls are from the kernel's `arch/x86/entry/syscalls/syscall_64.tbl` and
 `include/uapi/asm-generic/unistd.h`, which aarch64 uses. From 424 on the numbers are the same.
