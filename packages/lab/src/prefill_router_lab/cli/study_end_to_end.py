@@ -152,8 +152,8 @@ class _ContenderInputs:
         stores = open_stores(inputs.store)
         if queries.train is None:
             err.print(
-                "note: the dataset has none of the queries that the router was trained on, so the "
-                "best single target is that of the queries that are judged; --best names another",
+                "note: the dataset has none of the router's train queries, so the best single "
+                "target is that of the judged queries; --best names another",
                 soft_wrap=True,
             )
         best, bar = best_single(queries.train or queries.judged), BarProgress(console=err)

@@ -206,8 +206,8 @@ def summary(study: "LearningStudy") -> list[str]:
     """The result in sentences, for readers who don't know the paper."""
     start = (
         f"Each router was fitted on shares of {study.queries:,} labelled queries with "
-        f"{study.labels:,} measured outcomes, and also on all queries with fewer targets measured "
-        f"per query; all were judged on the same {study.tested:,} other queries."
+        f"{study.labels:,} measured outcomes. Each was also fitted on all queries with fewer "
+        f"targets measured per query. All were judged on the same {study.tested:,} other queries."
     )
     return [*(" ".join(of_curve(curve, study)) for curve in study.curves.values()), start]
 

@@ -124,7 +124,7 @@ def _make_published(value: Mapping[str, Any]) -> PublishedTable:
 
 _CURVE = (
     "Ours uses every operating point of the exact path over lam with inverse cost; the paper uses "
-    "a grid. Its own router has 0.4377 on the frontier pool in Table 5 and 0.4536 in Table 24, so "
+    "a grid. Its own router has 0.4377 on the frontier pool in Table 5 and 0.4536 in Table 24. So "
     "the paper itself has more than one definition."
 )
 _BEST = (
@@ -132,9 +132,9 @@ _BEST = (
     "on, as the paper's appendix defines it; it is chosen again in each resample."
 )
 _SWEEP = (
-    "Test AUC of a logistic probe on PCA components of last-token states at the layer of greatest "
-    "Fisher J for each target, all chosen and fitted on the train part. Our intervals are Hanley "
-    "and McNeil's (1982) for a single AUC; the paper gives none."
+    "Test AUC of a logistic probe on PCA components of last-token states, at the layer of "
+    "greatest Fisher J for each target. All is chosen and fitted on the train part. Our intervals "
+    "are Hanley and McNeil's (1982) for a single AUC; the paper gives none."
 )
 _EXTREMES = (
     "The paper ranks its semantic experiments without SharedTrunkNet; ours are ranked among all "
@@ -142,8 +142,8 @@ _EXTREMES = (
 )
 _SHIFT = (
     "Every router is tested on the same queries, all of the test part: no reference has seen any "
-    "of them. The paper tests on all questions of the shifted kind, 3,503 and 1,225, and doesn't "
-    "say that its reference, trained on the whole train part, hasn't seen some of those. The last "
+    "of them. The paper tests on all questions of the shifted kind, 3,503 and 1,225. Its "
+    "reference, trained on the whole train part, may have seen some of those. The last "
     "reference is trained on as many queries as the shifted router, so that the effect of less "
     "data isn't mistaken for shift; the paper has no such reference. Every router is a single "
     "network here, not an ensemble, which lowers all three arms alike."
@@ -154,8 +154,8 @@ DIFFERENCES: Mapping[str, tuple[str, ...]] = {
         "A description of the data, so there are no intervals. Queries are those on which any "
         "target was measured; regimes are over the targets measured on a query.",
         "In the paper, the share that all fail and the oracle's accuracy add up to more than 100 % "
-        "(103.5 on the frontier pool, 100.2 on the small, 102.2 on the mixed), though the oracle "
-        "can't solve what all fail; its Table 4 repeats these accuracies. Ours add up to 100 % on "
+        "(103.5 on the frontier pool, 100.2 on the small, 102.2 on the mixed). But the oracle "
+        "can't solve what all fail. Its Table 4 repeats these accuracies. Ours add up to 100 % on "
         "labels of 0 and 1.",
     ),
     "tab:frontier_sweep": (_SWEEP,),

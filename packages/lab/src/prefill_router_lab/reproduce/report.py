@@ -233,12 +233,12 @@ _ONE_BY_ONE = (
 )
 _READING = (
     "Tables and figures have the paper's order and numbers. In every cell our number is on top "
-    "with its 95 % interval below, and the paper's number comes last, in italics, with the paper's "
-    "own interval where it gives one. A dash means that we have no number; the reason is in the "
+    "with its 95 % interval below. The paper's number comes last, in italics, with the paper's own "
+    "interval where it gives one. A dash means that we have no number; the reason is in the "
     "tooltip or above the table.",
     "The routers are the packaged ones with their defaults, fitted on the train part of one split "
     "and judged on its test part. They don't use the paper's encoder, its embeddings or its "
-    "search over configurations, so expect the order of the routers to agree, not the third digit.",
+    "search over configurations. So expect the order of the routers to agree, not the third digit.",
 )
 
 
@@ -379,8 +379,8 @@ def _make_ratio_figure(run: PoolRun) -> PaperFigure:
     figure, rows = ratio(run)
     caption = (
         "The most accurate target of the test part answers the share of queries where each router "
-        "gives it the highest probabilities, and the router's best other target answers the rest; "
-        "prices play no part. All lines end where that target answers alone." + _note_pool(run)
+        "gives it the highest probabilities. The router's best other target answers the rest. "
+        "Prices play no part. All lines end where that target answers alone." + _note_pool(run)
     )
     name = f"figure_4_{run.pool}_routing_ratio"
     return PaperFigure(4, title, where, figure=ReportFigure(name, figure, rows, caption, title))

@@ -208,10 +208,10 @@ class QuickstartResult:
         if not settings.is_file():
             files.write_text(settings, _LEARNING)
         self.lines.append(
-            "or let the gateway earn labels, by the last two commands below: all goes to "
-            f"{self._most_expensive()} until a version is proven; {settings} has a twentieth of "
-            "the requests kept with their texts, which are asked of the other targets and judged "
-            "for a dollar a day at most"
+            "or let the gateway earn labels, by the last two commands below. All requests go to "
+            f"{self._most_expensive()} until a version is proven. By {settings} a twentieth of "
+            "them are kept with their texts. The other targets are asked these and judged, for a "
+            "dollar a day at most"
         )
         place = ("--versions", versions, "--pool", self.pool)
         receipts = ("--receipts", f"sqlite:///{self.folder.absolute()}/receipts.sqlite")

@@ -380,8 +380,8 @@ def _tabulate_differences(result: ComparisonResult) -> Table:
 def _describe_over_constant(result: ComparisonResult) -> list[Part]:
     names = result.beaten_by_constant
     text = (
-        "Every router's AUC and Brier score are better than those of always predicting each "
-        f"target's share of right answers, with intervals that exclude 0 ({ONE_BY_ONE})."
+        "Every router is better than always predicting each target's share of right answers, in "
+        f"AUC and in Brier score. The intervals exclude 0 ({ONE_BY_ONE})."
         if not names
         else "Not significantly better than always predicting each target's share of right "
         f"answers, in AUC or in Brier score ({ONE_BY_ONE}): {', '.join(names)}."

@@ -37,14 +37,14 @@ _MOST = 2000
 
 _CAPTIONS = {
     "plane": "The curve is the router at every lam; the diamond is the lam that was examined. The "
-    "dashed line is the best random mix of targets, the dotted line is price alone, the cross is "
+    "dashed line is the best random mix of targets, the dotted line is price alone. The cross is "
     "the router's own choices, randomly reassigned to other queries.",
     "shuffled": "Each bar counts shuffles. The further right the line, the more the router's "
     "choices depend on the queries.",
     "lift": "Green is significantly better and orange significantly worse, corrected for multiple "
-    "testing: where the router is nowhere better or worse, at most 5 of 100 samples colour any "
-    "part of a group, and likewise the row of all queries. Grey may be chance. Each line is the "
-    "95 % interval of its row alone, so some of many exclude 0 by chance.",
+    "testing. Where the router is nowhere better or worse, at most 5 of 100 samples colour any "
+    "part of a group. The same holds for the row of all queries. Grey may be chance. Each line is "
+    "the 95 % interval of its row alone, so some of many exclude 0 by chance.",
     "confidence": "Where the square lies below the dot the router is overconfident. The bar is the "
     "95 % interval of the accuracy.",
 }

@@ -174,8 +174,8 @@ class VllmStates(NetworkEncoder):
 
 
 _CACHED = (
-    "turn off prefix caching and chunked prefill in vLLM (a hybrid network needs a vLLM of July "
-    "2026 or later), remove the file, and run vLLM on the prompt again"
+    "turn off prefix caching and chunked prefill in vLLM, remove the file, and run vLLM on the "
+    "prompt again; a hybrid network needs a vLLM of July 2026 or later"
 )
 
 

@@ -262,9 +262,9 @@ def definitions(
         "cost_axis": f"{axis}: {cost}, C the mean observed cost in US dollars",
         "cost_anchors": "lowest and highest mean observed cost of a single target, these queries",
         "accuracy_anchors": "floor: lowest single-target accuracy; ceiling: the oracle's",
-        "compared": "router, single targets, mixes and oracle are compared with each other on the "
-        "queries where the labels (and costs, where a target has any) of all targets are known; "
-        "targets measured on less than a tenth of the labelled queries are left out",
+        "compared": "router, single targets, mixes and oracle are compared on the queries where "
+        "the labels of all targets are known, and the costs where a target has any; targets "
+        "measured on less than a tenth of the labelled queries are left out",
         **{
             subject: text.replace("{max_cost}", ends)
             for table in (HEADLINE, TARGET, REGIME)

@@ -263,8 +263,9 @@ class _Table:
     def _refuse_one_target(self, seen: str) -> None:
         raise ConfigError(
             f"{self.path}: {seen}; a router chooses between two targets or more. Looked for a "
-            "column that names models (such as model, llm, model_name) with a column of scores, "
-            "and for a column of scores per model (such as small_score, large_score). The columns "
+            "column that names models (such as model, llm, model_name) with a column of scores. "
+            "Also looked for a column of scores per model (such as small_score, large_score). The "
+            "columns "
             f"are {list(self.cells)}. "
             + name_option(
                 "Name them with --target-column and --correct-column, or with "

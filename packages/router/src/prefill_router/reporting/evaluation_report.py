@@ -236,9 +236,9 @@ def _word_result(evaluation: Evaluation) -> str:
     if savings.reason:
         return f"{first} Saved at no less accuracy: {savings.reason}."
     return (
-        f"{first} At the cheapest setting that was no less accurate than the best single target on "
-        f"train rows, it spends {worded(savings.value, 'share')} less than that target and is "
-        f"{worded(number['savings_gain'].value, 'points')} more accurate."
+        f"{first} One setting is the cheapest that was no less accurate than the best single "
+        f"target on train rows. There it spends {worded(savings.value, 'share')} less than that "
+        f"target and is {worded(number['savings_gain'].value, 'points')} more accurate."
     )
 
 

@@ -169,7 +169,7 @@ def _step_rows(evaluation: Evaluation) -> Rows:
     "operating_points",
     "Operating points",
     "Distinct operating points on a grid of lam, by quarter of the range of mean cost (Q1 is the "
-    "cheapest), and the curve's metrics on that grid, with inverse or linear cost.",
+    "cheapest). Then the curve's metrics on that grid, with inverse or linear cost.",
     rows=_step_rows,
 )
 def operating_points(evaluation: Evaluation) -> Table:
