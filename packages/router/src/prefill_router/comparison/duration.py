@@ -24,7 +24,12 @@ def estimate_minutes(fits: int, dataset: RoutingDataset, split: Split) -> tuple[
 
 
 def describe_minutes(low: float, high: float) -> str:
-    """The range in words."""
+    """The range in words.
+
+    Args:
+        low: The least minutes.
+        high: The most minutes.
+    """
     if high < 1:
         return "less than a minute"
     if high > 120:

@@ -192,7 +192,15 @@ def load_split(path: Path) -> Split:
 
 
 def split_from_dict(value: Any, *, source: Path | str) -> Split:
-    """A split from plain values, as `Split.to_dict` returns them."""
+    """A split from plain values, as `Split.to_dict` returns them.
+
+    Args:
+        value: The seed, the merged parts and the parts' query ids.
+        source: Where the values are from, for errors.
+
+    Raises:
+        FormatError: The values aren't a split, or put a query into more than one part.
+    """
     try:
         seed, merged, named = value["seed"], value["merged"], value["parts"]
         parts: dict[Part, tuple[str, ...]] = {

@@ -77,7 +77,15 @@ class SqliteDatabase(Database):
         self._connection = self._open_connection()
 
     def stream(self, query: str, values: Sequence[Any] = ()) -> Iterator[Any]:
-        """The rows of a query, one by one, for one thread."""
+        """The rows of a query, one by one, for one thread.
+
+        Args:
+            query: The query, in SQL.
+            values: The values of its `?`.
+
+        Raises:
+            StoreError: The file can't be read now; see `Database`.
+        """
         try:
             # not `yield from`, which would close the cursor even after the file was closed
             for row in self._run_when_free(query, values):  # noqa: UP028

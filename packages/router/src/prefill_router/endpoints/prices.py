@@ -77,6 +77,10 @@ def bound(target: Target, prompt: Prompt) -> CallBound:
     A tokenizer makes at most one token per byte of the text, as given or in a Unicode normal form.
     An allowance for templates is added. Output ends at the request's maximum number of tokens, to
     which some providers add a thinking budget.
+
+    Args:
+        target: The target that is called, with its prices and its limit of output tokens.
+        prompt: The text or the messages.
     """
     text = prompt_text(prompt)
     extra = json.dumps(dict(target.request.extra_body))

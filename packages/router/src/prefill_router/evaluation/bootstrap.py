@@ -86,7 +86,12 @@ _COLUMNS = 64
 def known_mean(
     weights: Weights, values: Float[NDArray[np.float64], "query column"] | KnownTable
 ) -> Float[NDArray[np.float64], "resample column"]:
-    """The mean of each column over the queries where it is known; NaN where it never is."""
+    """The mean of each column over the queries where it is known; NaN where it never is.
+
+    Args:
+        weights: How often each query counts, [resample, query].
+        values: The values, NaN where missing.
+    """
     table = values if isinstance(values, KnownTable) else KnownTable.of(values)
     places = range(0, max(table.is_known.shape[1], 1), _COLUMNS)
     counts = [weights @ table.is_known[:, i : i + _COLUMNS].astype(np.float64) for i in places]
@@ -96,7 +101,7 @@ def known_mean(
 def mean_over(
     weights: Weights, values: Float[NDArray[np.float64], " query"]
 ) -> Float[NDArray[np.float64], " resample"]:
-    """`known_mean` of one column."""
+    """The mean over the queries where the value is known, in each resample; see `known_mean`."""
     return known_mean(weights, values[:, None])[:, 0]
 
 

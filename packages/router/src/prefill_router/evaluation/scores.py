@@ -590,7 +590,7 @@ def single_points(
     accuracy: Float[NDArray[np.float64], "resample target"],
     cost: Float[NDArray[np.float64], "resample target"],
 ) -> Points:
-    """Single targets as operating points."""
+    """Each single target as an operating point, in the order of the targets; all are distinct."""
     return Points(accuracy, cost, np.ones(accuracy.shape, dtype=np.bool_))
 
 

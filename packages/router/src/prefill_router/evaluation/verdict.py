@@ -281,7 +281,11 @@ class JudgedPart:
         return {"setting": self.setting, **settings, **budgets}
 
     def lam_of(self, name: str) -> float:
-        """The lam of a point that it has."""
+        """The lam of a point.
+
+        Raises:
+            ConfigError: The router has no such point.
+        """
         lam = self.lams.get(name)
         if lam is None:
             raise ConfigError(f"the router has no setting {name!r}; it has {list(self.lams)}")

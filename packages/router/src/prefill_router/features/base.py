@@ -124,7 +124,7 @@ class PromptStates:
 
     @classmethod
     def of(cls, prompts: Sequence[Prompt], states: Sequence[Activations]) -> "PromptStates":
-        """Prompts with these states."""
+        """Prompts with their keys, and the stores that have the states of these keys."""
         return cls(tuple(prompts), tuple(map(prompt_key, prompts)), tuple(states))
 
     @classmethod

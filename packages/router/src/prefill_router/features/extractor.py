@@ -358,7 +358,11 @@ class FeatureExtractor(Family):
         return tuple(self.blocks[number] for number in self.block_of)
 
     def check_targets(self, names: tuple[str, ...]) -> None:
-        """Check that it was fitted for these targets."""
+        """Check that it was fitted for these targets, in this order.
+
+        Raises:
+            ConfigError: It was fitted for others.
+        """
         if names != self.targets:
             raise ConfigError(f"the features are for {self.targets}; the pool has {names}")
 

@@ -275,7 +275,17 @@ class JointConfig(FamilyConfig):
         seed: int = 0,
         progress: Progress | None = None,
     ) -> Joint:
-        """Take the moments of the train rows; labels aren't looked at."""
+        """Learn means, deviations and components from the states of the train rows, not from labels.
+
+        Args:
+            train: The train rows.
+            states: Their states; each store gives the sites of its encoder.
+            seed: Not used; the fit has no random part.
+            progress: Not used.
+
+        Raises:
+            ConfigError: There is no site, or sites to be averaged differ in width.
+        """
         del seed, progress
         read = tuple(self._list_places(states))
         widths = [store.provenance.hidden_size for store, _ in read]

@@ -323,7 +323,16 @@ class Router:
         lam: float | None = None,
         only: Iterable[str] | None = None,
     ) -> list[Decision]:
-        """Choose the target for each of several requests, encoded together."""
+        """Choose the target for each of several requests, encoded together.
+
+        Args:
+            requests: The requests; the decisions are in their order.
+            lam: The weight of correctness against cost, 0 to 1; the router's setting by default.
+            only: The targets to choose among; all by default.
+
+        Raises:
+            ConfigError: lam is outside [0, 1], a target is unknown, or none is named.
+        """
         lam = check_lam(self.setting if lam is None else lam)
         refuse_cascade(self.policy)
         columns = self.pool.indices(self.pool.names if only is None else only)

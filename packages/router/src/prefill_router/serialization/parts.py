@@ -230,7 +230,11 @@ class Part:
 
     @classmethod
     def array_shapes(cls, plain: Mapping[str, Any]) -> dict[str, Shape]:
-        """The names and shapes of a mapping of arrays, all float32, from the plain values."""
+        """The names and shapes of a mapping of arrays, all float32, from the plain values.
+
+        Raises:
+            NotImplementedError: The part has a mapping of arrays and doesn't define this.
+        """
         raise NotImplementedError
 
     def verify(self) -> None:
