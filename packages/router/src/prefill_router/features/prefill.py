@@ -275,7 +275,7 @@ class JointConfig(FamilyConfig):
         seed: int = 0,
         progress: Progress | None = None,
     ) -> Joint:
-        """Learn means, deviations and components from the states of the train rows, not from labels.
+        """Learn means, deviations and components from the train rows' states, not their labels.
 
         Args:
             train: The train rows.
