@@ -453,9 +453,9 @@ def test_a_line_that_the_settings_call_volatile_is_not_translated(
     world: World, gateway: LocalGateway
 ) -> None:
     body = {"model": CHEAP, "max_tokens": 9, "messages": SAY, "system": "x-ours: 7f\nBe brief."}
-    gateway.ask("/v1/messages", body)
-    response = {"model": CHEAP, "instructions": "x-ours: 8a\nBe brief.", "input": SAY}
-    gateway.ask("/v1/responses", {**response, "model": MIDDLE})  # of the dialect deepseek
+    assert gateway.ask("/v1/messages", body).status == 200
+    response = {"model": MIDDLE, "instructions": "x-ours: 8a\nBe brief.", "input": SAY}
+    assert gateway.ask("/v1/responses", response).status == 200  # of the dialect deepseek
     for name in (CHEAP, MIDDLE):
         first = world[name].request.json["messages"][0]
         assert first == {"role": "system", "content": "Be brief."}
