@@ -6,10 +6,12 @@ and the residual to each result before it is rounded. The weights are in the ord
 them. The query, key and value are one product, and their heads are rotated together.
 
 A block is replaced only if its class is known, its attention is over all earlier tokens, and its
-output on a few made-up tokens is that of the original. Any other block runs as it is. The
-replacement has the same interface, so hooks and caches of keys and values work as before.
+output on a few made-up tokens is that of the original. Blocks that differ in nothing but their
+weights are compared once. Any other block runs as it is. The replacement has the same interface, so
+hooks and caches of keys and values work as before.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, cast, final
@@ -49,10 +51,32 @@ def fuse_blocks(network: nn.Module, blocks: nn.ModuleList) -> None:
     """
     if not _is_supported(network):
         return
+    results: dict[Hashable, bool] = {}
     for number, block in enumerate(blocks):
-        replacement = _fuse_block(block, network)
-        if replacement is not None:
+        replacement = _fuse_block(block)
+        if replacement is None:
+            continue
+        settings = _list_settings(block)
+        if settings not in results:
+            results[settings] = _is_same(replacement, block, cast(Any, network).rotary_emb)
+        if results[settings]:
             blocks[number] = replacement
+
+
+def _list_settings(block: nn.Module) -> Hashable:
+    """What a block computes, but for its weights and its number: its modules and their settings."""
+    return tuple(
+        (
+            name,
+            type(module),
+            *sorted(
+                (key, value)
+                for key, value in vars(module).items()
+                if isinstance(value, int | float | str) and key != "layer_idx"
+            ),
+        )
+        for name, module in block.named_modules()
+    )
 
 
 def _is_supported(network: Any) -> bool:
@@ -67,17 +91,24 @@ def _is_supported(network: Any) -> bool:
     )
 
 
-def _fuse_block(block: Any, network: Any) -> "FusedBlock | None":
+def _fuse_block(block: Any) -> "FusedBlock | None":
     kind = type(block)
     if f"{kind.__module__}.{kind.__qualname__}" not in _BLOCK_CLASSES or not _is_plain(block):
         return None
     try:
         with torch.inference_mode():
-            replacement = FusedBlock(block)
-            error = _replacement_error(replacement, block, network.rotary_emb)
-            return replacement if error < _TOLERANCE else None
+            return FusedBlock(block)
     except RuntimeError:  # the operators are private, and not for every processor
         return None
+
+
+@torch.inference_mode()
+def _is_same(replacement: nn.Module, block: nn.Module, rotary: nn.Module) -> bool:
+    """Whether the replacement computes what the block does."""
+    try:
+        return _replacement_error(replacement, block, rotary) < _TOLERANCE
+    except RuntimeError:  # as above
+        return False
 
 
 def _is_plain(block: Any) -> bool:
@@ -261,7 +292,7 @@ def _causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
     Blocks of queries are multiplied with the keys up to their end, for all heads that share keys
     together, which takes half the time of torch's own operator. The scores are rounded to the type
-    of the queries and keys. With large scores too (of biased keys), it is the rounding of these
+    of the queries and keys; with large scores too (of biased keys), it is the rounding of these
     that determines the error.
 
     Args:
