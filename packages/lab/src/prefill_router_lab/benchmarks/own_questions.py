@@ -95,10 +95,10 @@ def write_tasks(tasks: Iterable[Task], path: Path | str) -> int:
 
 def _format_task(task: Task) -> bytes:
     name = task.query.id
-    taken = sorted(set(task.options) & {*TASK_FIELDS, "query_id"})
-    if taken:
+    reserved = sorted(set(task.options) & {*TASK_FIELDS, "query_id"})
+    if reserved:
         raise DataError(
-            f"task {name!r} has options with the names {taken}, which are names of "
+            f"task {name!r} has options with the names {reserved}, which are names of "
             "a task's fields; rename these options"
         )
     try:

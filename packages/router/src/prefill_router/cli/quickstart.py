@@ -153,12 +153,12 @@ def _update_prices(pool: Path, prices: Path) -> None:
     from prefill_router.targets import read_pool, write_pool
 
     before, listed = read_pool(pool), read_prices(prices)
-    known = {
+    priced = {
         target.name: (target.input_price, target.output_price)
         for target in listed
         if target.input_price is not None and target.output_price is not None
     }
-    updated = {name: price for name, price in known.items() if name in before.names}
+    updated = {name: price for name, price in priced.items() if name in before.names}
     after = before.with_prices(updated, date=listed.prices_date)
     if after != before:
         write_pool(after, pool)
