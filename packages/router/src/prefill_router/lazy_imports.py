@@ -78,15 +78,17 @@ def without_collection() -> Iterator[None]:
     """Let Python look for no garbage meanwhile, such as during imports.
 
     Nearly nothing of what an import makes is garbage, and looking for it takes a fifth of the time
-    of importing transformers.
+    of importing transformers. Threads may overlap. Only a thread that finds it enabled disables it,
+    and enables it again, so it is never left disabled.
     """
-    was_enabled = gc.isenabled()
+    if not gc.isenabled():
+        yield
+        return
     gc.disable()
     try:
         yield
     finally:
-        if was_enabled:
-            gc.enable()
+        gc.enable()
 
 
 def load(package: str, home: str | Callable[..., Any]) -> Any:
