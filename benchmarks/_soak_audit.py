@@ -196,7 +196,8 @@ def _metrics(rows: Iterable[Mapping[str, Any]], metrics: str) -> list[str]:
     spent = math.fsum(value for _, value in samples(metrics, "prefill_router_dollars_total"))
     if not math.isclose(spent, math.fsum(dollars), rel_tol=1e-9):
         differences.append(f"dollars: metrics have {spent}, receipts {math.fsum(dollars)}")
-    lost = math.fsum(value for _, value in samples(metrics, "prefill_router_receipts_lost_total"))
+    events = samples(metrics, "prefill_router_receipt_events_total")
+    lost = math.fsum(value for event, value in events if event["kind"] == "lost")
     return [*differences, f"{lost:g} receipts were lost"] if lost else differences
 
 

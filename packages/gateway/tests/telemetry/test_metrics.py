@@ -11,6 +11,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, generate_lat
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from benchmarks._soak_audit import audit
 from packages.gateway.tests.telemetry.receipts import RECEIPT, attempt, receipt, render_text
 from prefill_router.endpoints import Usage
 from prefill_router_gateway.forecast import Drift, DriftWatch, stability_index
@@ -363,3 +364,10 @@ def test_a_gauge_is_added_by_registering_it(monkeypatch: pytest.MonkeyPatch) -> 
     assert read_value(samples, "open_files", kind="log") == 3
     assert read_value(samples, "open_files", kind="socket") == 2
     assert "hidden" not in {name for name, _ in samples}
+
+
+def test_an_audit_of_metrics_finds_lost_receipts() -> None:
+    readings = GaugeReadings(receipts={"kept": 9, "lost": 2})
+    text = render_metrics(Metrics(["small"]).export(readings))[0].decode()
+    verdicts = audit({}, {}, {}, {}, text, set())
+    assert verdicts["metrics and receipts"] == ["2 receipts were lost"]
