@@ -13,7 +13,8 @@ from prefill_router import accelerator as module
 from prefill_router.accelerator import accelerator, compute_on, torch_device
 from prefill_router.errors import ConfigError
 from prefill_router.evaluation.metrics import Ranking, compute_aucs
-from prefill_router.neighbours import NeighbourIndex
+from prefill_router.neighbours import NeighbourIndex, neighbours
+from prefill_router.neighbours.accelerated_search import SearchedRows
 from prefill_router.predictors import Examples, TrunkConfig
 from prefill_router.predictors.networks import PerceptronConfig, Perceptrons, UnifiedConfig
 from prefill_router.predictors.networks.ensemble import NetworkConfig
@@ -85,6 +86,26 @@ def test_neighbours_are_those_of_numpy(device: torch.device, scale: float, centr
         distances, rows = index.search(queries, 9, ["k0"] * 60)
     assert np.array_equal(rows, expected[1])
     np.testing.assert_allclose(distances, expected[0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_differences_are_computed_in_parts(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    compute = SearchedRows.compute_distances
+
+    def record_size(rows: SearchedRows, queries: NDArray[Any], proposed: NDArray[Any]) -> Any:
+        sizes.append(proposed.size * queries.shape[1])
+        return compute(rows, queries, proposed)
+
+    monkeypatch.setattr(SearchedRows, "compute_distances", record_size)
+    monkeypatch.setattr(neighbours, "_NUMBERS_AT_ONCE_ON_DEVICE", 100)
+    index = NeighbourIndex.of(np.ones((60, 5), dtype=np.float32))  # so all rows are proposed
+    with compute_on(device):
+        _, rows = index.search(np.ones((3, 5), dtype=np.float32), 2)
+    assert np.array_equal(rows, [[0, 1]] * 3)
+    assert max(sizes) == 100
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 Vectors = Float32[NDArray[np.float32], "row dim"]
 Positions = Int64[NDArray[np.int64], "query proposal"]
 _DISTANCES_AT_ONCE = 1 << 28
-_NUMBERS_AT_ONCE = 1 << 26
 
 
 @final
@@ -69,14 +68,9 @@ class SearchedRows:
         self, queries: Vectors, proposed: Positions
     ) -> Float64[NDArray[np.float64], "query proposal"]:
         """Squared distances of each query to its rows, from the differences in double precision."""
-        result = np.empty(proposed.shape)
-        down = max(1, _NUMBERS_AT_ONCE // (proposed.shape[1] * self.vectors.shape[1]))
-        for start in range(0, len(queries), down):
-            some = slice(start, start + down)
-            rows, positions = (send(a[some], self.vectors.device) for a in (queries, proposed))
-            away = self.vectors[positions].double() - rows.double()[:, None]
-            result[some] = away.square().sum(dim=2).cpu().numpy()
-        return result
+        rows, positions = (send(array, self.vectors.device) for array in (queries, proposed))
+        away = self.vectors[positions].double() - rows.double()[:, None]
+        return away.square_().sum(dim=2).cpu().numpy()
 
 
 _copies: "WeakKeyDictionary[NeighbourIndex, dict[torch.device, SearchedRows]]"

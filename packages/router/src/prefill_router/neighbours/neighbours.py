@@ -35,6 +35,7 @@ _QUERIES_AT_ONCE = 4096
 _CANDIDATES_AT_ONCE = 1 << 22
 _DISTANCES_AT_ONCE = 1 << 23
 _NUMBERS_AT_ONCE = 1 << 17  # differences computed at once, so that they stay in the CPU cache
+_NUMBERS_AT_ONCE_ON_DEVICE = 1 << 26
 _UNIT = 2.0**-24  # the unit roundoff of float32
 _SMALLEST = 2.0**-126
 _CLIPPED = 1e17  # squares of numbers up to this can be summed in float32
@@ -185,17 +186,21 @@ class NeighbourIndex:
 
     def _compute_distances(self, queries: Vectors, proposed: Rows) -> Distances:
         """Squared distances of each query to its proposed rows, from the differences."""
-        if (copy := self._find_copy(len(queries))) is not None:
-            return copy.compute_distances(queries, proposed)
+        copy = self._find_copy(len(queries))
+        numbers = _NUMBERS_AT_ONCE if copy is None else _NUMBERS_AT_ONCE_ON_DEVICE
+        across = max(1, min(proposed.shape[1], numbers // self.dim))
+        down = max(1, numbers // (across * self.dim))
         result = np.empty(proposed.shape)
-        across = max(1, min(proposed.shape[1], _NUMBERS_AT_ONCE // self.dim))
-        down = max(1, _NUMBERS_AT_ONCE // (across * self.dim))
         for i in range(0, len(queries), down):
-            here = queries[i : i + down, None, :].astype(np.float64)
             for j in range(0, proposed.shape[1], across):
-                away = self.vectors[proposed[i : i + down, j : j + across]] - here
-                result[i : i + down, j : j + across] = np.einsum("qrd,qrd->qr", away, away)
+                part = np.s_[i : i + down, j : j + across]
+                compute = self._compute_in_numpy if copy is None else copy.compute_distances
+                result[part] = compute(queries[i : i + down], proposed[part])
         return result
+
+    def _compute_in_numpy(self, queries: Vectors, proposed: Rows) -> Distances:
+        away = self.vectors[proposed] - queries[:, None, :].astype(np.float64)
+        return np.asarray(np.einsum("qrd,qrd->qr", away, away))
 
     @cached_property
     def _code_of_key(self) -> dict[str, int]:
