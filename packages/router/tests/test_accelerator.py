@@ -16,8 +16,23 @@ from prefill_router.evaluation.metrics import Ranking, compute_aucs
 from prefill_router.neighbours import NeighbourIndex, neighbours
 from prefill_router.neighbours.accelerated_search import SearchedRows
 from prefill_router.predictors import Examples, TrunkConfig
-from prefill_router.predictors.networks import PerceptronConfig, Perceptrons, UnifiedConfig
-from prefill_router.predictors.networks.ensemble import NetworkConfig
+from prefill_router.predictors.networks import (
+    CORRECTNESS,
+    DIFFICULTY,
+    Heads,
+    Network,
+    NetworkConfig,
+    NetworkLabels,
+    NetworkRows,
+    NetworkRun,
+    PerceptronConfig,
+    Perceptrons,
+    Schedule,
+    UnifiedConfig,
+    train_seeds,
+)
+from prefill_router.predictors.training import Draws, Holdout
+from prefill_router.progress import SilentProgress
 
 CPU = torch.device("cpu")
 DEVICES = [
@@ -169,6 +184,51 @@ def test_without_dropout_a_trunk_is_that_of_numpy(device: torch.device) -> None:
         assert (ours["best_epoch"], ours["kept"]) == (theirs["best_epoch"], theirs["kept"])
         np.testing.assert_allclose(ours["train_loss"], theirs["train_loss"], atol=1e-5)
         np.testing.assert_allclose(ours["validation_loss"], theirs["validation_loss"], atol=1e-5)
+
+
+def train_unevenly(device: torch.device | str) -> list[NetworkRun]:
+    """Two seeds with other numbers of rows; the first target has no label that is held out."""
+    random = np.random.default_rng(0)
+    labels, weights = random.random((2, 2, 120, 1))
+    weights[0, :40] = 0
+    rows = NetworkRows(
+        random.normal(size=(120, 6)), NetworkLabels(labels, weights, *random.random((2, 120)))
+    )
+    heads = {CORRECTNESS: 1, DIFFICULTY: 1}
+    architecture = Heads(Network((6, 5), heads, side_by_side=2), np.full((2, 1), 0.4), 0.3)
+    schedule = Schedule(
+        batch_size=32,
+        patience=3,
+        dropout=(0.0, 0.0),
+        learning_rate=0.02,
+        weight_decay=0.05,
+        decoupled=True,
+    )
+    draws = [Draws(0, seed) for seed in range(2)]
+    initial = [architecture.initial(each) for each in draws]
+    with compute_on(device):
+        return train_seeds(
+            rows,
+            [Holdout(np.arange(count, 120), np.arange(count)) for count in (40, 30)],
+            architecture,
+            schedule,
+            [{name: value.astype(np.float64) for name, value in each.items()} for each in initial],
+            draws,
+            max_epochs=15,
+            seed=0,
+            progress=SilentProgress(),
+        )
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_seeds_that_hold_out_other_rows_are_those_of_numpy(device: torch.device) -> None:
+    for ours, theirs in zip(train_unevenly(device), train_unevenly("cpu"), strict=True):
+        for mine, expected in zip(ours.networks, theirs.networks, strict=True):
+            np.testing.assert_allclose(mine.train, expected.train, rtol=1e-9)
+            np.testing.assert_allclose(mine.validation, expected.validation, rtol=1e-9)
+        assert ours.parameters.keys() == theirs.parameters.keys()
+        for name, values in theirs.parameters.items():
+            np.testing.assert_allclose(ours.parameters[name], values, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -5,7 +5,7 @@ the random numbers of one seed (initial weights, order of the rows, dropout), an
 curves: the losses of each seed, its best epoch, and whether it was kept.
 
 Each seed has its own generator and draws from it in the same order whether it is trained alone or
-with others, so its losses don't depend on other seeds.
+with others. So its losses don't depend on other seeds, but for dropout on a GPU (`train_seeds`).
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Training of the seeds of a shared trunk, each on one core."""
+"""Training of the seeds of a shared trunk."""
 
 from dataclasses import dataclass
 from typing import final
@@ -58,7 +58,7 @@ def train(
     seeds: list[int],
     progress: Progress,
 ) -> list[NetworkRun]:
-    """Train the networks of these seeds until each has stopped; none depends on the others.
+    """Train the networks of these seeds until each has stopped (`train_seeds`).
 
     Args:
         rows: All rows.

@@ -90,7 +90,9 @@ class DeviceTrainer(Trainer):
         self._features = send(rows.features, device)
         self._labels = _Labels.of(rows.labels, device)
         self._fit = np.stack([part.fit for part in parts])
-        self._validation = np.stack([part.validation for part in parts])
+        self._validation = self._send(np.stack([part.validation for part in parts]))
+        self._validation_labels = self._labels.take(self._validation)
+        self._has_validation = self._validation_labels.weights.flatten(2).any(dim=2)
         self._parameters = {
             name: self._send(np.stack([each[name] for each in initial])).to(self._features.dtype)
             for name in initial[0]
@@ -113,8 +115,7 @@ class DeviceTrainer(Trainer):
     def epoch(self) -> None:
         """Train on the fitting rows once, then compute the validation losses."""
         losses = torch.stack([self._run_step(rows) for rows in self._draw_batches()]).mean(dim=0)
-        validation = torch.where(self._has_validation, self._validate(), losses)
-        self._record_epoch(losses.cpu().numpy(), validation.cpu().numpy())
+        self._record_epoch(losses.cpu().numpy(), self._validate(losses).cpu().numpy())
 
     def settle(self) -> None:
         """Give each run its best parameters."""
@@ -173,21 +174,16 @@ class DeviceTrainer(Trainer):
             losses = losses + self._architecture.pairs * _pair_losses(logits, labels)
         return losses
 
-    @property
-    def _has_validation(self) -> Tensor:
-        """Which networks have a label on the held-out rows."""
-        return self._labels.take(self._send(self._validation)).weights.flatten(2).any(dim=2)
-
     @torch.no_grad()
-    def _validate(self) -> Tensor:
-        """The losses on the held-out rows."""
-        rows = self._send(self._validation)
+    def _validate(self, fitted: Tensor) -> Tensor:
+        """The losses on the held-out rows; without labels there, a network's on the fitted rows."""
         parts = [
             self._compute_outputs(some, is_training=False)[CORRECTNESS]
-            for some in torch.split(rows, _VALIDATION_ROWS, dim=1)
+            for some in torch.split(self._validation, _VALIDATION_ROWS, dim=1)
         ]
         outputs = {CORRECTNESS: torch.cat(parts, dim=2)}
-        return self._compute_losses(outputs, self._labels.take(rows))
+        losses = self._compute_losses(outputs, self._validation_labels)
+        return torch.where(self._has_validation, losses, fitted)
 
     def _record_epoch(self, losses: NDArray[np.floating], validation: NDArray[np.floating]) -> None:
         """Record an epoch's losses, and the parameters of the networks that improved."""

@@ -297,9 +297,10 @@ def train_seeds(
     seed: int,
     progress: Progress,
 ) -> list[NetworkRun]:
-    """Train the networks of several seeds; none depends on the others.
+    """Train the networks of several seeds.
 
-    Each trains on a core, or all of them on a GPU (`accelerator`), if they consist of heads.
+    Each trains on a core, and none depends on the others. Or all train on a GPU (`accelerator`), if
+    they consist of heads. There dropout is drawn for all together.
 
     Args:
         rows: All rows.
