@@ -181,10 +181,12 @@ def test_blocks_of_another_kind_stay() -> None:
 
 
 def test_blocks_with_other_modules_or_other_results_stay() -> None:
-    network: Any = build("llama", tf.LlamaConfig(**COMMON, num_hidden_layers=4)).bfloat16()
+    network: Any = build("llama", tf.LlamaConfig(**COMMON, num_hidden_layers=5)).bfloat16()
     network.layers[0].mlp.up_proj = nn.Sequential(network.layers[0].mlp.up_proj)
     network.layers[1].self_attn.scaling = 1.0
     network.layers[2].mlp.act_fn = nn.GELU()
+    query = network.layers[4].self_attn.q_proj
+    query.bias = nn.Parameter(query.weight[:, 0].clone())  # without one of keys and values
     fuse_blocks(network, network.layers)
     assert list_fused(network.layers) == ([3] if SUPPORTED else [])
 

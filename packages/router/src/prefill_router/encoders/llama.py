@@ -64,19 +64,17 @@ def fuse_blocks(network: nn.Module, blocks: nn.ModuleList) -> None:
 
 
 def _list_settings(block: nn.Module) -> Hashable:
-    """What a block computes, but for its weights and its number: its modules and their settings."""
-    return tuple(
-        (
-            name,
-            type(module),
-            *sorted(
-                (key, value)
-                for key, value in vars(module).items()
-                if isinstance(value, int | float | str) and key != "layer_idx"
-            ),
-        )
+    """What a block computes, but for the values of its weights and its number.
+
+    These are its modules, their settings, and which weights there are, such as a bias.
+    """
+    settings = (
+        (name, type(module), key, value)
         for name, module in block.named_modules()
+        for key, value in vars(module).items()
+        if isinstance(value, int | float | str) and key != "layer_idx"
     )
+    return (*settings, *((name, weight.shape) for name, weight in block.named_parameters()))
 
 
 def _is_supported(network: Any) -> bool:
