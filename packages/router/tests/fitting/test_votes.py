@@ -200,10 +200,15 @@ def test_a_plot_of_the_router_says_win_rate(votes_fit: RouterFit) -> None:
     assert labels == ["Win rate (%)"]
 
 
-def judge_chances(labels: list[list[float]], chances: list[list[float]]) -> WinVerdict:
-    """The verdict on given chances, against a ranking a > b > c."""
+def judge_chances(
+    labels: list[list[float]], chances: list[list[float]], cost: list[list[float]] | None = None
+) -> WinVerdict:
+    """The verdict on given chances, against a ranking a > b > c; the cost is that observed."""
     scored = make_routing_dataset(queries=len(labels))
-    dataset = RoutingDataset.of(scored.queries, scored.pool, np.array(labels), meaning=VOTES)
+    paid = None if cost is None else np.array(cost)
+    dataset = RoutingDataset.of(
+        scored.queries, scored.pool, np.array(labels), recorded_cost=paid, meaning=VOTES
+    )
     predictions = Predictions(
         query_ids=dataset.query_ids,
         targets=dataset.pool.names,
@@ -229,6 +234,13 @@ def test_the_pick_between_the_two_of_a_vote_is_what_counts() -> None:
     assert verdict.differ == 3
     assert verdict.shares["target-2"] == pytest.approx(3 / 4)
     assert np.isnan(verdict.cost)
+
+
+def test_costs_are_compared_only_where_those_of_both_picks_are_known() -> None:
+    verdict = judge_chances([[1, 0, NAN]] * 2, [[0.4, 0.7, 0.1]] * 2, [[NAN, 0.01, NAN]] * 2)
+    assert verdict.cost == pytest.approx(0.01)
+    assert np.isnan(verdict.ranking_cost)
+    assert not any("cost" in line for line in verdict.lines)
 
 
 def test_the_interval_does_not_collapse_where_all_picks_agree() -> None:

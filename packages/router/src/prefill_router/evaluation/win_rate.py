@@ -144,7 +144,7 @@ class WinVerdict:
         sentences.append(
             f"among all targets it chooses {names} of the prompts; the ranking {self.best}"
         )
-        if not math.isnan(self.cost):
+        if not math.isnan(self.cost + self.ranking_cost):
             sentences.append(
                 f"its picks cost {dollars(_PER * self.cost)} per {_PER:,} prompts, the ranking's "
                 f"{dollars(_PER * self.ranking_cost)}"
