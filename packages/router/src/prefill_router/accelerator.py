@@ -31,6 +31,8 @@ _chosen: "ContextVar[str | torch.device | None]" = ContextVar("device", default=
 def compute_on(device: "str | torch.device | None") -> Iterator[None]:
     """Let encoders and large array work of this thread run on a device meanwhile.
 
+    Other threads and processes, such as the workers of an engine, choose for themselves.
+
     Args:
         device: `cpu` for the processor, and NumPy; `cuda:1`, or `cuda` for the current GPU; None or
             `auto` for a GPU where there is one and the work is large. A device of torch is used

@@ -23,7 +23,8 @@ def decimal_places(value: float) -> int:
     """The decimal places with which `dollars` writes this amount, 2 to 12."""
     if value == 0:
         return _CENTS
-    return min(max(_DIGITS - 1 - math.floor(math.log10(abs(value))), _CENTS), _MOST)
+    rounded = float(f"{abs(value):.{_DIGITS - 1}e}")  # 0.9996 is $1.00
+    return min(max(_DIGITS - 1 - math.floor(math.log10(rounded)), _CENTS), _MOST)
 
 
 def list_price(value: float) -> str:

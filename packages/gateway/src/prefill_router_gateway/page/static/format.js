@@ -20,7 +20,7 @@ export function dollars(value) {
   if (size < LEAST) return `<\u00a0$${LEAST.toFixed(7)}`;
   if (size >= 999.995) return `$${whole.format(Math.round(value))}`;
   if (size >= 1) return `$${value.toFixed(2)}`;
-  const digits = Math.max(2, 2 - Math.floor(Math.log10(size)));
+  const digits = Math.max(2, 2 - Math.floor(Math.log10(Number(size.toPrecision(3)))));
   return `$${value.toFixed(digits)}`;
 }
 
