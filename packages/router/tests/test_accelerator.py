@@ -244,6 +244,12 @@ def test_dropout_leaves_so_many_and_repeats(device: torch.device) -> None:
     assert 0 < np.abs(apart).mean() < 0.05  # other units are dropped, as many
 
 
+@pytest.mark.parametrize("device", ["mps", "meta", "cpu:0"])
+def test_other_kinds_of_devices_are_refused(device: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{device}'; use cpu, cuda"), compute_on(device):
+        pass
+
+
 def test_a_processor_is_numpy_unless_a_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with compute_on("cpu"):
         assert accelerator(1e30) is None

@@ -39,13 +39,15 @@ def compute_on(device: "str | torch.device | None") -> Iterator[None]:
             for all work.
 
     Raises:
-        ConfigError: The device is unknown or not available.
+        ConfigError: The device is unknown, not available, or of a kind that array work can't use.
         MissingExtraError: A GPU is named, and torch isn't installed.
     """
     chosen: str | torch.device | None = None if device == AUTO else device
     if isinstance(chosen, str) and chosen != _NUMPY:
         with optional_imports(f"--device {device}"):
             chosen = torch_device(chosen)
+        if chosen.type != "cuda":  # others lack double precision, or compute nothing
+            raise ConfigError(f"the device is {device!r}; use cpu, cuda or cuda:1")
     token = _chosen.set(chosen)
     try:
         yield
