@@ -77,7 +77,7 @@ def face(
 def without_collection() -> Iterator[None]:
     """Let Python look for no garbage meanwhile, such as during imports.
 
-    Nearly nothing of what an import makes is garbage, and looking for it takes a fifth of the time
+    Nearly nothing of what an import makes is garbage. Looking for it takes a fifth of the time
     of importing transformers. Threads may overlap. Only a thread that finds it enabled disables it,
     and enables it again, so it is never left disabled.
     """

@@ -7,12 +7,11 @@ checked. All other fields are forwarded unchecked, so that new fields need no ne
 `scored_prompt` is the text that the encoder reads.
 """
 
-import gc
 import json
 import re
 from codecs import BOM_UTF8
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from types import NoneType
 from typing import Any, NoReturn, final
@@ -24,6 +23,7 @@ from prefill_router.agents import (
     read_request,
 )
 from prefill_router.data import Message, Prompt
+from prefill_router.lazy_imports import without_collection
 from prefill_router.targets import Ability, Endpoint
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.protocol.headers import (
@@ -80,21 +80,13 @@ class JsonFields:
         self.value, self.spans, self.start = value, spans, start
 
 
-@contextmanager
-def without_collecting(body: bytes) -> Iterator[None]:
+def without_collecting(body: bytes) -> AbstractContextManager[None]:
     """Disable garbage collection while a long body is parsed: JSON has no cycles.
 
     Repeated collection during parsing would take ten times as long as the parsing itself, and
     delay all other requests.
     """
-    pauses = len(body) > _LONG and gc.isenabled()
-    if pauses:
-        gc.disable()
-    try:
-        yield
-    finally:
-        if pauses:
-            gc.enable()
+    return without_collection() if len(body) > _LONG else nullcontext()
 
 
 def read_fields(text: str) -> JsonFields:
