@@ -1,7 +1,7 @@
-"""A stand-in for LiteLLM's Router, since LiteLLM needs older versions of other packages.
+"""A stand-in for LiteLLM's Router, since LiteLLM itself takes seconds to load.
 
-It calls a strategy as LiteLLM 1.106.2 and 1.109.1 do; `benchmarks/litellm_real.py` has LiteLLM
-itself do it.
+It calls a strategy as LiteLLM 1.106.2, 1.109.1 and 1.110.2 do; `benchmarks/litellm_real.py` has
+LiteLLM itself do it.
 """
 
 import functools
@@ -30,6 +30,8 @@ class StandIn:
     """Picks the first deployment of a group that doesn't cool down, until a strategy is set."""
 
     AWAITED = "async_get_available_deployment"
+    REPEATS = False
+    """Whether the arguments of an embedding have its input again."""
 
     def __init__(self, *deployments: dict[str, Any]) -> None:
         self.rows = list(deployments)
@@ -93,17 +95,22 @@ class StandIn:
         )
         return str(row["model_info"]["id"])
 
-    async def aembedding(self, model: str, texts: list[str]) -> str:
+    async def aembedding(self, model: str, texts: list[str] | str) -> str:
         """The deployment that embeds."""
+        kwargs = {"metadata": {"model_group": model}, **({"input": texts} if self.REPEATS else {})}
         row = await getattr(self, self.AWAITED)(
-            model=model, input=texts, specific_deployment=None, request_kwargs={"metadata": {}}
+            model=model, input=texts, specific_deployment=None, request_kwargs=kwargs
         )
         return str(row["model_info"]["id"])
 
     async def aresponses(self, model: str, text: Any, **kwargs: Any) -> str:
         """The deployment that answers in the Responses API: its input comes twice."""
+        metadata = {"litellm_metadata": {"model_group": model}}
         row = await getattr(self, self.AWAITED)(
-            model=model, messages=None, input=text, request_kwargs={"input": text, **kwargs}
+            model=model,
+            messages=None,
+            input=text,
+            request_kwargs={"input": text, **metadata, **kwargs},
         )
         return str(row["model_info"]["id"])
 
@@ -137,6 +144,50 @@ class NewerStandIn(StandIn):
     def set_custom_routing_strategy(self, strategy: Any) -> None:
         self.get_available_deployment = _wrap(strategy.get_available_deployment)  # type: ignore[method-assign]
         setattr(self, self.AWAITED, _wrap(strategy.async_get_available_deployment))
+
+
+class CoreStandIn(NewerStandIn):
+    """The Router since 1.110: its core asks the strategy at each pick, also at its own methods'."""
+
+    AWAITED = "select"
+    REPEATS = True
+    _core_async_get_available_deployment = property()  # type: ignore[assignment]
+
+    def __init__(self, *deployments: dict[str, Any]) -> None:
+        super().__init__(*deployments)
+        self._core = _Core(functools.partial(StandIn.get_available_deployment, self))
+
+    @property
+    def get_available_deployment(self) -> Any:  # type: ignore[override]
+        return self._core.get_available_deployment
+
+    async def select(self, model: str, **options: Any) -> Any:
+        return await self._core.select(model, **options)
+
+    def set_custom_routing_strategy(self, strategy: Any) -> None:
+        self._core.register_plugin(strategy)
+
+
+class _Core:
+    """The part of a Router that picks."""
+
+    def __init__(self, pick: Any) -> None:
+        self._custom_strategy: Any = None
+        self._pick = pick
+
+    def register_plugin(self, strategy: Any) -> None:
+        self._custom_strategy = strategy
+        self.__dict__["get_available_deployment"] = strategy.get_available_deployment
+
+    def get_available_deployment(self, model: str, **options: Any) -> Any:
+        strategy = self._custom_strategy
+        pick = self._pick if strategy is None else strategy.get_available_deployment
+        return pick(model=model, **options)
+
+    async def select(self, model: str, **options: Any) -> Any:
+        if self._custom_strategy is None:
+            return self._pick(model=model, **options)
+        return await self._custom_strategy.async_get_available_deployment(model=model, **options)
 
 
 def _wrap(method: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from packages.gateway.tests.litellm.stand_in import NewerStandIn, StandIn, deployment
+from packages.gateway.tests.litellm.stand_in import CoreStandIn, NewerStandIn, StandIn, deployment
 from packages.gateway.tests.server_process import (
     TARGETS,
     GatewayFiles,
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 CHEAP, MIDDLE, EXPENSIVE = TARGETS
 NOBODY = "http://127.0.0.1:9/v1"
 TIMEOUT = 120.0
-BOTH = pytest.mark.parametrize("lite", [StandIn, NewerStandIn], indirect=True)
+EACH = pytest.mark.parametrize("lite", [StandIn, NewerStandIn, CoreStandIn], indirect=True)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def test_the_gateway_chooses_at_the_lam_that_is_given(
     assert route_order(files, 0.0)[0] == CHEAP
 
 
-@BOTH
+@EACH
 def test_awaited_calls_are_asked_in_every_loop(lite: StandIn, gateway: GatewayThread) -> None:
     strategy = make_strategy(lite, gateway.url + "/v1/", lam=0.0)
 
@@ -117,7 +117,7 @@ def test_litellm_itself_picks_among_a_targets_deployments(
     strategy.close()
 
 
-@BOTH
+@EACH
 def test_a_target_that_has_none_to_give_is_followed_by_the_next_in_order(
     lite: StandIn, gateway: GatewayThread, files: GatewayFiles
 ) -> None:
@@ -132,7 +132,7 @@ def test_a_target_that_has_none_to_give_is_followed_by_the_next_in_order(
     strategy.close()
 
 
-@BOTH
+@EACH
 def test_a_target_that_failed_at_a_request_is_followed_by_the_next_in_order(
     lite: StandIn, gateway: GatewayThread, files: GatewayFiles
 ) -> None:
@@ -151,6 +151,7 @@ def test_a_target_that_failed_at_a_request_is_followed_by_the_next_in_order(
     strategy.close()
 
 
+@EACH
 def test_other_groups_deployments_and_embeddings_go_as_before(
     lite: StandIn, gateway: GatewayThread, files: GatewayFiles
 ) -> None:
@@ -159,12 +160,13 @@ def test_other_groups_deployments_and_embeddings_go_as_before(
 
     async def ask() -> list[str]:
         answers = [await lite.acompletion("other"), await lite.aembedding("auto", ["a", "b"])]
+        answers.append(await lite.aembedding("auto", "a"))
         answers.append(await lite.acompletion("auto", specific_deployment=True))
         answers += [await lite.amoderation("auto", "a"), await lite.aimage_generation("auto")]
         await strategy.aclose()
         return answers
 
-    assert asyncio.run(ask()) == ["other", "spare", "spare", "spare", "spare"]
+    assert asyncio.run(ask()) == ["other"] + 5 * ["spare"]
     assert lite.completion(EXPENSIVE) == "expensive"
     assert len(files.rows("id")) == before
     with pytest.raises(ValueError, match="No deployments"):
@@ -373,15 +375,41 @@ def test_what_is_no_router_of_litellm_is_told() -> None:
         PrefillRouterStrategy(object(), gateway="http://x")
 
 
-@BOTH
-def test_a_strategy_may_replace_another(lite: StandIn, gateway: GatewayThread) -> None:
+@EACH
+def test_a_strategy_may_replace_another(
+    lite: StandIn, gateway: GatewayThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = make_strategy(lite, unused_address(), model_group=CHEAP)
     second = make_strategy(lite, gateway.url, lam=0.0)
-    assert lite.completion("auto") == "cheap-1"  # else the first would ask, in vain
+    monkeypatch.setattr(first, "_choose", None)  # it must not be called
+
+    async def ask() -> str:
+        place = await lite.acompletion("auto")
+        await second.aclose()
+        return place
+
+    assert lite.completion("auto") == asyncio.run(ask()) == "cheap-1"
     assert lite.picked[-1][0] == CHEAP
-    assert (second._pick, second._pick_async) == (first._pick, first._pick_async)
     first.close()
     second.close()
+
+
+class AskingAgain(StandIn):
+    """A Router that asks the strategy in its own pick, and keeps it where nobody looks."""
+
+    def set_custom_routing_strategy(self, strategy: Any) -> None:
+        self.asked = strategy
+
+    def get_available_deployment(self, *args: Any, **options: Any) -> Any:
+        return self.asked.get_available_deployment(*args, **options)
+
+
+def test_a_router_that_asks_again_for_its_own_pick_is_refused() -> None:
+    lite = AskingAgain(deployment("auto", "openai/spare", "spare"))
+    strategy = make_strategy(lite, unused_address())
+    with pytest.raises(ConfigError, match="install one of these"):
+        lite.completion("auto")
+    strategy.close()
 
 
 def test_the_key_goes_to_the_gateway(lite: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ _NO_CHATS = [
         "vector-store-api-fake-text",
     )
 ]
-"""Placeholders for the messages in calls that have none, in LiteLLM 1.106 to 1.109."""
+"""Placeholders for the messages in calls that have none, in LiteLLM 1.106 to 1.110."""
 
 
 @final
@@ -61,11 +61,11 @@ def read_request(
         messages: The messages of a chat; for images, speech, files and so on, a placeholder text.
         input: The input of the Responses API, or the texts to embed; embeddings aren't routed,
             since vectors of two models can't be compared.
-        request_kwargs: LiteLLM's other arguments; with `input` again, except for embeddings.
+        request_kwargs: LiteLLM's other arguments.
     """
     kwargs = request_kwargs or {}
     endpoint: Endpoint = "chat" if messages else "responses"
-    content = list(messages) if messages else input if "input" in kwargs else None
+    content = list(messages) if messages else input if _calls_responses(kwargs) else None
     if not content or content in _NO_CHATS:
         return None
     further = {name: kwargs[name] for name in _PASSED if kwargs.get(name) is not None}
@@ -75,6 +75,13 @@ def read_request(
     except (TypeError, ValueError, RecursionError):
         return None
     return LiteLLMRequest(endpoint=endpoint, body=body.encode(), session=_session_name(kwargs))
+
+
+def _calls_responses(kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call with an input is one of the Responses API; LiteLLM tells by nothing else."""
+    # it names the group in `metadata` for embeddings, whose `input` it passes too since 1.110
+    metadata = kwargs.get("litellm_metadata")
+    return isinstance(metadata, Mapping) and "model_group" in metadata
 
 
 def failed_before(request_kwargs: Mapping[str, Any] | None) -> Counter[str]:

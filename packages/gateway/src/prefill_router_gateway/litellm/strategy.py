@@ -34,14 +34,17 @@ from prefill_router_gateway.litellm.gateway_client import (
     failed_before,
     read_request,
 )
+from prefill_router_gateway.litellm.own_picks import find_own_picks
 from prefill_router_gateway.records import HEADER
 
 _log = logging.getLogger("prefill_router_gateway.litellm")
-_picking = ContextVar("_picking", default=False)
-"""Whether LiteLLM is picking now; its async method may call the other one, which is ours."""
-_PICK = ("get_available_deployment",)
-_PICK_ASYNC = ("_core_async_get_available_deployment", "async_get_available_deployment")
-"""LiteLLM's own methods; since 1.109 the async one's old name is deprecated."""
+_picking: ContextVar[tuple[Callable[..., Any], str] | None] = ContextVar("_picking", default=None)
+"""The pick that LiteLLM makes now, and its group; the async pick may call the other, which is ours.
+"""
+_ASKED_AGAIN = (
+    "this LiteLLM asks the strategy for the pick that the strategy asks of LiteLLM; the versions "
+    "1.106 to 1.110 don't: install one of these"
+)
 
 
 @final
@@ -96,8 +99,7 @@ class PrefillRouterStrategy:
         check_options(lam, timeout)
         self._router, self._group = litellm_router, model_group
         # looked up now, before LiteLLM replaces them by this object's
-        self._pick = _own_method(litellm_router, _PICK)
-        self._pick_async = _own_method(litellm_router, _PICK_ASYNC)
+        self.own_picks = find_own_picks(litellm_router)
         self._without = False
         self._decides: Any
         if gateway is not None:
@@ -127,7 +129,9 @@ class PrefillRouterStrategy:
             ConfigError: The Router has no deployments.
         """
         arguments = _call_arguments(messages, input, specific_deployment, request_kwargs)
-        return await self._choose(model, arguments, self._decides.order_async, self._pick_async)
+        return await self._choose(
+            model, arguments, self._decides.order_async, self.own_picks.pick_async
+        )
 
     def get_available_deployment(
         self,
@@ -144,7 +148,9 @@ class PrefillRouterStrategy:
             ConfigError: The Router has no deployments.
         """
         arguments = _call_arguments(messages, input, specific_deployment, request_kwargs)
-        return _run_at_once(self._choose(model, arguments, self._decides.order, self._pick))
+        return _run_at_once(
+            self._choose(model, arguments, self._decides.order, self.own_picks.pick)
+        )
 
     async def aclose(self) -> None:
         """Close all connections and threads."""
@@ -173,7 +179,9 @@ class PrefillRouterStrategy:
             failed=failed_before(arguments["request_kwargs"]),
         )
         for name in names:
-            picking = _picking.set(True)
+            if _picking.get() == (pick, name):
+                raise ConfigError(_ASKED_AGAIN)
+            picking = _picking.set((pick, name))
             try:
                 return await _await_result(pick(model=name, **arguments))
             except _unavailable_errors():
@@ -187,7 +195,7 @@ class PrefillRouterStrategy:
         self, model: str, arguments: Mapping[str, Any], decide: Callable[[LiteLLMRequest], Any]
     ) -> tuple[str, ...]:
         """The decision's order of targets; empty where the request isn't routed or has none."""
-        if model != self._group or arguments["specific_deployment"] or _picking.get():
+        if model != self._group or arguments["specific_deployment"] or _picking.get() is not None:
             return ()
         request = read_request(
             arguments["messages"], arguments["input"], arguments["request_kwargs"]
@@ -243,23 +251,6 @@ def _run_at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
         return ended.value
     coroutine.close()
     raise RuntimeError("LiteLLM's synchronous method returned an awaitable")
-
-
-def _own_method(litellm_router: Any, names: Sequence[str]) -> Callable[..., Any]:
-    """The Router's own method, even where an earlier strategy of this class has replaced it.
-
-    Raises:
-        ConfigError: There is no such method.
-    """
-    method = next((m for m in (getattr(litellm_router, n, None) for n in names) if m), None)
-    for layer in (method, getattr(method, "__wrapped__", None)):  # newer Routers wrap strategies
-        earlier = getattr(layer, "__self__", None)
-        if isinstance(earlier, PrefillRouterStrategy):
-            return earlier._pick if names is _PICK else earlier._pick_async
-    if not callable(method):
-        raise ConfigError("this isn't a litellm.Router; give the Router whose requests to route")
-    own: Callable[..., Any] = method
-    return own
 
 
 def _unavailable_errors() -> tuple[type[Exception], ...]:
