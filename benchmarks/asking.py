@@ -3,7 +3,7 @@
 A server in another process sends canned streams; 64 calls are in flight. The SDK's plain way makes
 an object of every chunk; its raw way reads lines and parses their JSON.
 
-    python -m benchmarks.asking [--rounds 5] [--answers 300]
+    python -m benchmarks.asking [--rounds 5] [--answers 320]
 """
 
 import argparse
@@ -117,6 +117,9 @@ async def milliseconds(call: Callable[[], Awaitable[str]], answers: int, tokens:
     """Processor time of one answer, in this process."""
     expected = "word " * tokens
 
+    # each answer is asked for by one of the workers, also where there are fewer than workers
+    counts = [len(range(place, answers, IN_FLIGHT)) for place in range(IN_FLIGHT)]
+
     async def worker(count: int) -> None:
         for _ in range(count):
             if await call() != expected:
@@ -124,8 +127,8 @@ async def milliseconds(call: Callable[[], Awaitable[str]], answers: int, tokens:
 
     await asyncio.gather(*(worker(1) for _ in range(IN_FLIGHT)))
     begin = time.process_time()
-    await asyncio.gather(*(worker(answers // IN_FLIGHT) for _ in range(IN_FLIGHT)))
-    return (time.process_time() - begin) / (answers // IN_FLIGHT * IN_FLIGHT) * 1000
+    await asyncio.gather(*(worker(count) for count in counts))
+    return (time.process_time() - begin) / answers * 1000
 
 
 async def measure(port: int, model: str, rounds: int, answers: int) -> dict[str, Any]:
@@ -164,6 +167,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--answers", type=int, default=320)
     options = parser.parse_args()
+    if min(options.rounds, options.answers) < 1:
+        parser.error("--rounds and --answers must be 1 or more")
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     server = context.Process(target=run_server, args=(theirs,), daemon=True)
