@@ -1,5 +1,6 @@
 """PCA from streamed moments and probes of all targets at once, against scikit-learn's."""
 
+import argparse
 import json
 import os
 import platform
@@ -71,6 +72,7 @@ def compare(ours: Callable[[], Any], theirs: Callable[[], Any]) -> dict[str, flo
 
 def main() -> None:
     """Time both parts and keep the result."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     warnings.simplefilter("ignore")
     result: dict[str, Any] = {"rows": ROWS, "targets": TARGETS, "dim": DIM, "pca": {}, "probes": {}}
     for hidden in (384, 2048):

@@ -8,6 +8,7 @@ says of the plugin hold there:
     lite/bin/python -m benchmarks.litellm_proxy
 """
 
+import argparse
 import importlib.metadata
 import importlib.util
 import json
@@ -217,6 +218,7 @@ def check_alone(litellm_proxy: Proxy, checks: Checks) -> None:
 
 def main() -> None:
     """Run all checks."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     if not all(map(importlib.util.find_spec, NEEDED)):
         print("LiteLLM's proxy isn't installed here; see the top of this file")
         return

@@ -8,6 +8,7 @@ installed, such as another version in an environment of its own:
     lite/bin/python -m benchmarks.litellm_real
 """
 
+import argparse
 import asyncio
 import importlib.util
 import logging
@@ -237,6 +238,7 @@ def check_importer(library: ModuleType, folder: Path, checks: Checks) -> None:
 
 def main() -> None:
     """Run all checks."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     if importlib.util.find_spec("litellm") is None:
         print("LiteLLM isn't installed here; see the top of this file")
         return

@@ -8,8 +8,8 @@ leave out the five examples that each prompt began with, so that answers look ch
 unlike in price, than they were: `mmlu_pro_longer` has 1,000 more input tokens per call.
 """
 
+import argparse
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -139,7 +139,12 @@ def _gain(gain: Mapping[str, float]) -> str:
 
 def main() -> None:
     """Measure the runs that are named, by default all; the others' figures are kept."""
-    names = sys.argv[1:] or ["mmlu_pro", "mmlu_pro_longer", "routerbench"]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", nargs="*", metavar="RUN", help=f"{', '.join(TITLES)}; default: all")
+    names = parser.parse_args().runs or sorted(TITLES)
+    for name in names:
+        if name not in TITLES:
+            parser.error(f"there is no run {name}; name some of {', '.join(TITLES)}")
     for name in names:
         results = json.loads(RESULT.read_text()) if RESULT.exists() else {}
         results[name] = {"machine": machine(), **measure(name, Path("build/peers"))}

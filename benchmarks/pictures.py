@@ -4,6 +4,7 @@
 third is of the router that ships with the package, with its data beside it.
 """
 
+import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -248,6 +249,7 @@ def draw_line(axes: Axes, place: int, row: Mapping[str, Any]) -> None:
 
 def main() -> None:
     """Draw all three."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     rows = decision_rows(Router.from_pretrained("minipool"))
     write_csv(IMAGES / "lam.csv", rows)
     drawn = {"flow": draw_flow(), "request": draw_request(), "lam": draw_decision(rows)}

@@ -8,6 +8,7 @@ probability of 0.1. Decisions are taken after every 250 requests, as a learner w
     python -m benchmarks.rollout
 """
 
+import argparse
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,7 @@ def measure(gain: float, seeds: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure all cases."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     result = {
         "machine": machine(),
         "margin": SETTINGS.margin,
