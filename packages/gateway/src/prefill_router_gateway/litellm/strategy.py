@@ -1,6 +1,6 @@
 """A routing strategy for LiteLLM's Router, and a plugin for its Router and proxy.
 
-The strategy takes the place of two methods of the Router, by LiteLLM's
+The strategy has two methods that LiteLLM calls instead of its own, by
 `set_custom_routing_strategy`, or by `register_plugin` since 1.109. Each gets a request and returns
 one entry of the Router's `model_list` (https://docs.litellm.ai/docs/routing, "Custom Routing
 Strategy"). The router's order of targets is the order in which LiteLLM's model groups are tried for
@@ -71,6 +71,9 @@ class PrefillRouterStrategy:
             rejects unknown models, and its Router doesn't retry for a model without deployments.
         api_key_env: The environment variable of the gateway's key.
         timeout: The time limit of a decision, in seconds.
+
+    Attributes:
+        own_picks: How the Router picks without a strategy.
 
     Raises:
         ConfigError: Not exactly one of `gateway` and `router` is given, or an argument is invalid.
