@@ -191,7 +191,7 @@ def test_such_a_target_keeps_its_tool_loops_and_its_responses(
 def test_such_a_target_is_told_where_it_cannot_answer(world: World, client: openai.OpenAI) -> None:
     with pytest.raises(BadRequestError, match=r"'embedder' was named.*doesn't serve chat"):
         client.chat.completions.create(model=EMBEDDER, messages=PLAIN)
-    with pytest.raises(BadRequestError, match=r"about 0\.000\d+ dollars, above 1e-06"):
+    with pytest.raises(BadRequestError, match=r"about \$0\.000\d+, above \$0\.000001;"):
         client.embeddings.create(
             model=EMBEDDER, input="a" * 400, extra_headers={HEADER + "max-cost": "0.000001"}
         )

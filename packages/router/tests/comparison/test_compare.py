@@ -415,7 +415,7 @@ def test_as_a_command(tmp_path: Path) -> None:
     command = ("compare", tmp_path / "routers.yaml", "--data", tmp_path / "answers")
     output = run_ok(*command, "--store", store, "--out", out, "--resamples", 20)
     assert "not surely better than a constant" in output
-    assert "over price alone" in output
+    assert "over price: the gain in points" in " ".join(output.split())
     assert ONE_BY_ONE in " ".join(output.split())
     numbers = json.loads(
         run_ok(*command, "--store", store, "--out", out, "--resamples", 5, "--json")

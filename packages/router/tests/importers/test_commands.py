@@ -93,4 +93,4 @@ def test_one_label_makes_no_best_target(tmp_path: Path) -> None:
     rows = [{**row, "correct": 1 if n == 0 else None} for n, row in enumerate(long_rows())]
     run("import", "long", write_csv(tmp_path / "t.csv", rows), "--out", tmp_path / "out")
     result = run("describe", tmp_path / "out")
-    assert "best single target ? (fewer than two queries have" in result.output
+    assert "best single target unknown (fewer than two queries have" in result.output
