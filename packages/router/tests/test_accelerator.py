@@ -267,3 +267,21 @@ def test_a_processor_is_numpy_unless_a_gpu_is_named(monkeypatch: pytest.MonkeyPa
         pass
     monkeypatch.setattr(module, "_DRIVERS", ())
     assert accelerator(1e30) is None
+
+
+def test_a_gpu_that_is_too_small_is_an_error_that_names_the_processor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def run_out(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(torch, "as_tensor", run_out)
+    index, examples = NeighbourIndex.of(draw_normal(50, 3)), planted()[0]
+    ranking = Ranking.of(np.arange(4.0), np.array([0.0, 1.0, 0.0, 1.0]))
+    for work in (
+        lambda: index.search(draw_normal(2, 3), 2),
+        lambda: compute_aucs([ranking], np.ones((1, 4))),
+        lambda: TrunkConfig(max_epochs=1).fit(examples),
+    ):
+        with compute_on(CPU), pytest.raises(ConfigError, match=r"too little free memory.*cpu"):
+            work()

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prefill_router.errors import ConfigError
+from prefill_router.errors import ConfigError, name_option
 from prefill_router.lazy_imports import optional_imports
 
 if TYPE_CHECKING:
@@ -103,6 +103,24 @@ def torch_device(name: str | None) -> "torch.device":
     if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
         raise ConfigError(f"the device {name!r} isn't there; the last is cuda:{count - 1}")
     return device
+
+
+@contextmanager
+def memory_errors() -> Iterator[None]:
+    """Say what to do where a GPU's memory runs out.
+
+    Raises:
+        ConfigError: It ran out.
+    """
+    import torch
+
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        processor = name_option("--device cpu", "compute_on('cpu')")
+        raise ConfigError(
+            f"the GPU has too little free memory for this; free some, or use {processor}"
+        ) from error
 
 
 def send(array: "NDArray[Any]", device: "torch.device") -> "Tensor":

@@ -202,6 +202,11 @@ ASKS: dict[str, tuple[dict[str, str], tuple[Turn, ...], str]] = {
         ),
         ASK,
     ),
+    "with a tag that files have": (
+        OPENCODE,
+        (user("Fix this:\n<content>\nhello\n</content>"),),
+        "Fix this:\n<content>\nhello\n</content>",
+    ),
     "after a summary, with what the agent says then": (
         OPENCODE,
         (

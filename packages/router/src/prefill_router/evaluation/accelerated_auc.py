@@ -9,7 +9,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from prefill_router.accelerator import send
+from prefill_router.accelerator import memory_errors, send
 from prefill_router.evaluation.bootstrap import Weights
 from prefill_router.evaluation.metrics import Ranking
 
@@ -17,6 +17,7 @@ _Copy = tuple[Tensor, ...]
 _copies: "WeakKeyDictionary[Ranking, dict[torch.device, _Copy]]" = WeakKeyDictionary()
 
 
+@memory_errors()
 def compute_aucs_on(
     device: torch.device, rankings: Sequence[Ranking], weights: Weights
 ) -> Float[NDArray[np.float64], "resample ranking"]:

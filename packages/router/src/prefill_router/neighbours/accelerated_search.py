@@ -12,7 +12,7 @@ from jaxtyping import Float32, Float64, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from prefill_router.accelerator import send
+from prefill_router.accelerator import memory_errors, send
 
 if TYPE_CHECKING:
     from prefill_router.neighbours.neighbours import NeighbourIndex
@@ -37,6 +37,7 @@ class SearchedRows:
     centred: Tensor
     norms: Tensor
 
+    @memory_errors()
     def propose(
         self, centred: Vectors, width: int
     ) -> tuple[Positions, Float64[NDArray[np.float64], " query"]]:
@@ -64,6 +65,7 @@ class SearchedRows:
                 last[some] = nearest.values.max(dim=1).values.cpu().numpy()
         return rows, last
 
+    @memory_errors()
     def compute_distances(
         self, queries: Vectors, proposed: Positions
     ) -> Float64[NDArray[np.float64], "query proposal"]:
@@ -77,6 +79,7 @@ _copies: "WeakKeyDictionary[NeighbourIndex, dict[torch.device, SearchedRows]]"
 _copies = WeakKeyDictionary()
 
 
+@memory_errors()
 def copy_rows(index: "NeighbourIndex", device: torch.device) -> SearchedRows:
     """The rows of an index on a device, as long as the index is needed."""
     copies = _copies.setdefault(index, {})

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from prefill_router.accelerator import send
+from prefill_router.accelerator import memory_errors, send
 from prefill_router.predictors.networks.architectures import Heads, Parameters
 from prefill_router.predictors.networks.losses import NetworkLabels
 from prefill_router.predictors.networks.network import CORRECTNESS, DIFFICULTY
@@ -253,6 +253,7 @@ def _difficulty_loss(outputs: dict[str, Tensor], labels: _Labels) -> Tensor:
     return _cross_entropy(logits, hard, weights).sum()
 
 
+@memory_errors()
 def train_on_device(
     rows: NetworkRows,
     parts: Sequence[Holdout],
@@ -282,6 +283,9 @@ def train_on_device(
 
     Returns:
         Each seed's run, in order.
+
+    Raises:
+        ConfigError: The device has too little memory.
     """
     runs: dict[int, NetworkRun] = {}
     groups: dict[tuple[int, int], list[int]] = {}
@@ -295,7 +299,7 @@ def train_on_device(
             schedule,
             [initial[n] for n in numbers],
             [draws[n] for n in numbers],
-            seed=seed,
+            seed=seed + numbers[0],
             device=device,
         )
         train_together([trainer], max_epochs=max_epochs, progress=progress)
