@@ -276,7 +276,7 @@ def test_a_gpu_that_is_too_small_is_an_error_that_names_the_processor(
         raise torch.OutOfMemoryError
 
     monkeypatch.setattr(torch, "as_tensor", run_out)
-    index, examples = NeighbourIndex.of(draw_normal(50, 3)), planted()[0]
+    index, examples = NeighbourIndex.of(draw_normal(50, 3)), draw_examples()[0]
     ranking = Ranking.of(np.arange(4.0), np.array([0.0, 1.0, 0.0, 1.0]))
     for work in (
         lambda: index.search(draw_normal(2, 3), 2),
