@@ -315,7 +315,7 @@ def _make_figure_section(figure: "PaperFigure") -> Section:
 
 _CURVES = (
     "Each line is one router from its cheapest to its most accurate setting; up and to the "
-    "{better} is better. Circles are the single targets, the dashed line is the best random mix "
+    "{better} is better. Circles are the single targets, the dashed line is the best fixed mix "
     "of targets."
 )
 _FIRST = {"frontier": 2, "small": 5, "mixed": 7}

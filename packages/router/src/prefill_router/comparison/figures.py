@@ -55,7 +55,7 @@ def curves(result: ComparisonResult) -> ReportFigure:
     )
     caption = (
         "Each curve is one router from its cheapest to its most accurate setting; up and to the "
-        "left is better. Circles are the single targets, the dashed line is the best random mix of "
+        "left is better. Circles are the single targets, the dashed line is the best fixed mix of "
         "targets: a router is worth using where it runs above that line. The dotted line is price "
         f"alone, with the costs that {result.plan.reference} predicts."
     )

@@ -37,7 +37,7 @@ _MOST = 2000
 
 _CAPTIONS = {
     "plane": "The curve is the router at every lam; the diamond is the lam that was examined. The "
-    "dashed line is the best random mix of targets, the dotted line is price alone. The cross is "
+    "dashed line is the best fixed mix of targets, the dotted line is price alone. The cross is "
     "the router's own choices, randomly reassigned to other queries.",
     "shuffled": "Each bar counts shuffles. The further right the line, the more the router's "
     "choices depend on the queries.",
@@ -181,7 +181,7 @@ def draw_lift(checkup: Checkup) -> tuple[Figure, list[Row]]:
 def draw_confidence(checkup: Checkup) -> tuple[Figure, list[Row]]:
     """Predicted and true accuracy of the chosen targets by distance from the train part."""
     regions = checkup.regions
-    figure, axes = _make_frame("Confidence near and far from the training queries", (9.4, 3.9))
+    figure, axes = _make_frame("Confidence near and far from the train rows", (9.4, 3.9))
     places = range(len(regions))
     predicted = [100 * region.confidence for region in regions]
     axes.plot(places, predicted, "o", color=BLUE, label="predicted")
@@ -194,7 +194,7 @@ def draw_confidence(checkup: Checkup) -> tuple[Figure, list[Row]]:
     labels = [f"{region.name}\n({region.queries:,})" for region in regions]
     axes.set_xticks(places, labels, color=INK, fontsize=8)
     axes.margins(x=0.1)
-    axes.set_xlabel("distance from the training queries", color=INK)
+    axes.set_xlabel("distance from the train rows", color=INK)
     axes.set_ylabel("chosen target (%)", color=INK)
     legend_below(figure, columns=2)
     rows = [

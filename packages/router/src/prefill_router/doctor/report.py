@@ -18,7 +18,7 @@ from prefill_router.reporting import Banner, Checks, Lines, Note, Report, Report
 KIND = ReportKind("a check-up", "doctor.json", FORMAT)
 _READING = (
     "ok: passed; !!: failed; ??: too few queries to decide; --: for information. The verdict "
-    "follows from the comparison with the best random mix of targets at equal cost; a router that "
+    "follows from the comparison with the best fixed mix of targets at equal cost; a router that "
     "can't beat it has learned nothing useful about the queries. The other checks show where to "
     "look. Intervals are 95 %."
 )

@@ -194,7 +194,7 @@ class Verdict:
             ("setting", f"at its setting, lam {self.lam:.3g}"),
             ("level", "as accurate as the best"),
             ("0.5", "at the setting for half of the best's price"),
-            ("cheapest", "at the setting for the cheapest model's price"),
+            ("cheapest", "at the setting for the cheapest target's price"),
         )
         pairs = ((self.point(name), place) for name, place in places)
         return tuple(
@@ -240,7 +240,7 @@ def _describe_references(point: CurvePoint) -> str:
     if point.price is None:
         return f"The best fixed choice has {100 * point.mix.accuracy:.1f}"
     return (
-        f"For the same money a blind split has {100 * point.mix.accuracy:.1f} "
+        f"For the same money a fixed mix has {100 * point.mix.accuracy:.1f} "
         f"({points(point.mix.gain)}), price alone {100 * point.price.accuracy:.1f} "
         f"({points(point.price.gain)})"
     )
