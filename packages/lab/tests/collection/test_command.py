@@ -72,7 +72,7 @@ def test_dry_run_without_prices_tells_no_sum(
 ) -> None:
     write_pool(pool_of(server, priced=False), tmp_path / "pool.yaml")
     shown = run_ok(*command, "--dry-run")
-    assert "40 calls, ? expected, ? if every" in " ".join(shown.split())
+    assert "40 calls, ? estimated, ? if every" in " ".join(shown.split())
     assert "$" not in shown
 
 

@@ -146,7 +146,7 @@ class Budgets:
                     self.shares.count(whose or "", per, window, dollars)
 
     def reserve(self, name: str, key: str | None, dollars: float) -> None:
-        """Reserve the expected cost of a request until it is released.
+        """Reserve the estimated cost of a request until it is released.
 
         Args:
             name: The id of its decision.

@@ -124,7 +124,7 @@ class RolloutData:
         predicted: Predicted probability of a correct answer, made without these labels.
         label: Whether the answer was correct, from 0 to 1; NaN where it wasn't labelled.
         propensity: The probability with which a cell was to be labelled; NaN counts as 0.
-        expected_dollars: Predicted cost in US dollars.
+        expected_dollars: Estimated cost in US dollars.
         dollars: Observed cost where labelled; NaN where unknown, which leaves the prediction.
         label_error: The probability that a label is wrong; NaN for none.
         live: Whether the candidate itself decided on the request.
@@ -160,7 +160,7 @@ class RolloutData:
             if (values < 0).any() or (values > 1).any():
                 raise ConfigError(f"{name} holds values outside 0 to 1")
         if not np.isfinite(self.expected_dollars).all():
-            raise ConfigError("expected_dollars holds NaN; every target needs an expected cost")
+            raise ConfigError("expected_dollars holds NaN; every target needs an estimated cost")
 
     def __len__(self) -> int:
         return len(self.current)

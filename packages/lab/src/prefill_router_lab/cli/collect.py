@@ -255,7 +255,7 @@ def _show_estimate(estimate: "CollectionEstimate", to: Terminal = err) -> None:
         _format_dollars(x if priced else None) for x in (estimate.dollars, estimate.most_dollars)
     )
     to.say(
-        f"{format_count(estimate.calls, 'call')}, {usual} expected, "
+        f"{format_count(estimate.calls, 'call')}, {usual} estimated, "
         f"{most} if every answer is as long as it may be{time}"
     )
 

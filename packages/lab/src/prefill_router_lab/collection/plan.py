@@ -564,7 +564,7 @@ def limit_for_the_rest(run: Run, plan: CollectionPlan, options: CollectOptions) 
 
     It is a sum of three parts. The first is what counts already. The second is the mean charge of a
     question to its target, dollars at risk included, for each open question, plus two standard
-    deviations of that; where nothing has been charged it is the expected cost. The third is the
+    deviations of that; where nothing has been charged it is the estimated cost. The third is the
     most that the most expensive question can cost, which must fit before it is asked.
 
     Args:

@@ -45,7 +45,7 @@ class Assignment:
         targets: The names of the targets.
         choice: The column of each prompt's target.
         correctness: The predicted probability of a correct answer of each prompt's target.
-        cost: The expected cost of each answer, US dollars.
+        cost: The estimated cost of each answer, US dollars.
         budget: US dollars for all prompts together.
         limits: The most prompts of each limited target.
         bound: Expected right answers that no assignment within budget and limits exceeds.
@@ -74,7 +74,7 @@ class Assignment:
 
     @property
     def expected_cost(self) -> float:
-        """The expected cost of all answers, US dollars."""
+        """The estimated cost of all answers, US dollars."""
         return float(self.cost.sum())
 
     @property

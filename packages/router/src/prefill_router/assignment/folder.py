@@ -228,7 +228,7 @@ def _summary(
 
 
 def target_figures(assignment: Assignment) -> dict[str, dict[str, Any]]:
-    """The prompts, the expected right answers and the expected cost of each target."""
+    """The prompts, the expected right answers and the estimated cost of each target."""
     count = len(assignment.targets)
     right = np.bincount(assignment.choice, weights=assignment.correctness, minlength=count)
     cost = np.bincount(assignment.choice, weights=assignment.cost, minlength=count)

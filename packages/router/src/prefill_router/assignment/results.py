@@ -44,7 +44,7 @@ class ResultFigures:
         answered: How many were answered.
         failed: How many failed, expired or were cancelled; the others have no result yet.
         costed: How many answers have a known cost.
-        expected_cost: The expected cost of these, US dollars.
+        expected_cost: The estimated cost of these, US dollars.
         observed_cost: Their observed cost.
         labelled: How many answers have a label.
         predicted: The mean predicted probability of these; None without any.

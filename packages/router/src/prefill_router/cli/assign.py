@@ -192,7 +192,9 @@ def _expect_accuracy(
 def _show_assignment(
     assignment: "Assignment", accuracy: "ExpectedAccuracy | None", summary: dict[str, Any], to: Path
 ) -> None:
-    table = columns("target", "prompts", "share", "P(correct)", "expected cost", "batch", fold=True)
+    table = columns(
+        "target", "prompts", "share", "P(correct)", "estimated cost", "batch", fold=True
+    )
     for name, figures in summary["targets"].items():
         count = figures["prompts"]
         chance = f"{figures['expected_right'] / count:.3f}" if count else "-"
@@ -206,7 +208,7 @@ def _show_assignment(
         f"({100 * right / count:.1f} %)"
     )
     cost, budget = dollars(assignment.expected_cost), dollars(assignment.budget)
-    out.say(f"expected cost: {cost} of {budget}{_describe_setting(assignment)}")
+    out.say(f"estimated cost: {cost} of {budget}{_describe_setting(assignment)}")
     most = "the budget and the limits allow" if assignment.limits else "the budget allows"
     bound, distance = f"{assignment.bound:,.1f}", _describe_distance(assignment)
     out.say(f"at most {bound} can be expected right by what {most}: {distance}")

@@ -222,7 +222,7 @@ class Evaluation:
         off_policy: The router's and the targets' values from labels that chance selected; else
             None.
         meaning: What the labels mean; an accuracy is a mean label.
-        price_alone: The router's predicted costs with the targets' accuracies on train rows in the
+        price_alone: The router's estimated costs with the targets' accuracies on train rows in the
             place of probabilities, by rising cost. Empty without references or costs.
         conversations: How many conversations the resamples draw from, a query by itself being one;
             None where they draw from queries.

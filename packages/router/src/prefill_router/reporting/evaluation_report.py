@@ -38,12 +38,12 @@ _CARDS = (
     *("oracle_accuracy", "auc_mean", "choice_auc", "p_auccc"),
 )
 _LAM = (
-    "A setting called lam weighs accuracy against cost: at 0 every query goes to the cheapest "
+    "The trade-off lam weighs accuracy against cost: at 0 every query goes to the cheapest "
     "target, at 1 to the one that is most probably right. The curve shows all its values. Where it "
-    "runs above the dashed line, routing beats random mixes of targets at the same cost."
+    "runs above the dashed line, routing beats fixed mixes of targets at the same cost."
 )
 _PRICE = (
-    " The dotted line is price alone: the router's predicted costs, with each target's accuracy on "
+    " The dotted line is price alone: the router's estimated costs, with each target's accuracy on "
     "train rows in the place of probabilities. Only where the curve runs above this line, too, "
     "does reading the requests gain anything."
 )

@@ -79,7 +79,7 @@ function axes(scale, width) {
   }
   parts.push(shape("line", { class: "axis", x1: LEFT, x2: width - RIGHT, y1: down, y2: down }),
     shape("text", { class: "soft", x: width - RIGHT, y: HEIGHT - 4, "text-anchor": "end" },
-      `expected cost per 1,000 requests${scale.log ? ", logarithmic" : ""}`),
+      `estimated cost per 1,000 requests${scale.log ? ", logarithmic" : ""}`),
     shape("text", { class: "soft", x: 0, y: 12 }, "expected accuracy"));
   return parts;
 }

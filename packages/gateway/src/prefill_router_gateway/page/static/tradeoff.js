@@ -158,7 +158,7 @@ function changes({ now, then, requests, changed, moves }) {
   const versus = (before, after) => (before === after ? after : `${before} → ${after}`);
   const facts = pairs([
     ["Expected accuracy", versus(percent(now.accuracy), percent(then.accuracy))],
-    ["Expected cost per 1,000", versus(dollars(now.cost), dollars(then.cost))],
+    ["Estimated cost per 1,000", versus(dollars(now.cost), dollars(then.cost))],
     ["Another target", `${count(changed)} of ${count(requests)} recent requests`],
   ]);
   const items = moves.slice(0, MOST_MOVES).map((move) => el("li", null, `${move.origin} → ${move.to} `, el("strong", null, count(move.requests))));
