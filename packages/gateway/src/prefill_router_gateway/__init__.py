@@ -1,4 +1,4 @@
-"""The gateway: an OpenAI-compatible server that sends each request to the target a router picks.
+"""The gateway: an OpenAI-compatible server that sends each request to the target a router chooses.
 
     records      a request, the decision about it, its outcome, and its receipt
     errors       the gateway's own error

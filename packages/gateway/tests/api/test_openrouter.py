@@ -1,4 +1,4 @@
-"""OpenRouter's routing fields: the dial, the allowed models, the fallbacks."""
+"""OpenRouter's routing fields: the trade-off, the allowed models, the fallbacks."""
 
 import json
 from collections.abc import Iterator
@@ -55,19 +55,19 @@ def plugin(**fields: Any) -> dict[str, Any]:
     return {"id": "auto-router", **fields}
 
 
-@pytest.mark.parametrize(("dial", "lam"), [(0, "1"), (10, "0"), (2.5, "0.75"), (7, "0.3")])
+@pytest.mark.parametrize(("tradeoff", "lam"), [(0, "1"), (10, "0"), (2.5, "0.75"), (7, "0.3")])
 @pytest.mark.parametrize("in_plugin", [True, False])
 def test_the_dial_is_lam(
-    world: World, gateway: LocalGateway, dial: float, lam: str, in_plugin: bool
+    world: World, gateway: LocalGateway, tradeoff: float, lam: str, in_plugin: bool
 ) -> None:
-    fields = {"cost_quality_tradeoff": dial}
+    fields = {"cost_quality_tradeoff": tradeoff}
     more = {"plugins": [plugin(**fields)]} if in_plugin else fields
     reply = gateway.ask(body=chat("openrouter/auto", **more))
     assert (reply.status, reply.own_header("lam")) == (200, lam)
     assert json.loads(reply.own_header("asked") or "") == fields
     receipt = gateway.receipts[-1]
     assert (receipt.choice.lam_asked, receipt.details["asked"]) == (float(lam), fields)
-    assert f"asked for cost_quality_tradeoff: {dial}" in explain(receipt).sentences()
+    assert f"asked for cost_quality_tradeoff: {tradeoff}" in explain(receipt).sentences()
     target = world[reply.own_header("target") or ""].request
     assert target.json == {
         "messages": [user("hi")],
@@ -75,7 +75,9 @@ def test_the_dial_is_lam(
     }
 
 
-def test_a_lam_of_our_own_wins_over_the_dial(world: World, gateway: LocalGateway) -> None:
+def test_a_lam_of_our_own_wins_over_openrouters_trade_off(
+    world: World, gateway: LocalGateway
+) -> None:
     body = chat("prefill-router:0.25", cost_quality_tradeoff=9)
     assert gateway.ask(body=body).own_header("lam") == "0.25"
     assert gateway.ask(body=body, lam="0.5").own_header("lam") == "0.5"

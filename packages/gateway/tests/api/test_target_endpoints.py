@@ -136,7 +136,7 @@ def test_a_target_without_headroom_is_left_out_and_waits_are_replayed(world: Wor
     assert second.choice.waits is not None
     assert set(second.choice.waits.seconds) == {second.choice.target}
     output = run_ok("explain", "last", "--receipts", world.files.url)
-    assert f"without headroom in their rate limits: {EXPENSIVE}" in output
+    assert f"left alone, since their rate limits are used up: {EXPENSIVE}" in output
     assert "seconds" in output
     replay = ("replay", world.files.url, "--deadline-seconds", "0.00001", "--keep", "0")
     latency = json.loads(run_ok(*replay, "--json"))["settings"][-1]

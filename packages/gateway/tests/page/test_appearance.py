@@ -217,7 +217,7 @@ def test_spend_is_told_by_key_and_for_1000_requests(page: Any) -> None:
 
 def test_drift_is_told_in_words(page: Any) -> None:
     text = page.locator("#drift-body > p").inner_text()
-    assert "no longer resembles the router's training data: 1 of 6 features have" in text
+    assert "no longer resembles the router's train rows: 1 of 6 features have" in text
     assert "the largest component 3, at 1.2 times the threshold" in text
 
 

@@ -142,5 +142,6 @@ def test_an_explanation_tells_what_waiting_and_limits_changed() -> None:
     limited = next(r for r in receipts if r.choice.reason == "headroom")
     sentences = "; ".join(explain(limited).sentences())
     assert (
-        f"without headroom in their rate limits: {', '.join(limited.choice.limited)}" in sentences
+        f"left alone, since their rate limits are used up: {', '.join(limited.choice.limited)}"
+        in sentences
     )

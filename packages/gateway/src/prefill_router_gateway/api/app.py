@@ -43,7 +43,7 @@ from prefill_router_gateway.telemetry import render_metrics, with_fields
 
 _log = logging.getLogger(__name__)
 _Handler = Callable[[Request, Any], Awaitable[Response]]
-_DESCRIPTION = "An OpenAI-compatible server that sends each request to the target a router picks."
+_DESCRIPTION = "An OpenAI-compatible server that sends each request to the target a router chooses."
 
 
 def guarded_app(gateway: Gateway, loaded: LoadedGateway) -> Guard:

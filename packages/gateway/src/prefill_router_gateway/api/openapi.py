@@ -22,9 +22,9 @@ COMPACT = "/compact"
 """What follows the path of Responses where a conversation is to be made shorter."""
 
 _SUMMARIES: dict[Endpoint, str] = {
-    "chat": "Chat completion, by the target that the router picks",
-    "completions": "Text completion, by the target that the router picks",
-    "responses": "Response, by the target that the router picks",
+    "chat": "Chat completion, by the target that the router chooses",
+    "completions": "Text completion, by the target that the router chooses",
+    "responses": "Response, by the target that the router chooses",
     "embeddings": "Embeddings, by the named target",
     "messages": "Message in Anthropic's protocol, by a target that speaks it",
 }
@@ -97,7 +97,7 @@ _BODIES: dict[Endpoint, dict[str, Any]] = {
     },
 }
 _PREFERENCES = {
-    f"{HEADER}lam": "the trade-off, from 0 (cheapest) to 1 (most likely correct)",
+    f"{HEADER}lam": "the trade-off, from 0, cheapest, to 1, most probably correct",
     f"{HEADER}max-cost": "the most US dollars that an answer may cost in nine cases of ten",
     f"{HEADER}allow": "targets that may answer, separated by commas",
     f"{HEADER}exclude": "targets that must not answer, separated by commas",
@@ -231,7 +231,7 @@ def plain_paths() -> dict[str, Any]:
         for below, names in STORED.items()
     }
     counts = {path: {"post": _count(endpoint)} for path, (endpoint, _) in COUNTED.items()}
-    summary = "Shortens a conversation, by the target that the router picks"
+    summary = "Shortens a conversation, by the target that the router chooses"
     compact = {**operation("responses"), "operationId": "compact", "summary": summary}
     return {**about, **counts, PATHS["responses"] + COMPACT: {"post": compact}}
 

@@ -34,14 +34,14 @@ class RequestedTargets:
         allowed: The same, or None where the key may use all.
         model: What the model's name says.
         preferences: What its headers and OpenRouter's fields say.
-        dial: The trade-off in OpenRouter's fields; None where there is none.
+        openrouter_lam: The lam of OpenRouter's fields; None where there is none.
     """
 
     names: tuple[str, ...]
     allowed: frozenset[str] | None
     model: RequestedModel
     preferences: RoutingPreferences
-    dial: float | None
+    openrouter_lam: float | None
 
 
 def read_requested_targets(
@@ -68,17 +68,21 @@ def read_requested_targets(
     names = tuple(n for n in pool.names if allowed is None or n in allowed)
     models = {n: own for n, each in pool.models.items() if (own := set(each).intersection(names))}
     preferences = _with_efforts(read_preferences(headers, (*names, *models)), pool)
-    model, dial = envelope.model, None
+    model, openrouter_lam = envelope.model, None
     if (options := envelope.options) is not None:
         preferences = options.narrow(preferences, pool, names)
-        model, dial = options.find_target(model, pool, names), options.lam
+        model, openrouter_lam = options.find_target(model, pool, names), options.lam
     if model in models:
         model, preferences = _choose_effort(envelope, model, models[model], preferences)
     requested = parse_model(
         model, targets=names, names=settings.routing.names, models=tuple(models)
     )
     return RequestedTargets(
-        names=names, allowed=allowed, model=requested, preferences=preferences, dial=dial
+        names=names,
+        allowed=allowed,
+        model=requested,
+        preferences=preferences,
+        openrouter_lam=openrouter_lam,
     )
 
 

@@ -432,7 +432,7 @@ def _make_question(
     model, preferences = requested.model, requested.preferences
     lams: tuple[float | None, ...] = ()
     if model.target is None:
-        lams = (preferences.lam, model.lam, requested.dial, kind.lam, lam)
+        lams = (preferences.lam, model.lam, requested.openrouter_lam, kind.lam, lam)
     return RoutingRequest(
         endpoint=envelope.endpoint,
         at=at,

@@ -79,7 +79,7 @@ def explain(
 ) -> None:
     """Say why the gateway sent a request where it went, from its receipt.
 
-    The id is in the reply's header x-prefill-router-decision-id.
+    The id is in the response's header x-prefill-router-decision-id.
 
     Example: prefill-router explain last --receipts receipts.sqlite
     """
@@ -123,7 +123,7 @@ def _find_receipt(url: str, decision: str) -> "Receipt":
         raise DataError(
             "there are no receipts yet; ask the gateway something first"
             if last
-            else f"there is no receipt {decision!r}; its id is in the reply's header "
+            else f"there is no receipt {decision!r}; its id is in the response's header "
             "x-prefill-router-decision-id"
         )
     return matches[0]

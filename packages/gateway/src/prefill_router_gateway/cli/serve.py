@@ -64,7 +64,9 @@ def serve(
     lam: Annotated[
         float | None,
         SHARE,
-        typer.Option(help="0 is cheapest, 1 most probably correct; the router's own by default."),
+        typer.Option(
+            help="From 0, cheapest, to 1, most probably correct; the router's setting if not given."
+        ),
     ] = None,
     receipts: Annotated[
         str | None, typer.Option(help="sqlite:///FILE or postgresql://...", metavar="URL")
@@ -91,7 +93,7 @@ def serve(
         bool, typer.Option("--json", help="With --check: print its result as JSON.")
     ] = False,
 ) -> None:
-    """Serve the OpenAI protocol, and send each request to the target that the router picks.
+    """Serve the OpenAI protocol, and send each request to the target that the router chooses.
 
     It listens only on this machine, unless --host says otherwise; then --keys is needed. Every
     setting has a name in the file of --config, and PREFILL_ROUTER_PART__NAME in the environment.

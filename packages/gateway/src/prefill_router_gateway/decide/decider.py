@@ -142,7 +142,7 @@ class UnroutedTargets:
         )
 
     def _cost(self, name: str, question: RoutingRequest, tokens: int) -> float | None:
-        """The expected cost in US dollars; None where the target's prices are unknown.
+        """The estimated cost in US dollars; None where the target's prices are unknown.
 
         The length of its answers is unknown: the client's limit is assumed, or a default length.
         """
@@ -436,7 +436,7 @@ class Decider:
         return self._speeds.predict(settings, self._names, written)
 
     def _find_without_headroom(self, estimate: RequestEstimate, among: Sequence[int]) -> list[int]:
-        """The columns of the targets without headroom; none if all are."""
+        """The columns of the targets whose rate limits are used up; none if all are."""
         if self._limited is None:
             return []
         columns = [k for k in among if self._limited(self._names[k], estimate.tokens)]

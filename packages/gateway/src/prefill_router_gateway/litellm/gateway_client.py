@@ -297,7 +297,7 @@ def _describe_refusal(reply: httpx2.Response) -> str:
     error = _json(reply).get("error")
     code = error.get("code") if isinstance(error, dict) else None
     named = f" ({code})" if isinstance(code, str) else ""
-    return f"the gateway replied {reply.status_code}{named}"
+    return f"the gateway's response has status {reply.status_code}{named}"
 
 
 def _read_decision(reply: httpx2.Response) -> GatewayDecision:
@@ -308,7 +308,7 @@ def _read_decision(reply: httpx2.Response) -> GatewayDecision:
     decision = _json(reply)
     order = decision.get("order")
     if not isinstance(order, list) or not order or not all(isinstance(n, str) for n in order):
-        raise NoDecisionError("the gateway's reply has no order of targets")
+        raise NoDecisionError("the gateway's response has no order of targets")
     rows = decision.get("targets")
     pairs = rows.items() if isinstance(rows, dict) else ()
     return GatewayDecision(

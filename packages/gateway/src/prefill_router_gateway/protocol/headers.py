@@ -1,10 +1,10 @@
 """Reads what a request asks of the router: its model's name, headers, and OpenRouter's fields.
 
 The model's name requests routing, perhaps at a given lam, or names one target. Headers have
-preferences of the gateway's own. OpenRouter's fields are its dial of cost against quality, allowed
-models, and fallbacks; they are for the gateway, and no target gets them. Of the other headers,
-`HeaderFilter` forwards some of a client's to the target, and `to_client` most of the target's to
-the client.
+preferences of the gateway's own. OpenRouter's fields are its trade-off of cost against quality,
+allowed models, and fallbacks; they are for the gateway, and no target gets them. Of the other
+headers, `HeaderFilter` forwards some of a client's to the target, and `to_client` most of the
+target's to the client.
 """
 
 import difflib
@@ -413,11 +413,16 @@ def _connection_headers(headers: Sequence[Header]) -> Collection[bytes]:
     return frozenset(token.strip() for token in b",".join(named).split(b","))
 
 
-_DIAL, _ALLOWED, _MODELS, _PLUGINS = "cost_quality_tradeoff", "allowed_models", "models", "plugins"
-OPENROUTER_FIELDS = frozenset((_DIAL, _ALLOWED, _MODELS, _PLUGINS))
+_TRADEOFF, _ALLOWED, _MODELS, _PLUGINS = (
+    "cost_quality_tradeoff",
+    "allowed_models",
+    "models",
+    "plugins",
+)
+OPENROUTER_FIELDS = frozenset((_TRADEOFF, _ALLOWED, _MODELS, _PLUGINS))
 """The fields of a body that may have them."""
 _PLUGIN = "auto-router"
-_MOST_DIAL = 10
+_MOST_TRADEOFF = 10
 _MOST_NAMES, _LONGEST_NAME = 100, 128
 
 _LONGEST_HEADER = 1000
@@ -429,7 +434,7 @@ class OpenRouterOptions:
     """What a request asks for in OpenRouter's fields.
 
     Attributes:
-        tradeoff: The dial, from 0 (quality) to 10 (cost); None where it isn't given.
+        tradeoff: From 0 (quality) to 10 (cost); None where it isn't given.
         allowed: Patterns of the targets that may answer, `*` for any characters; empty for all.
         models: The targets to call in turn if the first fails; empty where none are given.
     """
@@ -440,13 +445,17 @@ class OpenRouterOptions:
 
     @property
     def lam(self) -> float | None:
-        """The trade-off that the dial stands for, 1 - dial / 10; None where it isn't given."""
-        return None if self.tradeoff is None else (_MOST_DIAL - self.tradeoff) / _MOST_DIAL
+        """The lam of this trade-off, 1 - tradeoff / 10; None where it isn't given."""
+        return None if self.tradeoff is None else (_MOST_TRADEOFF - self.tradeoff) / _MOST_TRADEOFF
 
     @property
     def fields(self) -> dict[str, Any]:
         """The fields as the client wrote them, for the receipt."""
-        fields = {_DIAL: self.tradeoff, _ALLOWED: list(self.allowed), _MODELS: list(self.models)}
+        fields = {
+            _TRADEOFF: self.tradeoff,
+            _ALLOWED: list(self.allowed),
+            _MODELS: list(self.models),
+        }
         return {name: value for name, value in fields.items() if value not in (None, [])}
 
     @property
@@ -537,11 +546,11 @@ def take_options(
     plugins = value.get(_PLUGINS)
     listed = plugins if isinstance(plugins, list) else []
     own = [p for p in listed if isinstance(p, dict) and p.get("id") == _PLUGIN]
-    if not own and value.keys().isdisjoint((_DIAL, _ALLOWED, _MODELS)):
+    if not own and value.keys().isdisjoint((_TRADEOFF, _ALLOWED, _MODELS)):
         return None, b""
     places = [value, *(plugin for plugin in own if _is_enabled(plugin))]
     options = OpenRouterOptions(
-        tradeoff=_tradeoff(_read_single_value(_DIAL, places)),
+        tradeoff=_check_tradeoff(_read_single_value(_TRADEOFF, places)),
         allowed=_model_names(_ALLOWED, _read_single_value(_ALLOWED, places)),
         models=_model_names(_MODELS, value.get(_MODELS)),
     )
@@ -570,15 +579,20 @@ def _is_enabled(plugin: dict[str, Any]) -> bool:
     return enabled
 
 
-def _tradeoff(dial: Any) -> float | None:
-    if dial is None:
+def _check_tradeoff(tradeoff: Any) -> float | None:
+    if tradeoff is None:
         return None
-    if isinstance(dial, bool) or not isinstance(dial, int | float) or not 0 <= dial <= _MOST_DIAL:
+    if (
+        isinstance(tradeoff, bool)
+        or not isinstance(tradeoff, int | float)
+        or not 0 <= tradeoff <= _MOST_TRADEOFF
+    ):
         raise RefusalError(
-            f"{_DIAL} must be a number from 0 (quality) to {_MOST_DIAL} (cost), for example 7",
-            param=_DIAL,
+            f"{_TRADEOFF} must be a number from 0 (quality) to {_MOST_TRADEOFF} (cost), "
+            "for example 7",
+            param=_TRADEOFF,
         )
-    return dial
+    return tradeoff
 
 
 def _model_names(field: str, value: Any) -> tuple[str, ...]:

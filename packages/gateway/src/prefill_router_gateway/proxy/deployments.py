@@ -5,7 +5,7 @@ Where the environment names a proxy for a provider, its calls go through that pr
 Where a target has several endpoints, a conversation stays at one, whose prompt cache holds it.
 Which one follows from the names alone (weighted rendezvous hashing), so that all replicas agree
 without sharing anything, and a change of the pool moves only as many conversations as it must.
-Those without headroom under their rate limits come last.
+Those whose rate limits are used up come last.
 """
 
 import hashlib

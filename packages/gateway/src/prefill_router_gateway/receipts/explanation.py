@@ -49,7 +49,7 @@ _FALLBACKS: Mapping[FallbackReason, str] = {
     "queue_full": "so many requests were queued that the forecast would have been too late",
     "encoder_down": "the encoder's process wasn't running, or failed",
     "unreadable": "the encoder can't read this prompt",
-    "novel": "the request is unlike the router's training data",
+    "novel": "the request is unlike the router's train rows",
     "no_text": "there was no text to read",
     "no_router": "there was no router yet, so the default target came first",
 }
@@ -233,7 +233,7 @@ def _explain_waits(choice: RoutingDecision) -> Iterator[str]:
     if waits is not None and waits.dollars_per_second:
         yield f"a second of waiting cost {list_price(waits.dollars_per_second)}"
     if choice.limited:
-        yield f"without headroom in their rate limits: {', '.join(choice.limited)}"
+        yield f"left alone, since their rate limits are used up: {', '.join(choice.limited)}"
 
 
 def _explain_replicas(receipt: Receipt) -> Iterator[str]:

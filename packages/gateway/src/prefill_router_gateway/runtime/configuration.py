@@ -167,7 +167,7 @@ class LoadedGateway:
         if own is None:
             return f"lam {lam:.3g}: the router's fit chose none"
         if lam != own:
-            return f"lam {lam:.3g}, as set; the router's own is {own:.3g}, {self.light.rule}"
+            return f"lam {lam:.3g}, as set; the router's setting is {own:.3g}, {self.light.rule}"
         return f"lam {lam:.3g}: {self.light.rule}"
 
     def without_candidate(self, *problems: str) -> "LoadedGateway":

@@ -94,7 +94,7 @@ export async function errorText(reply) {
     const body = await reply.json();
     return String(body.error.message);
   } catch {
-    return `The gateway replied with status ${reply.status}.`;
+    return `The gateway's response has status ${reply.status}.`;
   }
 }
 

@@ -60,7 +60,7 @@ function explain(detail) {
     attempts(detail),
     el("h4", null, "Time and tokens"),
     pairs(spent(detail)),
-    el("h4", null, "Record"),
+    el("h4", null, "Receipt"),
     pairs(record(detail)),
   ];
 }

@@ -1,4 +1,4 @@
-// The drift of the traffic from the router's training data.
+// The drift of the traffic from the router's train rows.
 
 import { get } from "./api.js";
 import { Chart, bars } from "./charts.js";
@@ -19,12 +19,12 @@ function inWords(features) {
   const moving = features.filter((f) => f.psi >= SOME && f.psi < MUCH);
   const [most] = features;
   if (moved.length > 0) {
-    return `The traffic no longer resembles the router's training data: ${count(moved.length)} of ${count(features.length)} features have a large drift, the largest ${most.feature}, at ${number(most.psi / MUCH, 1)} times the threshold. The router's probabilities may be wrong; export receipts with feedback and fit again.`;
+    return `The traffic no longer resembles the router's train rows: ${count(moved.length)} of ${count(features.length)} features have a large drift, the largest ${most.feature}, at ${number(most.psi / MUCH, 1)} times the threshold. The router's probabilities may be wrong; export receipts with feedback and fit again.`;
   }
   if (moving.length > 0) {
-    return `The traffic is starting to differ from the router's training data: ${count(moving.length)} of ${count(features.length)} features have some drift, the largest ${most.feature}.`;
+    return `The traffic is starting to differ from the router's train rows: ${count(moving.length)} of ${count(features.length)} features have some drift, the largest ${most.feature}.`;
   }
-  return "The traffic resembles the router's training data.";
+  return "The traffic resembles the router's train rows.";
 }
 
 export class Drift {

@@ -1,4 +1,4 @@
-// The state, performance and capabilities of the targets.
+// The state, performance and abilities of the targets.
 
 import { get } from "./api.js";
 import { byId, el, renew, say, table } from "./dom.js";
@@ -17,7 +17,7 @@ export class Targets {
     const { prices_date: date, since, targets } = await get("targets");
     say(byId("prices-date"), [`calls since ${clock(since)}`, date ? `prices of ${date}` : ""].filter(Boolean).join(", "));
     const failing = targets.filter((target) => target.breaker !== "closed" && target.last_failure);
-    renew(byId("targets-body"), table("Targets: state, performance and capabilities", COLUMNS, targets.map(row)),
+    renew(byId("targets-body"), table("Targets: state, performance and abilities", COLUMNS, targets.map(row)),
       ...failing.map((target) => el("p", { class: "aside" }, `${target.target}: ${target.last_failure}`)));
   }
 }

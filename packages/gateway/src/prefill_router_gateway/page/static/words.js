@@ -35,7 +35,7 @@ export const FALLBACKS = {
   queue_full: "so many requests were queued that the forecast would have been too late",
   encoder_down: "the encoder isn't running",
   unreadable: "the encoder can't read this prompt",
-  novel: "the request is unlike the router's training data",
+  novel: "the request is unlike the router's train rows",
   no_text: "there is no text to read",
   no_router: "there is no router yet, so the default target answers",
 };
