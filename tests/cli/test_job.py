@@ -132,7 +132,7 @@ def test_other_answers_are_encoded_on_the_way_and_kept(
     everything = (*arguments, "--part", "all", "--out", tmp_path / "all", "--resamples", 0)
     done = run(*everything)
     assert done.code == 0
-    assert "was trained on 68 of these queries" in done.err
+    assert "was fitted on 68 of these queries" in done.err
 
 
 def test_route_as_json(route) -> None:  # noqa: ANN001

@@ -136,7 +136,7 @@ def test_end_to_end_refuses(job: Job, copy: Job, tmp_path: Path) -> None:
     check_refused("no such file", *priced, *out, "--speeds", tmp_path / "none.csv")
     other = tmp_path / "other"
     run_ok(*SEALED_FIT, job.answers, "--store", job.states, "--dim", 4, "--seed", 5, "--out", other)
-    check_refused("reference was trained on", *priced, *out, "--reference", other)
+    check_refused("reference was fitted on", *priced, *out, "--reference", other)
     flip(copy.router / "weights.safetensors")
     check_refused("isn't what was written", *priced, *out, "--reference", copy.router)
 

@@ -133,7 +133,7 @@ def test_unknown_costs_leave_the_savings_out(world: Trial) -> None:
 def test_the_best_single_target_is_that_of_the_train_rows() -> None:
     _, data = random_system(queries=50, missing=0.1)
     assert best_single(data) == data.pool.names[int(np.nanmean(data.correct, axis=0).argmax())]
-    with pytest.raises(DataError, match="no training query has a label"):
+    with pytest.raises(DataError, match="no train row has a label"):
         best_single(replace(data, correct=np.full_like(data.correct, np.nan)))
 
 

@@ -110,7 +110,7 @@ def test_target_that_is_of_one_class_once_cut() -> None:
     train = draw_examples()
     train.correct[:, 1] = np.where(train.correct[:, 1] > 0.3, 0.9, 0.6)
     fit = KnnMajorityConfig().fit(train)
-    assert "b can't be learned: all its 120 training labels are the same" in fit.notes[0]
+    assert "b can't be learned: all its 120 train labels are the same" in fit.notes[0]
     np.testing.assert_allclose(
         fit.predictor.correctness(train.features)[:, 1], 121 / 122, rtol=1e-6
     )

@@ -130,7 +130,7 @@ def test_target_of_one_class_gets_its_base_rate(value: float, rate: float) -> No
     result = fit(features, correct)
     np.testing.assert_allclose(result.predictor.correctness(features)[:, 1], rate, rtol=1e-5)
     [note] = result.notes
-    assert note.startswith("t1 can't be learned: all its 100 training labels are the same")
+    assert note.startswith("t1 can't be learned: all its 100 train labels are the same")
     assert np.ptp(result.predictor.correctness(features)[:, 0]) > 0.01
 
 

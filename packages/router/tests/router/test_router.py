@@ -162,7 +162,7 @@ def test_nothing_to_learn_from_is_an_error(
     answers: RoutingDataset, states: MemoryActivations
 ) -> None:
     empty = dataclasses.replace(answers, correct=np.full_like(answers.correct, np.nan))
-    with pytest.raises(FitError, match="no training query has a label"):
+    with pytest.raises(FitError, match="no train row has a label"):
         fit_router(empty, [states], config=SMALL)
 
 

@@ -2,7 +2,7 @@
 
 `seeds` measures how much the metrics vary with the training seed. `ratio` measures how accurate
 routing is when a given share of the queries goes to one target. `shift` measures what a router
-loses on queries of a kind that it wasn't trained on.
+loses on queries of a kind that it wasn't fitted on.
 """
 
 from collections.abc import Sequence

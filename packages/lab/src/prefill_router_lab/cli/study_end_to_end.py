@@ -187,7 +187,7 @@ class _ContenderInputs:
         overlap = len(learned_ids & set(self.judged.query_ids))
         if overlap:
             raise DataError(
-                f"the reference was trained on {overlap:,} of the queries that are judged; fit it "
+                f"the reference was fitted on {overlap:,} of the queries that are judged; fit it "
                 "on the router's split: prefill-router fit --split ROUTER/split.json"
             )
         return reference.with_pool(self.router.pool)

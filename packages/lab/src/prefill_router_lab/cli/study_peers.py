@@ -74,7 +74,7 @@ def _list_parts(queries: JudgedQueries, trial: "Trial") -> "list[PeerPart]":
         return [PeerPart(part, queries.judged.select(others)) for part, others in pairs]
     if queries.train is None or not parts:
         raise DataError(
-            "the dataset has none of the queries that the router was trained on, and the "
+            "the dataset has none of the queries that the router was fitted on, and the "
             "peers learn from these; give the dataset that the router was fitted on"
         )
     return [PeerPart(part, queries.train) for part in parts]

@@ -2,7 +2,7 @@
 
 2, 9, 10   which encoder best predicts which target
 6          whether the layer of greatest Fisher J is the one with the best probe
-7, 8       the loss on kinds of queries that a router wasn't trained on
+7, 8       the loss on kinds of queries that a router wasn't fitted on
 23         the variability over training seeds
 28, 29     total cost and latency, encoder included
 """

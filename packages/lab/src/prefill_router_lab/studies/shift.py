@@ -1,8 +1,8 @@
-"""Domain shift: what a router loses on kinds of queries that it wasn't trained on.
+"""Domain shift: what a router loses on kinds of queries that it wasn't fitted on.
 
 The paper's appendix on domain shift. A router trained on some benchmarks or domains is tested on
-others. On the same test queries it is compared with a reference that was trained on all of them. A
-shifted router also has less training data, so there is a second reference, trained on equally many
+others. On the same test queries it is compared with a reference that was fitted on all of them. A
+shifted router also has fewer train rows, so there is a second reference, trained on equally many
 queries. The loss against that one is due to the shift alone.
 
 Everything, including layers and costs, is fitted separately in each arm.

@@ -70,7 +70,7 @@ def doctor(
 ) -> None:
     """Examine whether a router is more than a fixed choice.
 
-    The router is judged on queries that it wasn't trained on. It is compared with its own choices,
+    The router is judged on queries that it wasn't fitted on. It is compared with its own choices,
     shuffled over the queries, and with the best fixed mix of targets at the same cost. Exit codes:
     0 worth it, 4 not worth it, 5 can't tell.
 
@@ -142,17 +142,17 @@ def _examine_router(
     router, judged = queries.router, queries.judged
     if queries.train is None:
         raise DataError(
-            "the dataset has none of the queries that the router was trained on, and the "
+            "the dataset has none of the queries that the router was fitted on, and the "
             "fixed choices are learned from these; give the whole dataset"
         )
     bar, notes = BarProgress(console=err), []
     trial = Trial.join(queries.predict(stores, bar), judged, policy=router.policy)
     parts = tuple(queries.judged_parts(trial, lam=given_lam))
-    is_crossed = queries.part == CROSS_FIT  # there, the training queries themselves are judged
+    is_crossed = queries.part == CROSS_FIT  # there, the train rows themselves are judged
     distances = None if is_crossed else _find_distances(router, queries.train, judged, stores)
     if distances is None and not is_crossed:
         notes.append(
-            "the distance from the training queries wasn't measured: no store holds their states; "
+            "the distance from the train rows wasn't measured: no store holds their states; "
             "give it with --store"
         )
     probed, reason = _probe_router(router, lam, seed) if nonsense else (None, "it was left out")

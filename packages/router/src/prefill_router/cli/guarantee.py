@@ -111,7 +111,7 @@ def _choose_best(train: "RoutingDataset | None") -> str:
 
     if train is None:
         raise DataError(
-            "the dataset has none of the queries that the router was trained on, so the best "
+            "the dataset has none of the queries that the router was fitted on, so the best "
             "single target isn't known; name it: --best TARGET"
         )
     return best_single(train)

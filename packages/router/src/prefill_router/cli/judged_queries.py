@@ -46,7 +46,7 @@ _VOTES_AND_SCORES = {
     ),
 }
 """Why a router can't be judged on labels of another kind, by whether it learned from votes."""
-_WHOLE = "to take every query that the router wasn't trained on, say --part unseen"
+_WHOLE = "to take every query that the router wasn't fitted on, say --part unseen"
 
 
 @final
@@ -58,7 +58,7 @@ class JudgedQueries:
         router: The router.
         part: Which queries it is judged on, one of `ALL_PARTS`.
         judged: These queries.
-        train: The queries of the dataset that the router was trained on; None without any.
+        train: The queries of the dataset that the router was fitted on; None without any.
     """
 
     router: "Router"
@@ -104,7 +104,7 @@ class JudgedQueries:
         if trained and len(trained) < len(router.split["train"]):
             err.print(
                 f"note: the dataset has {len(trained):,} of the {len(router.split['train']):,} "
-                "queries that the router was trained on"
+                "queries that the router was fitted on"
             )
         return cls(router, name, priced.select(_find_judged(router, priced, name)), train)
 
@@ -193,7 +193,7 @@ class JudgedQueries:
         if references is None:
             err.print(
                 "note: there is no verdict: the router has no references to be compared with, and "
-                "the dataset has none of the queries that it was trained on"
+                "the dataset has none of the queries that it was fitted on"
             )
             return []
         return [JudgedPart(trial, references, self.router.record.chosen, lam)]
@@ -238,12 +238,12 @@ def _find_judged(router: "Router", dataset: "RoutingDataset", part: str) -> Sequ
     if part == "all":
         trained = len(learned_ids & set(dataset.query_ids))
         if trained:
-            err.print(f"note: the router was trained on {trained:,} of these queries")
+            err.print(f"note: the router was fitted on {trained:,} of these queries")
         return dataset.query_ids
     ids = find_unseen(dataset, learned_ids)
     if not ids:
         raise DataError(
-            "the router was trained on every query of the dataset, or on its conversation, "
+            "the router was fitted on every query of the dataset, or on its conversation, "
             "and it has no predictions out of fold for them: it was fitted with --no-verdict, "
             "or its prices or targets changed since. Give it new queries, or fit it again"
         )

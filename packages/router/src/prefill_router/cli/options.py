@@ -118,7 +118,7 @@ OwnLam = Annotated[
     SHARE,
     typer.Option(
         "--lam",
-        help="From 0, cheapest, to 1, most probably correct; the router's own if not given.",
+        help="From 0, cheapest, to 1, most probably correct; the router's setting if not given.",
     ),
 ]
 Paraphrases = Annotated[
@@ -286,7 +286,7 @@ def _keep_elsewhere(router: "Router", error: OSError) -> Path:
 
 
 def own_lam(router: "Router", given: float | None) -> float:
-    """The lam that was given, or else the router's own."""
+    """The lam that was given, or else the router's setting."""
     return router.setting if given is None else given
 
 

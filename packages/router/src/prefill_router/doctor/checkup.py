@@ -153,7 +153,7 @@ def examine(
     """Examine a router.
 
     Args:
-        subject: The router at one lam, on queries that it was not trained on.
+        subject: The router at one lam, on queries that it was not fitted on.
         distances: Each query's distance from the train part (`confidence.distances`), if known.
         probe: Its probabilities on nonsense (`confidence.probe`), if measured.
         flips: Its decisions on perturbed prompts, if made.

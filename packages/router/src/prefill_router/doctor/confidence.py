@@ -1,7 +1,7 @@
 """Can the probabilities be trusted? Three checks.
 
 It checks whether the probabilities are calibrated and better than each target's average. It checks
-whether the router is overconfident on queries far from its training queries. And it checks whether
+whether the router is overconfident on queries far from its train rows. And it checks whether
 prompts that no target can answer correctly get low probabilities.
 """
 
@@ -222,7 +222,7 @@ def regions(
 
 
 def distance_finding(regions: tuple[Region, ...]) -> Finding:
-    """The finding whether confidence exceeds accuracy far from the training queries."""
+    """The finding whether confidence exceeds accuracy far from the train rows."""
     far = [
         region
         for region in regions
@@ -236,7 +236,7 @@ def distance_finding(regions: tuple[Region, ...]) -> Finding:
         for region in dict.fromkeys((regions[0], *far))
     ]
     numbers = {"regions": [region.to_dict() for region in regions], "tolerated": TOLERATED_GAP}
-    title = "Overconfidence far from the training queries"
+    title = "Overconfidence far from the train rows"
     return Finding("distance", title, sign, "; ".join(lines), numbers)
 
 

@@ -1,6 +1,6 @@
 """The subject of a check-up, a router at one lam, and one finding about it.
 
-The router is examined on queries that it was not trained on. A finding is one line of text with the
+The router is examined on queries that it was not fitted on. A finding is one line of text with the
 numbers behind it.
 """
 
@@ -87,9 +87,9 @@ class Subject:
     """A router at one lam, with labels and observed costs.
 
     Attributes:
-        trial: Its predictions, labels and costs, on queries that it was not trained on.
+        trial: Its predictions, labels and costs, on queries that it was not fitted on.
         queries: The same queries, in the same order.
-        train: Its training data, on which the single targets and mixes that it is compared with are
+        train: Its train rows, on which the single targets and mixes that it is compared with are
             chosen.
         lam: The trade-off between accuracy and cost.
         parts: The same queries for the verdict, with what they are compared with.

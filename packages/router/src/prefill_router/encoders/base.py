@@ -123,7 +123,7 @@ class Encoder(ABC):
         Args:
             queries: The queries, in any order.
             sites: The sites to read.
-            rounding: The type to round to: that of the store that the router was trained on.
+            rounding: The type to round to: that of the store that the router was fitted on.
             progress: Shows the number of tokens done.
         """
         prompts = distinct_prompts(self.tokenize(queries))

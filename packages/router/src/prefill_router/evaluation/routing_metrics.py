@@ -48,7 +48,7 @@ def _argmax_cost(scores: Scores) -> PerResample:
 
 @metric("Accuracy at the chosen lam", "share", "higher", undefined=_NONE_CHOSEN, subject="chosen")
 def _chosen_accuracy(scores: Scores) -> PerResample:
-    """Accuracy at the lam that was most accurate out of fold on train questions: nothing is chosen
+    """Accuracy at the lam that was most accurate out of fold on train queries: nothing is chosen
     on the judged questions.
 
     Reading: lam values chosen on out-of-fold predictions for train rows; best single target of the
@@ -65,7 +65,7 @@ def _chosen_cost(scores: Scores) -> PerResample:
 
 @metric("Gain at the chosen lam", "points", "higher", undefined=_NONE_CHOSEN)
 def _chosen_gain(scores: Scores) -> PerResample:
-    """That accuracy minus the accuracy of the target that is best on the train questions."""
+    """That accuracy minus the accuracy of the target that is best on the train queries."""
     return scores.headline["chosen_accuracy"] - scores.chosen_single[0]
 
 
@@ -80,7 +80,7 @@ def _chosen_headroom(scores: Scores) -> PerResample:
 @metric("Saved at no less accuracy", "share", "higher", undefined=_NONE_CHOSEN)
 def _savings(scores: Scores) -> PerResample:
     """How much less the router spends than the best single target, at the cheapest lam that was no
-    less accurate than that target on train questions; 0 where no lam was.
+    less accurate than that target on train queries; 0 where no lam was.
     """
     price = scores.chosen_single[1]
     if scores.chosen is None or scores.chosen.thrifty is None:

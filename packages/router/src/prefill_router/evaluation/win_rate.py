@@ -1,7 +1,7 @@
 """Is a router that learned from votes worth using? A verdict in win rate.
 
 A vote says which of two answers is better, and not whether either is right, so accuracy can't be
-known. Instead, for each vote the router picks the target with the higher chance to win. Its win
+known. Instead, for each vote the router chooses the target with the higher chance to win. Its win
 rate is how often the pick won. A tie is half a win (the win rate of pairs of RouteLLM, Ong and
 others 2024). It is compared with the best fixed ranking: the strengths of a Bradley-Terry model
 without features (Bradley and Terry 1952), learned from the same votes as the router. Votes that

@@ -343,7 +343,7 @@ class _LearnedParts:
 def _select_train(dataset: RoutingDataset, split: Split) -> RoutingDataset:
     train = dataset.select(split["train"])
     if np.isnan(train.correct).all():
-        raise FitError("no training query has a label; check the outcomes and the split")
+        raise FitError("no train row has a label; check the outcomes and the split")
     return train
 
 
@@ -417,7 +417,7 @@ def _with_references(router: Router, train: RoutingDataset, cost: NDArray[np.flo
 def _make_examples(
     config: FitConfig, columns: NDArray[np.float32], train: RoutingDataset, progress: Progress
 ) -> tuple[Examples, NDArray[np.float64]]:
-    """The training data of the predictor, and labels that are right on average."""
+    """The train rows of the predictor, and labels that are right on average."""
     recipe, seed = config.recipe, config.seed
     count = recipe.policy.folds if isinstance(recipe.policy, FrugalCascade) else FOLDS
     groups, reader = train.domains, recipe.predictor.describes_with

@@ -1,11 +1,11 @@
 """What a fit learns from: states, soft labels, descriptions, and out-of-fold predictions.
 
 The states that a recipe's features read come from stores, or are encoded now. A judge's soft labels
-are mixed into the training labels (section 3.2 of the paper). Descriptions of targets and of groups
+are mixed into the train labels (section 3.2 of the paper). Descriptions of targets and of groups
 of queries are embedded by an encoder.
 
 A recipe's cascade is learned from out-of-fold predictions for train rows. They also correct
-training labels that may be wrong: these are replaced by how probably they are right. A judge's
+train labels that may be wrong: these are replaced by how probably they are right. A judge's
 label y that is wrong with the probability e says by Bayes' rule, given the probability p that was
 predicted without it, that the answer is correct with the probability
 
@@ -339,7 +339,7 @@ def posterior_labels(
 
     Args:
         config: The predictor's options.
-        examples: Its training data, with the labels as they are.
+        examples: Its train rows, with the labels as they are.
         error: The probability that each is wrong; NaN or 0 where it is exact, None where all are.
         seed: The seed of the fits.
         progress: Shows the progress.
@@ -381,4 +381,4 @@ def error_notes(train: RoutingDataset) -> tuple[str, ...]:
     if train.label_error is None or np.isnan(train.label_error).all():
         return ()
     mean = float(np.nan_to_num(train.label_error)[~np.isnan(train.correct)].mean())
-    return (f"{100 * mean:.1f} % of the training labels are expected to be wrong",)
+    return (f"{100 * mean:.1f} % of the train labels are expected to be wrong",)

@@ -40,7 +40,7 @@ CostKind = Literal["predicted", "median"]
 @final
 @dataclass(frozen=True, kw_only=True)
 class SoftLabels:
-    """A judge's scores, mixed into the training labels (section 3.2 of the paper).
+    """A judge's scores, mixed into the train labels (section 3.2 of the paper).
 
     Attributes:
         file: CSV, JSONL or Parquet with `query_id`, `target` and `score` in [0, 1].
@@ -72,7 +72,7 @@ class Recipe:
         cost: The length of an answer in its cost: `predicted` from the features
             (`cost.OutputHead`), or the `median` of the paper's Equation 1.
         policy: How a target is chosen, given probabilities and costs; or a cascade to be learned.
-        soft_labels: A judge's scores for the training labels.
+        soft_labels: A judge's scores for the train labels.
     """
 
     features: tuple[FamilyConfig, ...] = (PrefillConfig(),)

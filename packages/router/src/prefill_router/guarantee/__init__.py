@@ -1,4 +1,4 @@
-"""A guaranteed operating point: the cheapest lam that keeps a required share of accuracy.
+"""A guaranteed setting: the cheapest lam that keeps a required share of accuracy.
 
 Learn-then-test (Angelopoulos et al. 2021, arXiv:2110.01052): the hypothesis at each lam is that
 routing there falls short of the required share. The hypotheses are tested in an order fixed

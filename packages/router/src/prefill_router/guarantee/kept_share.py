@@ -320,7 +320,7 @@ def best_single(train: RoutingDataset) -> str:
         return _choose_by_propensity(train, chance)
     measured = np.flatnonzero(~np.isnan(train.correct).all(axis=0))
     if not len(measured):
-        raise DataError("no training query has a label, so no target is known to be the best")
+        raise DataError("no train row has a label, so no target is known to be the best")
     labels = train.correct[:, measured]
     is_known = (~np.isnan(labels)).astype(np.float64)
     common = np.maximum(

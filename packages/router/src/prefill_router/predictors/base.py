@@ -1,6 +1,6 @@
 """The interface of predictors: from features to each target's probability of a correct answer.
 
-Also their training data (`Examples`, and the usable rows in a canonical order), their options
+Also their train rows (`Examples`, and the usable rows in a canonical order), their options
 (`PredictorConfig`), the result of fitting (`PredictorFit`), and the predictors by kind. A kind is
 imported when it is first looked up. Its module has a constant `ENTRY`, a `PredictorEntry`; a module
 with several kinds has a constant for each.
@@ -104,7 +104,7 @@ class Descriptions:
 @final
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """The training data of a predictor, from train rows only.
+    """What a predictor learns from, all of it train rows.
 
     Attributes:
         features: One row per query, finite.
@@ -202,7 +202,7 @@ class Examples:
         rates, counts = self.base_rates, self.present.sum(axis=0).tolist()
         for i in np.flatnonzero(~self.learnable).tolist():
             why = (
-                f"all its {counts[i]} training labels are the same"
+                f"all its {counts[i]} train labels are the same"
                 if counts[i]
                 else "it has no labels"
             )
@@ -256,7 +256,7 @@ class PredictorConfig(ABC):
         A target that can't be learned (`Examples.learnable`) gets its base rate.
 
         Args:
-            examples: The training data.
+            examples: The train rows.
             seed: The seed of all random numbers; the same seed gives the same predictor.
             progress: Shows the progress.
 

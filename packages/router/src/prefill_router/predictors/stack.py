@@ -57,7 +57,7 @@ def out_of_fold(
 
     Args:
         config: The predictor's options.
-        examples: Its training data, with the fold of each row.
+        examples: Its train rows, with the fold of each row.
         seed: The seed of the fits.
         progress: Shows the progress.
 

@@ -279,7 +279,7 @@ def fit_trunk(
     predictor = SharedTrunkNet(tuple(targets), tuple(layers), tuple(biases))
     notes = (*examples.target_notes(), *left_out_note(examples, int(labelled.sum())))
     if parts.shared:
-        notes += ("all training queries have the same features; they were validated on too",)
+        notes += ("all train rows have the same features; they were validated on too",)
     return TrunkFit(predictor, curves, notes)
 
 

@@ -38,7 +38,7 @@ class Trunk(Heads):
 def trunk_rows(
     features: Float[NDArray[np.floating], "query feature"], labels: Table, present: Table
 ) -> NetworkRows:
-    """The training data of a trunk.
+    """The train rows of a trunk.
 
     Args:
         features: Finite; their precision, single or double, is that of the computation.

@@ -99,7 +99,7 @@ class Decision:
         estimated_cost: Every target's estimated cost, US dollars; None where no costs are known.
         policy: The kind of the policy.
         score: Every target's score (Equation 2), which only the policy `lambda` uses.
-        order: The targets from best to worst; the second is the runner-up.
+        order: The targets from best to worst.
         path: The winners over lam from 0 to 1, exactly.
         input_tokens: The length of the prompt in the encoder's tokens, before truncation.
         truncated: Whether the prompt was too long for the encoder and was truncated.

@@ -70,7 +70,7 @@ class RouterRecord(BaseModel):
         verdict: Whether it is worth it, by cross-fitting or else on the test part:
             `evaluation.Verdict.to_dict`, or `evaluation.WinVerdict.to_dict` from votes.
         test_verdict: The verdict on the test part alone, where there is one by cross-fitting too.
-        chosen: The operating points that were chosen on train rows, out of fold.
+        chosen: The settings that were chosen on train rows, out of fold.
         references: What a verdict compares it with: `evaluation.References.to_dict`, or
             `evaluation.FixedRanking.to_dict` from votes.
         metrics: Metrics on the test part, or else by cross-fitting, by the keys of `metrics.json`.
@@ -100,7 +100,7 @@ class RouterRecord(BaseModel):
 
     def drop_measurements(self, note: str) -> "RouterRecord":
         """The record after its targets changed: without what was measured of the old pool."""
-        notes = (*self.notes, f"{note}; metrics and operating points of the old pool were dropped")
+        notes = (*self.notes, f"{note}; metrics and settings of the old pool were dropped")
         names = ("verdict", "test_verdict", "chosen", "references")
         dropped: dict[str, Any] = {"metrics": {}, **dict.fromkeys(names)}
         return self.model_copy(update={"notes": notes, **dropped})

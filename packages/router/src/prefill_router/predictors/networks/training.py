@@ -251,7 +251,7 @@ def train(
     """Train the networks of all seeds.
 
     Args:
-        rows: The training data.
+        rows: The train rows.
         architecture: The networks.
         config: The options.
         seed: The seed of all random numbers.
@@ -364,7 +364,7 @@ def fit_ensemble(
     """Train the networks of an ensemble.
 
     Args:
-        examples: The training data.
+        examples: The train rows.
         config: The options.
         seed: The seed of all random numbers.
         progress: Shows the number of epochs done.
@@ -399,7 +399,7 @@ def fit_ensemble(
     predictor = config.predictor(examples.targets, fixed, widths, arrays)
     notes = (*examples.target_notes(), *left_out_note(examples, len(scaled)))
     if np.isinf(scale).all():
-        notes += ("all training queries have the same features; they were validated on too",)
+        notes += ("all train rows have the same features; they were validated on too",)
     curves = TrainingCurves.of(runs, np.ones(len(runs), dtype=np.bool_))
     return PredictorFit(predictor, notes, curves.to_dict())
 
