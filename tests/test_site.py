@@ -205,7 +205,7 @@ def test_it_is_read_and_searched_from_the_folder(
         page.get_by_role("link", name="In production").first.click()
         assert page.locator("header li.current").first.inner_text() == "In production"
         page.goto((site / "search.html").as_uri() + "?q=guaranteed")
-        page.get_by_role("link", name="A guaranteed operating point").first.click()
+        page.get_by_role("link", name="A guaranteed setting").first.click()
         page.wait_for_url("**/guides/guarantee.html*")
     assert errors == []
     assert addresses

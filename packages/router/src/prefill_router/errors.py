@@ -10,7 +10,7 @@ Every message says what was wrong, what is accepted, and how to fix it.
     │   ├── FormatError    a file isn't what its format says (carries the file and the line)
     │   ├── OverlapError   labels that an estimate needs couldn't be observed
     │   └── PromptError    one prompt can't be encoded (carries the query's id, never its text)
-    ├── StoreError         a store of activations, or a database, can't be used
+    ├── StoreError         a store of states, or a database, can't be used
     │   ├── CorruptError   what is on disk isn't what was written (also used for routers)
     │   └── ProvenanceError     states of another encoder, template, revision, layer or pooling
     ├── FitError           fitting has nothing to learn from, or didn't converge
@@ -203,7 +203,7 @@ class PromptError(DataError):
 
 
 class StoreError(PrefillRouterError):
-    """A store of activations, or of the gateway's receipts, can't be used."""
+    """A store of states, or of the gateway's receipts, can't be used."""
 
 
 class CorruptError(StoreError):

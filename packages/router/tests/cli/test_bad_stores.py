@@ -52,9 +52,9 @@ def flip_every_tensor(store: Path) -> None:
 
 BAD_STORES: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (shutil.rmtree, "doesn't exist"),
-    "empty": (lambda s: (shutil.rmtree(s), s.mkdir()), "isn't a store of activations"),
-    "file": (lambda s: (shutil.rmtree(s), s.write_text("x")), "isn't a store of activations"),
-    "no manifest": (lambda s: (s / "manifest.json").unlink(), "isn't a store of activations"),
+    "empty": (lambda s: (shutil.rmtree(s), s.mkdir()), "isn't a store of states"),
+    "file": (lambda s: (shutil.rmtree(s), s.write_text("x")), "isn't a store of states"),
+    "no manifest": (lambda s: (s / "manifest.json").unlink(), "isn't a store of states"),
     "flipped manifest": (lambda s: flip(s / "manifest.json"), "manifest.json"),
     "empty manifest": (lambda s: (s / "manifest.json").write_text(""), "isn't JSON"),
     "deep manifest": (lambda s: (s / "manifest.json").write_text("[" * 99_999), "isn't JSON"),

@@ -198,7 +198,7 @@ def read_manifest(path: Path) -> tuple[Provenance, Layout]:
         CorruptError: The manifest isn't what was written, or is of a newer format.
     """
     if not (path / MANIFEST).is_file():
-        what = "isn't a store of activations" if path.exists() else "doesn't exist"
+        what = "isn't a store of states" if path.exists() else "doesn't exist"
         raise StoreError(f"{path} {what}; make it with: prefill-router encode DIR --out {path}")
     value = read_checksummed_json(path / MANIFEST)
     if value.get("version") != VERSION:
