@@ -11,7 +11,7 @@ COMMANDS: dict[str, CommandEntry] = {
             "serve": (
                 "serve",
                 "Serve the OpenAI protocol, and send each request to the target that the router "
-                "picks.",
+                "chooses.",
             ),
             "import-litellm": (
                 "serve",
