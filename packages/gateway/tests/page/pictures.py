@@ -25,7 +25,7 @@ def draw(folder: Path) -> None:
     ):
         for theme in ("light", "dark"):
             page = browser.new_page(
-                viewport={"width": 1280, "height": 1230},
+                viewport={"width": 1280, "height": 1566},
                 color_scheme=theme,
                 reduced_motion="reduce",
             )
@@ -34,6 +34,7 @@ def draw(folder: Path) -> None:
             page.wait_for_selector("#detail:not([hidden])")
             page.locator("#lam").fill("0.8")
             page.wait_for_selector("#whatif .moves")
+            page.evaluate("scrollTo(0, 0)")
             screenshot = Image.open(io.BytesIO(page.screenshot()))
             small = screenshot.convert("RGB").quantize(
                 256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE

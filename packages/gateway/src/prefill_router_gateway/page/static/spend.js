@@ -107,8 +107,11 @@ function keys(all) {
     table("Spend by client key", BY_KEY, rows));
 }
 
-/** What is left of this replica's lease, where replicas share budgets. */
-const lease = ({ leased }) => (leased === null ? "" : `, ${dollars(leased)} of it leased here`);
+/** What is left of a budget and, where replicas share it, of this replica's lease. */
+function left({ dollars: limit, spent, leased }) {
+  const whole = `${dollars(Math.max(0, limit - spent))} of ${dollars(limit)}`;
+  return leased === null ? whole : el("span", null, whole, el("br"), `${dollars(leased)} leased here`);
+}
 
 function budgets(all) {
   if (all.length === 0) return el("p", { class: "soft" }, "No budgets are set.");
@@ -118,7 +121,7 @@ function budgets(all) {
     const does = share >= 1 ? (budget.stop ? "requests are refused" : "the cheapest target answers")
       : share >= budget.soften_from ? "lam is being lowered" : "no effect yet";
     return [`${budget.key ?? "whole gateway"}, per ${budget.per}`, small(share, kind),
-      `${dollars(Math.max(0, budget.dollars - budget.spent))} of ${dollars(budget.dollars)}${lease(budget)}`, does,
+      left(budget), does,
       el("span", { title: moment(budget.resets_at) }, clock(budget.resets_at))];
   });
   const columns = [{ name: "Budget" }, { name: el("span", { class: "unseen" }, "Spent, as a bar"), spare: 0 },
