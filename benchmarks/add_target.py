@@ -255,7 +255,7 @@ def main() -> None:
     results = json.loads(RESULT.read_text())["targets"] if RESULT.exists() else []
     full = router(None).predict(data.select(parts["test"]), stores=stores)
     for number, name in enumerate(data.pool.names):
-        if name not in [one["target"] for one in results]:
+        if name not in [result["target"] for result in results]:
             results.append(measure(World(name, router(number), full, data, stores)))
             methods = summary(results)
             files.write_json(RESULT, {"targets": results, "summary": methods, "machine": machine()})

@@ -78,7 +78,7 @@ def table(splits: Sequence[Mapping[str, Any]]) -> str:
     """The mean over splits of each router's metrics, and of how many splits it is worth it."""
     lines = ["router".ljust(24) + "".join(name.rjust(18) for name in METRICS[:7]) + "  worth it"]
     for router in splits[0]["routers"]:
-        rows = [one["routers"][router] for one in splits]
+        rows = [split["routers"][router] for split in splits]
         means = (_mean([row[name]["value"] for row in rows]) for name in METRICS[:7])
         worth = sum(row["verdict"] == "worth it" for row in rows)
         lines.append(
@@ -108,7 +108,7 @@ def readme_block(results: Mapping[str, Any]) -> str:
 
 
 def _cells(splits: Sequence[Mapping[str, Any]], router: str) -> str:
-    rows = [one["routers"][router] for one in splits]
+    rows = [split["routers"][router] for split in splits]
     auc, choice, brier, mix = (
         _mean([row[metric]["value"] for row in rows])
         for metric in ("auc_mean", "choice_auc", "brier_mean", "mix_gain")
@@ -151,8 +151,10 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
 
 def exclude_zero(splits: Sequence[Mapping[str, Any]], router: str, metric: str) -> tuple[int, int]:
     """In how many splits a router's interval against the paper's is above zero, and below."""
-    found = [one["differences"][router][metric] for one in splits]
-    return sum(one["lower"] > 0 for one in found), sum(one["upper"] < 0 for one in found)
+    differences = [split["differences"][router][metric] for split in splits]
+    return sum(difference["lower"] > 0 for difference in differences), sum(
+        one["upper"] < 0 for one in differences
+    )
 
 
 def _mean(values: Sequence[float | None]) -> float:

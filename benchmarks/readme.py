@@ -86,9 +86,9 @@ def comparison_block(result: Mapping[str, Any]) -> str:
     """The table of routers, from the JSON."""
     head = "router".ljust(30) + "".join(title.rjust(12) for title, _ in COLUMNS.values())
     rows = [head + "  worth it?"]
-    for name, one in result["routers"].items():
-        cells = (_text(one[number], unit).rjust(12) for number, (_, unit) in COLUMNS.items())
-        rows.append(name.ljust(30) + "".join(cells) + f"  {one['verdict']}")
+    for name, figures in result["routers"].items():
+        cells = (_text(figures[number], unit).rjust(12) for number, (_, unit) in COLUMNS.items())
+        rows.append(name.ljust(30) + "".join(cells) + f"  {figures['verdict']}")
     return "\n".join(rows)
 
 
@@ -166,7 +166,7 @@ def beyond_mix(
 
 def states_of(dataset: RoutingDataset, stores: Sequence[Activations]) -> tuple[Activations, ...]:
     """The states that the routers read; what the stores lack is encoded."""
-    needs = (Need(LANGUAGE, SITES), *(n for one in _baselines().values() for n in one.needs))
+    needs = (Need(LANGUAGE, SITES), *(n for recipe in _baselines().values() for n in recipe.needs))
     return gather(needs, dataset, stores, progress=BarProgress())
 
 
@@ -187,7 +187,7 @@ def make_plan(
         )
         for name, encoders in ((OURS, (LANGUAGE, SENTENCE)), (SMALL, (SENTENCE,)))
     }
-    recipes = {name: one.recipe for name, one in chosen.items()}
+    recipes = {name: choice.recipe for name, choice in chosen.items()}
     recipes[PAPER] = Recipe(features=(PrefillConfig(encoders=(LANGUAGE,)),))
     return ComparisonPlan(recipes | baselines, PAPER, parts, seed=seed), chosen
 
@@ -198,7 +198,7 @@ def _baselines() -> dict[str, Recipe]:
 
 
 def _of(states: Sequence[Activations], encoders: Sequence[str]) -> list[Activations]:
-    return [one for name in encoders for one in states if one.provenance.encoder == name]
+    return [store for name in encoders for store in states if store.provenance.encoder == name]
 
 
 def _plain(evaluation: Evaluation) -> dict[str, Any]:

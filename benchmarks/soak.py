@@ -355,7 +355,7 @@ def soak_several(serve: Serve, config: Path, chosen: argparse.Namespace, upstrea
             "kills": {"of replicas": len(several.kills), "of the database": several.stops},
             **summarise(tally, receipts),
             "dollars": spending,
-            "shared state in the end": [one["checks"]["shared"]["state"] for one in ready],
+            "shared state in the end": [reply["checks"]["shared"]["state"] for reply in ready],
             "audit": {**audited, "spending and receipts": spending.pop("verdict")},
             "counts of targets": upstream_counts["counts"],
         }

@@ -83,7 +83,7 @@ def compare(
             if name in truth.budgets
         },
         "best_gain": max(
-            [one.mix.gain.value for one in truth.curve if one.name != "cheapest"], default=0.0
+            [point.mix.gain.value for point in truth.curve if point.name != "cheapest"], default=0.0
         ),
         "loss": truth.setting.loss.value,
         "cost_share": truth.setting.cost_share,
@@ -121,7 +121,7 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     true = np.array([row["setting"]["mix"]["true"] for row in rows])
 
     def among(word: str) -> np.ndarray:
-        return np.array([one == word for one in words])
+        return np.array([own == word for own in words])
 
     loss = np.array([row["loss"] for row in rows])
     return {
@@ -147,7 +147,9 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def _coverage(rows: Sequence[dict[str, Any]], where: str, name: str) -> float:
     held = [row[where][name] for row in rows if row[where].get(name)]
-    return float(np.mean([one["lower"] <= one["true"] <= one["upper"] for one in held]))
+    return float(
+        np.mean([interval["lower"] <= interval["true"] <= interval["upper"] for interval in held])
+    )
 
 
 def plan(sizes: Sequence[int], draws: int) -> Iterator[tuple[int, int, int, bool]]:

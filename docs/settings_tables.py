@@ -87,7 +87,7 @@ def _render_settings(section: type[BaseModel], path: tuple[str, ...]) -> Iterato
 
 def _find_section(hint: Any) -> type[BaseModel] | None:
     parts = (hint, *get_args(hint))
-    sections = [one for one in parts if isinstance(one, type) and issubclass(one, BaseModel)]
+    sections = [part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)]
     return sections[0] if sections else None
 
 

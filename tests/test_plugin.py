@@ -74,8 +74,8 @@ class Place:
         done = self.run(words_of_each(*commands), program=RUN_EACH)
         assert done.returncode == 0, done.stderr
         each = read_each(done.stdout)
-        assert not any(one.code for one in each), each
-        return [one.out for one in each]
+        assert not any(result.code for result in each), each
+        return [result.out for result in each]
 
     def refuse(self, *arguments: object) -> str:
         """The only line that a command prints, which is an error."""

@@ -171,7 +171,7 @@ def list_loads(page: str) -> list[str]:
 
 
 def elsewhere(addresses: list[str]) -> list[str]:
-    return [one for one in addresses if re.match(r"\s*(https?:)?//", one)]
+    return [address for address in addresses if re.match(r"\s*(https?:)?//", address)]
 
 
 def test_what_is_loaded_from_elsewhere_is_found() -> None:
@@ -188,7 +188,7 @@ def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
     for sheet in site.rglob("*.css"):
         text = sheet.read_text(encoding="utf-8")
         found = re.findall(r"url\(\s*[\"']?([^)\"']+)|@import\s+[\"']([^\"']+)", text)
-        assert elsewhere([one for pair in found for one in pair]) == [], sheet
+        assert elsewhere([address for pair in found for address in pair]) == [], sheet
 
 
 @pytest.mark.slow
@@ -271,7 +271,7 @@ def problems(docstring: str) -> list[str]:
     text = f".. default-role:: code\n\n{GoogleDocstring(lines, NAPOLEON)}"
     quiet = {"report_level": 5, "_disable_config": True}
     read = publish_doctree(text, settings_overrides=quiet)
-    return [one.astext() for one in read.findall(system_message) if one["level"] >= 2]
+    return [message.astext() for message in read.findall(system_message) if message["level"] >= 2]
 
 
 def test_a_docstring_that_would_stop_the_build_is_found() -> None:

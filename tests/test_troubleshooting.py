@@ -33,6 +33,8 @@ def test_every_check_that_is_not_ok_names_a_heading() -> None:
 
 def test_every_error_that_refers_to_the_page_names_a_heading() -> None:
     sources = [path.read_text(encoding="utf-8") for path in ROOT.glob("packages/*/src/**/*.py")]
-    anchors = {one for text in sources for one in re.findall(r"\brefer\(['\"](.+?)['\"]\)", text)}
+    anchors = {
+        anchor for text in sources for anchor in re.findall(r"\brefer\(['\"](.+?)['\"]\)", text)
+    }
     assert anchors
     assert {refer(anchor) for anchor in anchors} <= LINKS

@@ -75,7 +75,7 @@ def gateway(documents: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def environment(documents: dict[str, dict[str, Any]]) -> dict[str, str]:
-    return {one["name"]: one["value"] for one in gateway(documents)["env"]}
+    return {variable["name"]: variable["value"] for variable in gateway(documents)["env"]}
 
 
 def read_document(document: dict[str, Any]) -> dict[str, Any]:

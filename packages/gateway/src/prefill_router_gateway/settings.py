@@ -730,7 +730,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     try:
         value = read_yaml(path)
     except ConfigError as error:
-        raise ConfigError(*(f"{path}: {one}" for one in error.messages)) from None
+        raise ConfigError(*(f"{path}: {message}" for message in error.messages)) from None
     if value is not None and not isinstance(value, dict):
         raise ConfigError(f"{path}: not settings; write names with values, see the guide")
     return value or {}

@@ -163,7 +163,7 @@ def test_a_request_that_names_its_target_belongs_to_its_turn_and_moves_nothing(
     url = gateway.gateway.receipts_url
     turn = turns_by_request(url)[str(step.own_header("decision-id"))]
     assert (turn.target, turn.why) == (None, "turns that several targets answered")
-    calls = {one.session for one in sessions_since(url, 0.0)}
+    calls = {call.session for call in sessions_since(url, 0.0)}
     assert routed.choice.session in calls
     assert helper.choice.session not in calls
 

@@ -324,8 +324,8 @@ def test_a_key_scores_its_own_decisions_and_an_admin_all(
     ]
     moved_file.rename(database)
     scores = latest_feedback(world.files.url, [str(bobs_decision), str(anns_decision)])
-    assert sorted(one.source for one in scores[str(bobs_decision)]) == ["ann", "bob"]
-    assert [one.source for one in scores[str(anns_decision)]] == ["ann"]
+    assert sorted(score.source for score in scores[str(bobs_decision)]) == ["ann", "bob"]
+    assert [score.source for score in scores[str(anns_decision)]] == ["ann"]
 
 
 def test_receipts_tell_of_targets_that_were_named(gateway: LocalGateway) -> None:

@@ -85,7 +85,9 @@ def stored_sample(gateway: LocalGateway, reply: Reply) -> SampledRequest | None:
     while writer.stats().samples_waiting:
         time.sleep(1e-3)
     samples = read_learning(gateway.gateway.receipts_url, SampledRequest)
-    return next((one for one in samples if one.id == reply.own_header("decision-id")), None)
+    return next(
+        (sample for sample in samples if sample.id == reply.own_header("decision-id")), None
+    )
 
 
 def test_a_request_is_kept_with_its_answer_and_without_its_preferences(
@@ -186,7 +188,7 @@ def test_every_dialect_is_kept_whole_or_as_a_stream(
     assert sample is not None
     assert sample.body == {name: value for name, value in body.items() if name != "store"}
     values = [json.loads(piece[6:]) for piece in CHAT_EVENTS if piece.startswith(b"data: {")]
-    deltas = [choice["delta"].get("content") for one in values for choice in one["choices"]]
+    deltas = [choice["delta"].get("content") for value in values for choice in value["choices"]]
     assert sample.answer == (text or "".join(filter(None, deltas)))
 
 

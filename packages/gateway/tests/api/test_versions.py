@@ -245,7 +245,9 @@ def test_what_providers_charge_counts_before_the_prices_of_the_pool_file(
     now = gateway.gateway.live.loaded.light.pool
     assert (now[MIDDLE].input_price, now[MIDDLE].output_price) == (7.0, 8.0)
     assert now[MIDDLE].provider == before[MIDDLE].provider
-    assert [one for one in now if one.name != MIDDLE] == [o for o in before if o.name != MIDDLE]
+    assert [target for target in now if target.name != MIDDLE] == [
+        o for o in before if o.name != MIDDLE
+    ]
 
 
 def test_before_the_first_version_the_default_target_serves(tmp_path: Path) -> None:

@@ -373,3 +373,4 @@ def test_two_gateways_that_start_at_once_make_the_tables_once(postgres: Postgres
 
     asyncio.run(work())
     fill(postgres.url, 1)
+    assert [r.choice.id for r in read_receipts(postgres.url)] == [receipt_id(0)]

@@ -78,7 +78,7 @@ def test_a_variable_is_told_by_its_name(file: Path) -> None:
         "BUDGETS: budgets.0.per: Field required",
         "; did you mean routing?",
     ):
-        assert any(words in one for one in errors), words
+        assert any(words in error for error in errors), words
 
 
 def test_what_several_set_together_names_them_all(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_an_address_with_a_password_isnt_quoted(tmp_path: Path) -> None:
     file = tmp_path / "gateway.yaml"
     file.write_text("receipts: {url: 'mysql://me:secret@x'}\ntraces: 'me:secret@x'\n")
     errors = read_errors(file)
-    assert [one.partition(":")[2].partition(":")[0] for one in errors] == ["1", "2"]
+    assert [error.partition(":")[2].partition(":")[0] for error in errors] == ["1", "2"]
     assert "secret" not in "".join(errors)
 
 

@@ -98,7 +98,7 @@ def test_another_winner_is_not_judged(search_folder: Path, place: Path, tmp_path
     check_refused("opened on .* for another configuration", *command(place, to, "--trials", 3))
     assert json.loads((to / "search.json").read_text())["test"] is None
     output = json.loads(run_ok(*command(place, to, "--trials", 3, "--open-again", "--json")))
-    assert [one["again"] for one in output["openings"]] == [False, True]
+    assert [opening["again"] for opening in output["openings"]] == [False, True]
     assert "for 2 configurations" in (to / "index.html").read_text()
 
 

@@ -34,7 +34,7 @@ KINDS = (
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_a_command_line_without_options_gives_the_defaults(kind: type[StudyOptions]) -> None:
-    given = {one.name: one.read(one.parameter.default) for one in list_options(kind)}
+    given = {option.name: option.read(option.parameter.default) for option in list_options(kind)}
     assert kind(**given) == kind()
 
 

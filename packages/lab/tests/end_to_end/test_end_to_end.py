@@ -103,9 +103,9 @@ def test_intervals_hold_their_value_and_come_with_the_seed() -> None:
     assert first.to_dict() == again.to_dict()
     for point in first.points:
         for numbers in point.systems.values():
-            for one in numbers.values():
-                assert one.lower <= one.value + 1e-12
-                assert one.value - 1e-12 <= one.upper
+            for number in numbers.values():
+                assert number.lower <= number.value + 1e-12
+                assert number.value - 1e-12 <= number.upper
 
 
 def test_area_is_that_of_an_evaluation_and_moves_as_the_plane_says() -> None:
@@ -130,8 +130,10 @@ def test_a_cascade_waits_for_everybody_it_asks() -> None:
     policy = Cascade()
     trial = Trial.join(predictions, data, policy=policy)
     seconds = np.ones(trial.correct.shape)
-    one = Contender("router", trial, seconds, np.zeros(30), None)
-    last = study_end_to_end([one], "t0", EndToEndOptions(resamples=0)).points[0].systems["router"]
+    silent = Contender("router", trial, seconds, np.zeros(30), None)
+    last = (
+        study_end_to_end([silent], "t0", EndToEndOptions(resamples=0)).points[0].systems["router"]
+    )
     assert last["answer_seconds"].value > 1
     assert math.isnan(last["total_seconds"].value)
     assert "latency isn't known" in last["routing_seconds"].reason
@@ -140,8 +142,10 @@ def test_a_cascade_waits_for_everybody_it_asks() -> None:
 def test_unknown_costs_and_times_are_said_and_not_made_up() -> None:
     base = contender()
     trial = dataclasses.replace(base.trial, observed_cost=np.full_like(base.answer_seconds, np.nan))
-    one = Contender("router", trial, np.full_like(base.answer_seconds, np.nan), np.zeros(80), None)
-    study = study_end_to_end([one], "t1", EndToEndOptions(resamples=5))
+    silent = Contender(
+        "router", trial, np.full_like(base.answer_seconds, np.nan), np.zeros(80), None
+    )
+    study = study_end_to_end([silent], "t1", EndToEndOptions(resamples=5))
     numbers = study.points[0].systems["router"]
     assert math.isnan(numbers["total_cost"].value)
     assert "prices" in numbers["total_cost"].reason
@@ -231,9 +235,11 @@ def test_intervals_of_latency_are_over_rounds_and_prompts() -> None:
 @pytest.mark.slow
 def test_the_study_says_how_sure_the_latency_is() -> None:
     noisy = Latency(tuple(np.random.default_rng(1).uniform(0.1, 0.9, 40).tolist()), rounds=4)
-    one = dataclasses.replace(contender(), latency=noisy)
+    noisy_contender = dataclasses.replace(contender(), latency=noisy)
     study = study_end_to_end(
-        [one, dataclasses.replace(one, name="copy")], "t1", EndToEndOptions(resamples=200, seed=3)
+        [noisy_contender, dataclasses.replace(noisy_contender, name="copy")],
+        "t1",
+        EndToEndOptions(resamples=200, seed=3),
     )
     routing = study.points[0].systems["router"]["routing_seconds"]
     assert routing.lower < routing.value < routing.upper

@@ -44,7 +44,7 @@ def test_it_finds_the_features_that_know(trials: list[SearchTrial]) -> None:
     assert (verdict.winner.features, verdict.winner.predictor) == (KNOWS, "clusters")
     assert verdict.winner.mean("auc") > 0.7
     assert verdict.honest > 0.7
-    guesses = [one.mean("auc") for one in verdict.ranking if one.features == GUESSES]
+    guesses = [row.mean("auc") for row in verdict.ranking if row.features == GUESSES]
     assert max(guesses) < 0.65
 
 
@@ -71,9 +71,9 @@ def test_what_is_hopeless_is_stopped_and_cannot_win(trials: list[SearchTrial]) -
     assert stopped
     assert all(trial.folds < CONFIG.folds for trial in stopped)
     ranking = choose(trials, small_space(), CONFIG).ranking
-    places = [one.rank for one in ranking if one.state == "stopped"]
-    assert min(places) > max(one.rank for one in ranking if one.state == "finished")
-    best = max(one.mean("auc") for one in ranking if one.state == "finished")
+    places = [row.rank for row in ranking if row.state == "stopped"]
+    assert min(places) > max(row.rank for row in ranking if row.state == "finished")
+    best = max(row.mean("auc") for row in ranking if row.state == "finished")
     assert ranking[0].mean("auc") == best
 
 
@@ -169,7 +169,7 @@ def test_other_objectives(objective: str) -> None:
     trials = run_search(config=config)
     verdict = choose(trials, small_space(), config)
     assert verdict.winner.features == KNOWS
-    values = [one.mean(config.objective) for one in verdict.ranking if one.state == "finished"]
+    values = [row.mean(config.objective) for row in verdict.ranking if row.state == "finished"]
     better = min if objective == "brier" else max
     assert verdict.winner.mean(config.objective) == pytest.approx(better(values), abs=1e-6)
 

@@ -59,7 +59,7 @@ def test_another_configuration_is_refused_unless_asked_for(tmp_path: Path) -> No
         test.open(OTHER)
     assert len(test.openings) == 1
     test.open(OTHER, again=True)
-    assert [one["again"] for one in test.openings] == [False, True]
+    assert [opening["again"] for opening in test.openings] == [False, True]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"openings": 3}', '{"openings": [{}]}'])
@@ -119,4 +119,4 @@ def test_one_opening_a_search(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="for another configuration"):
         conclude(other, test, [STATES])
     again, _ = conclude(other, test, [STATES], again=True)
-    assert [one["again"] for one in again.openings] == [False, True]
+    assert [opening["again"] for opening in again.openings] == [False, True]

@@ -24,7 +24,7 @@ def test_the_packaged_space_has_more_configurations_than_the_paper() -> None:
     assert space.size > 1300
     assert sum(1 for _ in space.all_candidates()) == space.candidates
     assert len(set(space.all_candidates())) == space.candidates
-    kinds = {one.fixed[0]["kind"] for one in space.predictors.values()}
+    kinds = {predictor.fixed[0]["kind"] for predictor in space.predictors.values()}
     assert {"shared_trunk", "logistic", "xgboost", "graph", "irt", "knn_score"} <= kinds
     assert len(space.calibrations) == 5
 

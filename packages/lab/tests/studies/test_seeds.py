@@ -93,7 +93,7 @@ def test_a_router_that_cannot_be_fitted_is_told(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "xgboost", None)
     recipes = {"trees": recipe_from_dict({**FEATURES, "predictor": "xgboost"}), **RECIPES}
     study = seed_study(ANSWERS, recipes, [STATES], SPLIT, SeedOptions(count=2))
-    assert [one.name for one in study.spreads] == ["network", "neighbours"]
+    assert [spread.name for spread in study.spreads] == ["network", "neighbours"]
     assert "prefill-router-lab[xgboost]" in study.failures[0].why
 
 
@@ -117,8 +117,10 @@ def test_too_few_seeds_are_refused(given: dict[str, int]) -> None:
 
 def test_what_is_not_defined_is_said_and_shown_as_a_dash(study: SeedStudy) -> None:
     spreads = tuple(
-        dataclasses.replace(one, values={**one.values, "p_auccc": (np.nan,) * len(one.seeds)})
-        for one in study.spreads
+        dataclasses.replace(
+            spread, values={**spread.values, "p_auccc": (np.nan,) * len(spread.seeds)}
+        )
+        for spread in study.spreads
     )
     lost = dataclasses.replace(study, spreads=spreads)
     assert "P-AUCCC" in summary(lost)[-1]

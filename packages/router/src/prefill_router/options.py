@@ -48,7 +48,8 @@ def read_bounds(constraints: Iterable[Any]) -> Bounds:
         constraints: What stands beside its type in `Annotated`.
     """
     plain = chain.from_iterable(
-        one.metadata if isinstance(one, FieldInfo) else [one] for one in constraints
+        constraint.metadata if isinstance(constraint, FieldInfo) else [constraint]
+        for constraint in constraints
     )
     return {
         name: getattr(constraint, name)
@@ -94,7 +95,11 @@ def _describe_constraints(kind: Any, constraints: Iterable[Any]) -> str:
         if kind is int or bounds.keys() & {"le", "lt"}:
             return words
         return f"{words}{'' if 'gt' in bounds else ','} and finite"
-    first = "".join(f"one {one.title} or more, " for one in constraints if hasattr(one, "title"))
+    first = "".join(
+        f"one {constraint.title} or more, "
+        for constraint in constraints
+        if hasattr(constraint, "title")
+    )
     return first + describe_limits(kind)
 
 
@@ -121,7 +126,7 @@ def check_options(config: Any) -> None:
 def _limit_options(kind: type) -> dict[str, tuple[Callable[[Any], Any], str]]:
     """The options that have limits, each with what checks it and with its limits in words."""
     hints = get_type_hints(kind, include_extras=True)
-    limits = {one.name: describe_limits(hints[one.name]) for one in fields(kind)}
+    limits = {option.name: describe_limits(hints[option.name]) for option in fields(kind)}
     config = ConfigDict(allow_inf_nan=False, arbitrary_types_allowed=True)
     return {
         name: (TypeAdapter(hints[name], config=config).validator.validate_python, words)

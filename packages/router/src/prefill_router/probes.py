@@ -87,9 +87,9 @@ class Probes:
         intercepts = np.full(correct.shape[1], np.nan, dtype=features.dtype)
         if usable.any():
             problem = _Problem.of(features, labels[:, usable], c)
-            found = problem.solve(problem.begin(start, usable), tolerance)
-            weights[:, usable] = found[:-1]
-            intercepts[usable] = found[-1] - problem.mean @ found[:-1]
+            solution = problem.solve(problem.begin(start, usable), tolerance)
+            weights[:, usable] = solution[:-1]
+            intercepts[usable] = solution[-1] - problem.mean @ solution[:-1]
         return cls(weights, intercepts)
 
     def scores(
@@ -126,8 +126,10 @@ class _Problem:
         inputs = np.concatenate([features - mean, np.ones((len(features), 1), dtype)], axis=1)
         ridge = np.full((inputs.shape[1], 1), 1 / c, dtype)
         ridge[-1] = 0
-        known = ~np.isnan(labels)
-        return cls(mean, inputs, np.nan_to_num(labels).astype(dtype), known.astype(dtype), ridge)
+        is_measured = ~np.isnan(labels)
+        return cls(
+            mean, inputs, np.nan_to_num(labels).astype(dtype), is_measured.astype(dtype), ridge
+        )
 
     def begin(self, start: Probes | None, usable: NDArray[np.bool_]) -> Array:
         begin: Array = np.zeros((self.inputs.shape[1], self.labels.shape[1]), self.inputs.dtype)
@@ -236,16 +238,16 @@ def auc_over_folds(
         correct: Labels; NaN (not measured) is left out.
         folds: The fold of each query.
     """
-    held = [folds == fold for fold in range(int(folds.max()) + 1)]
-    return known_mean(np.stack([known_auc(scores[rows], correct[rows]) for rows in held]))
+    fold_rows = [folds == fold for fold in range(int(folds.max()) + 1)]
+    return known_mean(np.stack([known_auc(scores[rows], correct[rows]) for rows in fold_rows]))
 
 
 def known_auc(
     scores: Float[NDArray[np.floating], "query target"], correct: Table
 ) -> Float64[NDArray[np.float64], " target"]:
     """The AUC of each target over the rows that have both a score and a label; NaN where none."""
-    known = ~np.isnan(scores)
-    return auc_by_target(np.nan_to_num(scores), np.where(known, correct, np.nan))
+    has_score = ~np.isnan(scores)
+    return auc_by_target(np.nan_to_num(scores), np.where(has_score, correct, np.nan))
 
 
 def out_of_fold_scores(
@@ -282,8 +284,8 @@ def out_of_fold_scores(
         others = (part for number, part in enumerate(moments) if number != fold)
         reducer = Reducer.fit(Moments.total(others, hidden=hidden), max(dims))
         features = _reduce_chunks(chunks, reducer, len(train))
-        held = folds == fold
-        scores[:, held] = _fold_scores(features, train.correct, held, dims, c)
+        is_held_out = folds == fold
+        scores[:, is_held_out] = _fold_scores(features, train.correct, is_held_out, dims, c)
     return scores
 
 

@@ -142,7 +142,7 @@ def read_table(
 def _read_columns(columns: Columns | Mapping[str, Any] | None) -> Columns | None:
     if columns is None or isinstance(columns, Columns):
         return columns
-    names = [one.name for one in fields(Columns)]
+    names = [column.name for column in fields(Columns)]
     for name in columns:
         if name not in names:
             raise ConfigError(

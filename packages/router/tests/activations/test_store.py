@@ -108,10 +108,9 @@ def test_missing_prompts_and_sites_are_named(store: ActivationStore) -> None:
         store.read(Site(0, "last"), store.keys)
 
 
-def _read_everything(path: Path, dataset: RoutingDataset) -> None:
+def _read_everything(path: Path, dataset: RoutingDataset) -> list[bytes]:
     store = ActivationStore.open(path)
-    for site in store.sites:
-        store.read(site, dataset.prompt_keys)
+    return [store.read(site, dataset.prompt_keys).tobytes() for site in store.sites]
 
 
 @pytest.fixture(scope="module")
@@ -186,11 +185,11 @@ def test_tensors_of_another_shape_type_or_name_are_refused_with_the_reason(
 def test_files_that_were_never_finished_are_ignored(
     store: ActivationStore, dataset: RoutingDataset
 ) -> None:
-    shards = store.path / "shards"
+    states, shards = _read_everything(store.path, dataset), store.path / "shards"
     (shards / ".abc.safetensors.x1.tmp").write_bytes(b"half")
     (shards / ".abc.json.x2.tmp").write_bytes(b"{")
     (shards / "abc.safetensors").write_bytes(b"not committed")
-    _read_everything(store.path, dataset)
+    assert _read_everything(store.path, dataset) == states
 
 
 def test_what_is_no_store_is_refused(tmp_path: Path, dataset: RoutingDataset) -> None:

@@ -224,7 +224,10 @@ def test_a_judge_that_gives_no_verdict_is_warned_of(
 def test_one_verdict_is_no_useless_judge(folder: Path, tmp_path: Path) -> None:
     with court(lambda p: YES if "Polite?" in p else UNREADABLE) as server:
         write_pool(judge_pool(server), tmp_path / "judge.yaml")
-        run_ok("grade", folder, "--out", tmp_path / "out", "--judge", tmp_path / "judge.yaml")
+        grade = ("grade", folder, "--out", tmp_path / "out", "--judge", tmp_path / "judge.yaml")
+        result = run(*grade)
+    assert result.code == 0
+    assert "warning: the judge gave no verdict" not in result.err
 
 
 @pytest.mark.parametrize("limit", [0.0, 0.02, 0.05])

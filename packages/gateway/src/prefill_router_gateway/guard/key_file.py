@@ -60,7 +60,7 @@ def read_rows(path: Path) -> tuple[ClientKey, ...]:
             )
     problems.extend(find_repeated_keys(rows))
     if problems:
-        raise ConfigError(*(f"{path}: {one}" for one in problems))
+        raise ConfigError(*(f"{path}: {problem}" for problem in problems))
     return tuple(keys)
 
 

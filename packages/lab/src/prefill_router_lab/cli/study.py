@@ -154,7 +154,7 @@ def begin(
     bar = BarProgress(console=err)
     stores, sources = opt.open_stores(inputs.store), opt.sources(inputs.encoder_folder)
     plain = {name: recipe.to_dict() for name, recipe in recipes.items()}
-    own = {one.name: getattr(options, one.name) for one in list_options(type(options))}
+    own = {option.name: getattr(options, option.name) for option in list_options(type(options))}
     settings = {"seed": options.seed, **words, **own}
     mark(inputs.to, name, {**settings, "recipes": plain, "split": split.to_dict()})
     needs = tuple(need for recipe in recipes.values() for need in recipe.needs)

@@ -217,7 +217,8 @@ def read_harnesses(settings: Path) -> Harnesses:
         raise ConfigError(f"{settings}: {error}") from None
     except ValidationError as error:
         problems = "; ".join(
-            f"agents.{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()
+            f"agents.{'.'.join(map(str, detail['loc']))}: {detail['msg']}"
+            for detail in error.errors()
         )
         raise ConfigError(f"{settings}: {problems}; {_ADVICE}") from None
 

@@ -48,7 +48,7 @@ def find_prices(
     share = 1 / len(value)
     ceiling = np.append(limits * share, 0.0 if budget is None else budget * share)
     scarce = limits < len(value)
-    bounds = [(0.0, None if one else 0.0) for one in (*scarce, budget is not None)]
+    bounds = [(0.0, None if is_scarce else 0.0) for is_scarce in (*scarce, budget is not None)]
     prices = np.zeros(len(ceiling))
     with (progress or SilentProgress()).task("limits", total=len(_SMOOTHING)) as advance:
         for smoothing in _SMOOTHING:

@@ -371,9 +371,9 @@ def round_up(value: float) -> str:
     return f"{math.ceil(value / step) * step:.{digits}f}"
 
 
-def format_count(number: int, one: str, several: str = "") -> str:
+def format_count(number: int, singular: str, several: str = "") -> str:
     """A number with its noun, in the singular or the plural."""
-    return f"{number:,} {one if number == 1 else several or one + 's'}"
+    return f"{number:,} {singular if number == 1 else several or singular + 's'}"
 
 
 _PROGRAM = "from prefill_router.cli import main; main()"

@@ -165,9 +165,9 @@ def check_origin(folder: Path, origin: "Origin", *, overwrite: bool) -> None:
         return
     there = Origin.read(folder)
     if there != origin:
-        known = "of an unknown origin" if there is None else str(there)
+        origin_text = "of an unknown origin" if there is None else str(there)
         raise ConfigError(
-            f"{folder} has a report {known}, and this command would replace it; name another "
+            f"{folder} has a report {origin_text}, and this command would replace it; name another "
             "folder, or pass --overwrite"
         )
 
@@ -267,9 +267,9 @@ def save_router(router: "Router", to: PathOrUrl) -> None:
     try:
         router.save(to)
     except OSError as error:
-        kept = _keep_elsewhere(router, error)
+        place = _keep_elsewhere(router, error)
         raise StoreError(
-            f"{to} can't be written: {error.strerror}; the router was kept in {kept}: copy it to "
+            f"{to} can't be written: {error.strerror}; the router was kept in {place}: copy it to "
             f"{to} once there is space, or {refer('the-disk-is-full')}"
         ) from None
 
@@ -279,9 +279,9 @@ def _keep_elsewhere(router: "Router", error: OSError) -> Path:
     for place in (Path(tempfile.gettempdir()), files.default_cache(), Path.home()):
         with suppress(OSError):
             place.mkdir(parents=True, exist_ok=True)
-            kept = Path(tempfile.mkdtemp(prefix="prefill-router-", dir=place)) / "router"
-            router.save(kept)
-            return kept
+            folder = Path(tempfile.mkdtemp(prefix="prefill-router-", dir=place)) / "router"
+            router.save(folder)
+            return folder
     raise error
 
 
@@ -386,8 +386,8 @@ def worker_range(option: str, text: str | None) -> tuple[int, int] | None:
     """
     if text is None:
         return None
-    found = _RANGE.fullmatch(text)
-    low, high = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+    match = _RANGE.fullmatch(text)
+    low, high = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
     if not low <= high or not high:
         raise UsageError(f"{option} is {text!r}; write a number such as 4, or a range such as 1-8")
     return low, high

@@ -193,7 +193,10 @@ class CostEstimator:
         new = (median_output, token_ratio, np.nan, np.nan, fixed)
         return CostEstimator(
             pool,
-            *(np.append(old, one) for old, one in zip(self._numbers_by_target, new, strict=True)),
+            *(
+                np.append(old, added)
+                for old, added in zip(self._numbers_by_target, new, strict=True)
+            ),
         )
 
     def select(self, names: Sequence[str]) -> "CostEstimator":

@@ -239,7 +239,7 @@ class OutputHead(Part):
     @property
     def r2(self) -> Float64[NDArray[np.float64], " target"]:
         """The share of the logarithm's variance explained out of fold; NaN where unknown."""
-        return np.array([np.nan if one is None else one.r2 for one in self.targets])
+        return np.array([np.nan if target is None else target.r2 for target in self.targets])
 
     @property
     def words(self) -> str:

@@ -546,9 +546,9 @@ def _merge_named(
         merged[new.name] = old if prefer == "first" else new
 
 
-def _set_fields(one: Target | Provider) -> dict[str, Any]:
+def _set_fields(part: Target | Provider) -> dict[str, Any]:
     nothing = (None, (), RequestOptions())
-    return {name: value for name, value in vars(one).items() if value not in nothing}
+    return {name: value for name, value in vars(part).items() if value not in nothing}
 
 
 def _contradictory_fields(known: Table, found: Table) -> Bool[NDArray[np.bool_], "query target"]:

@@ -71,8 +71,8 @@ def read_dataset(folder: PathOrUrl | str) -> RoutingDataset:
         DataError: It is a router, ids repeat, outcomes name unknown queries or targets, or labels
             leave [0, 1].
     """
-    held = (QUERIES, OUTCOMES, *POOL_FILES, MEANING, files.CHECKSUMS)
-    with reading(folder, held) as local:
+    names = (QUERIES, OUTCOMES, *POOL_FILES, MEANING, files.CHECKSUMS)
+    with reading(folder, names) as local:
         if (local / "router.json").is_file():
             raise _no_dataset(local / QUERIES)
         _verify_folder(local)
@@ -138,10 +138,10 @@ def check_replaceable(
         with reading(folder, [ORIGIN]) as local:
             there = Origin.read(local)
         if there != origin:
-            known = "of an unknown origin" if there is None else str(there)
+            origin_text = "of an unknown origin" if there is None else str(there)
             raise DataError(
-                f"{folder} is a dataset {known}, which would be lost; name another folder, or pass "
-                "--overwrite"
+                f"{folder} is a dataset {origin_text}, which would be lost; name another folder, "
+                "or pass --overwrite"
             )
     check_place(folder)
 
@@ -343,9 +343,9 @@ def _find_places(
 def _refuse_repeats(
     cells: NDArray[np.int64], outcomes: pl.DataFrame, shape: tuple[int, int], path: Path
 ) -> None:
-    seen = np.zeros(shape[0] * shape[1], dtype=np.bool_)
-    seen[cells] = True
-    if np.count_nonzero(seen) < len(cells):
+    has_outcome = np.zeros(shape[0] * shape[1], dtype=np.bool_)
+    has_outcome[cells] = True
+    if np.count_nonzero(has_outcome) < len(cells):
         _, first = np.unique(cells, return_index=True)
         again = int(np.setdiff1d(np.arange(len(cells)), first)[0])
         query, target = (str(outcomes[name][again]) for name in ("query_id", "target"))
@@ -413,10 +413,10 @@ def _queries_frame(dataset: RoutingDataset) -> pl.DataFrame:
 
 
 def _outcomes_frame(dataset: RoutingDataset) -> pl.DataFrame:
-    held = {column: getattr(dataset, name) for column, name in _COLUMNS.items()}
-    tables = {column: table for column, table in held.items() if table is not None}
-    known = ~np.all([np.isnan(table) for table in tables.values()], axis=0)
-    rows, columns = np.nonzero(known)
+    tables_by_column = {column: getattr(dataset, name) for column, name in _COLUMNS.items()}
+    tables = {column: table for column, table in tables_by_column.items() if table is not None}
+    has_value = ~np.all([np.isnan(table) for table in tables.values()], axis=0)
+    rows, columns = np.nonzero(has_value)
     return pl.DataFrame(
         {
             "query_id": np.array(dataset.query_ids, dtype=object)[rows].tolist(),

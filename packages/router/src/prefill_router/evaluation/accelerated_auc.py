@@ -33,9 +33,9 @@ def _compute_auc(copy: _Copy, counts: Tensor) -> Tensor:
     if shares:
         right, wrong = right * shares[0], wrong * shares[1]
     heap = torch.nn.functional.pad(wrong.cumsum(dim=1), (1, 0))
-    won = (right * (heap[:, below] + heap[:, upto])).sum(dim=1) / 2
+    wins = (right * (heap[:, below] + heap[:, upto])).sum(dim=1) / 2
     pairs = right.sum(dim=1) * heap[:, -1]
-    return torch.where(pairs > 0, won / pairs, torch.nan)
+    return torch.where(pairs > 0, wins / pairs, torch.nan)
 
 
 def _copy_ranking(ranking: Ranking, device: torch.device) -> _Copy:

@@ -111,8 +111,8 @@ class Ranking:
             right, wrong = right * self.share[0], wrong * self.share[1]
         heap = np.zeros((len(weights), len(self.wrong) + 1))
         np.cumsum(wrong, axis=1, out=heap[:, 1:])
-        won = (right * (heap[:, self.below] + heap[:, self.upto])).sum(axis=1) / 2
-        return divide(won, right.sum(axis=1) * heap[:, -1])
+        wins = (right * (heap[:, self.below] + heap[:, self.upto])).sum(axis=1) / 2
+        return divide(wins, right.sum(axis=1) * heap[:, -1])
 
 
 def compute_aucs(

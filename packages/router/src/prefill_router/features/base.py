@@ -413,7 +413,9 @@ class FeatureSet:
             CorruptError: The values are incomplete or contradict each other.
         """
         saved = validate(_SavedFeatures, config, what="the router's features").families
-        families = tuple(load_family(one, under(tensors, f"{i}.")) for i, one in enumerate(saved))
+        families = tuple(
+            load_family(family, under(tensors, f"{i}.")) for i, family in enumerate(saved)
+        )
         known = {f"{i}." for i in range(len(families))}
         surplus = sorted(name for name in tensors if name.partition(".")[0] + "." not in known)
         if surplus:

@@ -358,7 +358,7 @@ def known_answers(dataset: RoutingDataset, name: str) -> Ask:
     """
     answers = dataset.select(targets=[name])
     there = set(dataset.query_ids)
-    return lambda ids: answers.select([one for one in ids if one in there])
+    return lambda ids: answers.select([query_id for query_id in ids if query_id in there])
 
 
 def remove_target(router: Router, name: str) -> Router:

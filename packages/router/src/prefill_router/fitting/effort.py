@@ -94,7 +94,7 @@ class EffortChoice:
         """What was tried and taken, for people."""
         if not self.trials:
             return f"the recipe is {self.name!r}; no other was tried, {self.why}"
-        tried = ", ".join(_describe_trial(one) for one in self.trials)
+        tried = ", ".join(_describe_trial(trial) for trial in self.trials)
         return f"the recipe {self.name!r} has the best choice AUC out of fold: {tried}"
 
 
@@ -293,7 +293,7 @@ def recipes_for(states: Sequence[Activations], effort: Effort) -> dict[str, Reci
 
 def _recipe_for_votes(states: Sequence[Activations]) -> Recipe:
     """The means of candidate layers, without neighbours' labels, and scores learned from votes."""
-    layered = [one for one in states if any(site.pooling == "mean" for site in one.sites)]
+    layered = [store for store in states if any(site.pooling == "mean" for site in store.sites)]
     if not layered:
         return vote_recipe(Recipe())
     blocks = [block for store in layered for block in _all_layers(store)]

@@ -91,7 +91,7 @@ class Recipe:
     @property
     def needs(self) -> tuple[Need, ...]:
         """The states that the features need."""
-        return tuple(dict.fromkeys(need for one in self.features for need in one.needs))
+        return tuple(dict.fromkeys(need for family in self.features for need in family.needs))
 
     @property
     def fixed_policy(self) -> Policy:
@@ -112,7 +112,7 @@ class Recipe:
         soft = self.soft_labels
         return {
             "features": [
-                {"kind": FAMILIES.kind_of(one), **_to_plain(one)} for one in self.features
+                {"kind": FAMILIES.kind_of(family), **_to_plain(family)} for family in self.features
             ],
             "predictor": {"kind": PREDICTORS.kind_of(self.predictor), **_to_plain(self.predictor)},
             "shrinkage": self.shrinkage,
@@ -179,8 +179,8 @@ class FitConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for the router's record."""
-        known = {name: value for name, value in vars(self).items() if name != "effort" or value}
-        return {**known, "recipe": self.recipe.to_dict(), "setting": asdict(self.setting)}
+        values = {name: value for name, value in vars(self).items() if name != "effort" or value}
+        return {**values, "recipe": self.recipe.to_dict(), "setting": asdict(self.setting)}
 
 
 _Read = TypeVar("_Read")
@@ -281,8 +281,8 @@ def recipe_from_dict(value: Mapping[str, Any], *, near: Path | None = None) -> R
         raise ConfigError(f"a recipe has no {sorted(unknown)}; it has {list(_PARTS)}")
     parts: dict[str, Any] = {}
     if value.get("features") is not None:
-        given = value["features"]
-        listed = given if isinstance(given, list | tuple) else [given]
+        features = value["features"]
+        listed = features if isinstance(features, list | tuple) else [features]
         parts["features"] = tuple(map(_read_family, listed))
     if value.get("predictor") is not None:
         parts["predictor"] = _read_predictor(value["predictor"])
@@ -315,7 +315,7 @@ def switchyard_recipe(states: Sequence[Activations]) -> Recipe:
     Raises:
         ConfigError: There are several encoders, it is another kind, or no such layer is stored.
     """
-    names = [one.provenance.encoder for one in states]
+    names = [store.provenance.encoder for store in states]
     if len(names) != 1:
         raise ConfigError(f"Switchyard reads one encoder; the stores are of {names}: give one")
     [store], made_by = states, states[0].provenance
@@ -343,9 +343,9 @@ def policy_of(value: Mapping[str, Any]) -> policy.Policy | policy.FrugalCascade:
     Raises:
         ConfigError: The kind or an option is unknown or invalid.
     """
-    known = [*policy.KINDS, FRUGAL]
-    if value.get("kind") not in known:
-        raise ConfigError(f"there is no policy {value.get('kind')!r}; known are {known}")
+    kinds = [*policy.KINDS, FRUGAL]
+    if value.get("kind") not in kinds:
+        raise ConfigError(f"there is no policy {value.get('kind')!r}; known are {kinds}")
     try:
         if value["kind"] == FRUGAL:
             return policy.FrugalCascade.parse(value)

@@ -47,8 +47,10 @@ class TextGrader(Grader):
         """Compare with every accepted answer."""
         if not task.answer:
             return unfit("the task has no answer to compare with")
-        found = self._read(text)
-        return make_grade(any(found == self._read(right) for right in task.answer), extracted=found)
+        answer = self._read(text)
+        return make_grade(
+            any(answer == self._read(right) for right in task.answer), extracted=answer
+        )
 
 
 def open_exact(_: Settings) -> Grader:
@@ -117,14 +119,14 @@ class LetterGrader(Grader):
         right = right_letters(task.answer)
         if not right:
             return unfit("the task's answer must be a letter from A to J")
-        found = extract_letter(text)
-        if found:
-            return make_grade(found in right, extracted=found)
+        letter = extract_letter(text)
+        if letter:
+            return make_grade(letter in right, extracted=letter)
         if self._unextracted == "missing":
             return make_missing_grade("no_letter", "no letter found")
         if self._unextracted == "random":
-            drawn = _drawn_letter(task, text)
-            return make_grade(drawn in right, detail=f"no letter found; {drawn} was drawn")
+            letter = _draw_letter(task, text)
+            return make_grade(letter in right, detail=f"no letter found; {letter} was drawn")
         return make_grade(False, detail="no letter found")
 
 
@@ -135,8 +137,8 @@ def open_letter(settings: Settings) -> Grader:
 
 def right_letters(answers: Collection[str]) -> frozenset[str]:
     """The letters of a task's right answers; empty where one isn't from A to J."""
-    found = frozenset(answer.strip().strip("()").upper() for answer in answers)
-    return found if found <= set(_LETTERS) else frozenset()
+    letters = frozenset(answer.strip().strip("()").upper() for answer in answers)
+    return letters if letters <= set(_LETTERS) else frozenset()
 
 
 def extract_letter(text: str) -> str | None:
@@ -164,7 +166,7 @@ def extract_letter(text: str) -> str | None:
     return last[0][0] if last else None
 
 
-def _drawn_letter(task: Task, text: str) -> str:
+def _draw_letter(task: Task, text: str) -> str:
     """A letter among the task's choices; the same answer to the same task draws the same."""
     choices = task.options.get("choices")
     count = len(choices) if isinstance(choices, list) and choices else len(_LETTERS)
@@ -245,8 +247,8 @@ def open_number(_: Settings) -> Grader:
 def parse_number(text: str) -> WrittenNumber | None:
     """The number that is the whole text; None where the text is anything else."""
     plain = _simplify_mathematics(text).strip().rstrip(".")
-    found = _NUMBER.fullmatch(plain)
-    return _read_number(found) if found else None
+    match = _NUMBER.fullmatch(plain)
+    return _read_number(match) if match else None
 
 
 def extract_number(text: str) -> WrittenNumber | None:
@@ -262,9 +264,9 @@ def extract_number(text: str) -> WrittenNumber | None:
             return inside[-1]
     end = len(plain)
     for phrase in reversed(list(_PHRASES.finditer(plain))):
-        said = _find_first(plain[phrase.end() : end])
-        if said is not None:
-            return said
+        number = _find_first(plain[phrase.end() : end])
+        if number is not None:
+            return number
         end = phrase.start()  # what follows the next phrase was searched, and holds none
     every = _find_all(plain)
     return every[-1] if every else None

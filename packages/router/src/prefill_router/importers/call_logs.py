@@ -61,8 +61,8 @@ def as_json(cell: object) -> Any:
 
 def fields_of(value: object) -> Mapping[str, Any]:
     """A value's fields; none where it isn't an object."""
-    found = as_json(value)
-    return found if isinstance(found, dict) else {}
+    fields = as_json(value)
+    return fields if isinstance(fields, dict) else {}
 
 
 def scored_text(request: object, harnesses: Harnesses | None = None) -> str | None:
@@ -127,8 +127,8 @@ def total(usage: Mapping[str, Any], *names: str) -> float | None:
     Raises:
         DataError: A count isn't a number.
     """
-    found = [values.cell_amount(usage.get(name), name) for name in names]
-    return sum(filter(None, found)) if any(one is not None for one in found) else None
+    amounts = [values.cell_amount(usage.get(name), name) for name in names]
+    return sum(filter(None, amounts)) if any(amount is not None for amount in amounts) else None
 
 
 def dollars(*cells: object) -> float | None:
@@ -137,8 +137,8 @@ def dollars(*cells: object) -> float | None:
     Raises:
         DataError: It isn't an amount.
     """
-    found = (values.cell_amount(cell, "the cost", most=MOST_COST) for cell in cells)
-    return next((one for one in found if one is not None), None)
+    amounts = (values.cell_amount(cell, "the cost", most=MOST_COST) for cell in cells)
+    return next((amount for amount in amounts if amount is not None), None)
 
 
 @final
@@ -268,8 +268,8 @@ def read_litellm(paths: Sequence[Path], into: DatasetBuilder, columns: Columns) 
         FormatError: A source doesn't exist, or no call can be used.
     """
     del columns
-    with calls_of(paths, into, hint=f"{_SPEND_HINT}: true") as (log, found):
-        for path in found:
+    with calls_of(paths, into, hint=f"{_SPEND_HINT}: true") as (log, files):
+        for path in files:
             with into.file(path):
                 for place, record in log_records(path, into):
                     with into.row(place):
@@ -291,8 +291,8 @@ def _add_spend(place: Place, record: Mapping[str, Any], log: CallLog) -> None:
         output_tokens=total(record, "completion_tokens"),
         cost=dollars(record.get("spend")) or None,  # 0 where the price is unknown
     )
-    asked = (record.get("messages"), record.get("proxy_server_request"))
-    texts = (scored_text(one, log.into.harnesses) for one in asked)
+    requests = (record.get("messages"), record.get("proxy_server_request"))
+    texts = (scored_text(request, log.into.harnesses) for request in requests)
     log.add(
         place,
         call=record.get("request_id"),
@@ -420,13 +420,13 @@ def read_batch_results(paths: Sequence[Path]) -> Iterator[BatchResult]:
     into = DatasetBuilder(strict=True)
     for path in sources.expand(paths, (".jsonl", ".ndjson")):
         for place, record in log_records(path, into):
-            if any(fields_of(record.get(one.request)) for one in (_OPENAI, _ANTHROPIC)):
+            if any(fields_of(record.get(each.request)) for each in (_OPENAI, _ANTHROPIC)):
                 continue
             with into.row(place):
                 name = values.identifier(record.get("custom_id"), "custom_id")
                 dialect = _ANTHROPIC if "result" in record else _OPENAI
-                found = BatchResult(name, _answer_of(record, dialect))
-            yield found
+                result = BatchResult(name, _answer_of(record, dialect))
+            yield result
 
 
 def _add_result(

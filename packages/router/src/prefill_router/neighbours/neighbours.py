@@ -123,9 +123,9 @@ class NeighbourIndex:
             while len(pending):
                 unsure = []
                 for some in _split_parts(pending, max(1, _CANDIDATES_AT_ONCE // width)):
-                    squared, found, sure = self._find_nearest(vectors[some], own[some], k, width)
-                    distances[some, : found.shape[1]] = np.sqrt(squared)
-                    rows[some, : found.shape[1]] = found
+                    squared, nearest, sure = self._find_nearest(vectors[some], own[some], k, width)
+                    distances[some, : nearest.shape[1]] = np.sqrt(squared)
+                    rows[some, : nearest.shape[1]] = nearest
                     unsure.append(some[~sure])
                 pending, width = np.concatenate(unsure), _GROWTH * width
         return distances, rows

@@ -246,8 +246,8 @@ class Cascade(Policy):
         """
         if not self.targets:
             return by_cost(np.zeros(cost.shape), cost)
-        one = np.array(columns(self.targets, targets, self.kind), dtype=np.int64)
-        return np.tile(one, (len(cost), 1))
+        order = np.array(columns(self.targets, targets, self.kind), dtype=np.int64)
+        return np.tile(order, (len(cost), 1))
 
     def path(
         self, correctness: PerCell, cost: PerCell, *, targets: tuple[str, ...] = ()

@@ -175,7 +175,7 @@ def _best_list(
         worth.sort(key=lambda pair: (-pair[0], pair[1]))
         if worth and worth[0][0] > best[0]:
             best = worth[0]
-        best_orders = [one for _, one in worth[:_LISTS]]
+        best_orders = [order for _, order in worth[:_LISTS]]
         longer = {
             (*order[:place], k, *order[place:])
             for order in best_orders

@@ -191,7 +191,7 @@ class StackConfig(PredictorConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.members or any(one.get("kind") == Stack.kind for one in self.members):
+        if not self.members or any(member.get("kind") == Stack.kind for member in self.members):
             raise ConfigError("a stack needs members, which can't be stacks; name at least one")
         _ = self.configs
 
@@ -207,7 +207,7 @@ class StackConfig(PredictorConfig):
     def lighter(self) -> "StackConfig":
         """Lighter members, weighted on two folds."""
         each = zip(self.members, self.configs, strict=True)
-        light = ({"kind": member["kind"], **vars(one.lighter())} for member, one in each)
+        light = ({"kind": member["kind"], **vars(config.lighter())} for member, config in each)
         return replace(self, members=tuple(light), folds=2)
 
     def fit(

@@ -174,7 +174,7 @@ class _Contents:
 
     def key(self) -> str:
         """Differs for other contents."""
-        versions = sorted((name, one.digest or one.version) for name, one in self.files.items())
+        versions = sorted((name, file.digest or file.version) for name, file in self.files.items())
         return hashlib.sha256(repr(versions).encode()).hexdigest()[:24]
 
 

@@ -130,9 +130,9 @@ def dataset_states(
     """
     states: list[Activations] = []
     for provenance, rounding, sites in _read_of(features):
-        held = find_finished_store(stores, provenance, sites, rounding, dataset.prompt_keys)
-        if held is not None:
-            states.append(held)
+        store = find_finished_store(stores, provenance, sites, rounding, dataset.prompt_keys)
+        if store is not None:
+            states.append(store)
         elif cache is None:
             in_memory = load(provenance).encode(
                 dataset.queries, sites, rounding=rounding, progress=progress
@@ -278,8 +278,8 @@ class Router:
         """
         from prefill_router.evaluation import References
 
-        held = self.record.references
-        return None if held is None or self.is_voted else References.from_dict(held)
+        references = self.record.references
+        return None if references is None or self.is_voted else References.from_dict(references)
 
     @property
     def is_voted(self) -> bool:
@@ -297,8 +297,10 @@ class Router:
         """
         from prefill_router.evaluation import FixedRanking
 
-        held = self.record.references
-        return FixedRanking.from_dict(held) if held is not None and self.is_voted else None
+        references = self.record.references
+        return (
+            FixedRanking.from_dict(references) if references is not None and self.is_voted else None
+        )
 
     def route(
         self, request: Request, *, lam: float | None = None, only: Iterable[str] | None = None
@@ -401,17 +403,23 @@ class Router:
         """
         import polars as pl
 
-        found = [one.correctness for one in self.forecast_many(requests, progress=progress)]
-        return pl.DataFrame(np.reshape(found, (-1, len(self.pool))), schema=list(self.pool.names))
+        correctness = [
+            forecast.correctness for forecast in self.forecast_many(requests, progress=progress)
+        ]
+        return pl.DataFrame(
+            np.reshape(correctness, (-1, len(self.pool))), schema=list(self.pool.names)
+        )
 
     def estimated_cost(
         self, forecasts: Sequence[Forecast]
     ) -> Float64[NDArray[np.float64], "query target"]:
         """The estimated costs of answers to requests with these forecasts, US dollars."""
         missing = np.full(len(self.pool), np.nan)
-        outputs = [missing if one.output is None else one.output for one in forecasts]
+        outputs = [
+            missing if forecast.output is None else forecast.output for forecast in forecasts
+        ]
         return self.costs.estimate(
-            np.array([one.tokens for one in forecasts], dtype=np.int64),
+            np.array([forecast.tokens for forecast in forecasts], dtype=np.int64),
             expected=np.reshape(outputs, (len(forecasts), len(self.pool))),
         )
 
@@ -492,8 +500,8 @@ class Router:
 
     def calibrate(self, raw: Correctness) -> Present:
         """A predictor's probabilities, shrunk and calibrated, of the present targets."""
-        found = self.calibrate_fitted(raw)
-        return found if self.changes is None else self.changes.correctness(found)
+        probabilities = self.calibrate_fitted(raw)
+        return probabilities if self.changes is None else self.changes.correctness(probabilities)
 
     def calibrate_fitted(self, raw: Correctness) -> Correctness:
         """The same of `fitted_targets`, whatever joined or left since."""

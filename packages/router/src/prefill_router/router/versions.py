@@ -104,9 +104,9 @@ class VersionStep(BaseModel):
     def words(self) -> str:
         """What happened, by whom and why, as a sentence without its figures."""
         version = "the default target" if self.version is None else f"version {self.version}"
-        done = _DONE[self.event].format(version=version, share=f"{100 * self.share:g} %")
+        action = _DONE[self.event].format(version=version, share=f"{100 * self.share:g} %")
         why = f": {self.evidence['why']}" if self.evidence.get("why") else ""
-        return f"the {self.by} {done}{why}"
+        return f"the {self.by} {action}{why}"
 
     def figures(self) -> list[tuple[str, str]]:
         """The names and values of the evidence, for people."""
@@ -162,8 +162,8 @@ class VersionState(BaseModel):
         for version in self.versions:
             if version.name == name:
                 return version
-        known = ", ".join(version.name for version in self.versions) or "none"
-        raise ConfigError(f"there is no version {name!r}; there are: {known}")
+        names = ", ".join(version.name for version in self.versions) or "none"
+        raise ConfigError(f"there is no version {name!r}; there are: {names}")
 
     def step_of(self, name: str, *, until: float = math.inf) -> VersionStep | None:
         """The latest step by which a version decides; None where it never did.
@@ -173,9 +173,9 @@ class VersionState(BaseModel):
             until: The time that the step isn't after, in seconds since 1970.
         """
         deciding = ("share", "promoted", "rolled back")
-        steps = (one for one in reversed(self.steps) if one.version == name)
-        taken = (one for one in steps if datetime.fromisoformat(one.at).timestamp() <= until)
-        return next((one for one in taken if one.event in deciding), None)
+        steps = (step for step in reversed(self.steps) if step.version == name)
+        earlier = (step for step in steps if datetime.fromisoformat(step.at).timestamp() <= until)
+        return next((step for step in earlier if step.event in deciding), None)
 
     @property
     def before(self) -> str | None:

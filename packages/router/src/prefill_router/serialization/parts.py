@@ -203,8 +203,8 @@ def _make_model(cls: Any) -> type[BaseModel]:
     arrays = [column for column in flat_columns(cls) if column.is_tensor]
     for axis, key in axes_of(cls).items():
         if key.partition(".")[0] not in keys:
-            owners = [one for one in arrays if axis in one.axes]
-            may_lack = owners and all(one.optional for one in owners)
+            owners = [array for array in arrays if axis in array.axes]
+            may_lack = owners and all(array.optional for array in owners)
             keys[key] = (PositiveInt | None if may_lack else PositiveInt, ...)
     return create_model(cls.__name__, __base__=StrictModel, **keys)
 

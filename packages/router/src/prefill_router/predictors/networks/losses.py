@@ -102,8 +102,8 @@ def compute_losses(outputs: Outputs, labels: NetworkLabels) -> tuple[PerNetwork,
     losses, correct = cross_entropy(outputs.correct, labels.correct, labels.weights)
     difficulty = preference = None
     if outputs.preference is not None:
-        found, preference = pair_losses(outputs.preference, labels.correct, labels.weights)
-        losses = losses + outputs.preference_weight * found
+        of_pairs, preference = pair_losses(outputs.preference, labels.correct, labels.weights)
+        losses = losses + outputs.preference_weight * of_pairs
         preference *= outputs.preference_weight
     if outputs.difficulty is not None:
         hard, weights = (

@@ -393,7 +393,7 @@ def fit_ensemble(
             f"{np.abs(examples.features).max():.3g}, or lower learning_rate"
         )
     each = [_unscale_parameters(run.parameters, mean, scale, network) for run in runs]
-    arrays = {name: np.stack([one[name] for one in each]) for name in each[0]}
+    arrays = {name: np.stack([parameters[name] for parameters in each]) for name in each[0]}
     named = zip(examples.targets, rates.tolist(), examples.learnable, strict=True)
     fixed = {name: rate for name, rate, is_learned in named if not is_learned}
     predictor = config.predictor(examples.targets, fixed, widths, arrays)
