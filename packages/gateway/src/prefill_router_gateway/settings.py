@@ -607,9 +607,9 @@ class Variable:
 
 def _variables(environment: Mapping[str, str] | None, model: type[BaseModel]) -> list[Variable]:
     """The variables with the prefix of settings, those of whole sections first."""
-    known = os.environ if environment is None else environment
-    names = (name for name in sorted(known) if name.upper().startswith(PREFIX))
-    return sorted((_variable(n, known[n], model) for n in names), key=lambda v: len(v.path))
+    variables = os.environ if environment is None else environment
+    names = (name for name in sorted(variables) if name.upper().startswith(PREFIX))
+    return sorted((_variable(n, variables[n], model) for n in names), key=lambda v: len(v.path))
 
 
 def over(value: Mapping[Any, Any], further: Mapping[Any, Any]) -> dict[Any, Any]:

@@ -263,9 +263,9 @@ def remove_abandoned(path: Path) -> None:
         names = [entry.name for entry in path.parent.iterdir()]
     except OSError:  # a folder can be writable without being readable
         return
-    for found in filter(None, map(pattern.fullmatch, names)):
-        if found[1] == "tmp" or path.exists():
-            _remove_if_left(path.parent / found[0])
+    for match in filter(None, map(pattern.fullmatch, names)):
+        if match[1] == "tmp" or path.exists():
+            _remove_if_left(path.parent / match[0])
 
 
 def _remove_if_left(left: Path) -> None:

@@ -115,8 +115,8 @@ class BarProgress(Progress):
         """A task with its own bar or lines; one without work shows nothing."""
         if not total:
             return SilentProgress().task(label, total=total)
-        shown = self._show_bar if self._console.is_terminal else self._show_lines
-        return shown(label, total)
+        show = self._show_bar if self._console.is_terminal else self._show_lines
+        return show(label, total)
 
 
 def default_progress() -> Progress:

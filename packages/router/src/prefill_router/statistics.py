@@ -118,9 +118,9 @@ def known_mean(
     table: Float[NDArray[np.floating], "row *columns"],
 ) -> Float64[NDArray[np.float64], "*columns"]:
     """The mean of each column over the rows where it is known; NaN where it never is."""
-    known = ~np.isnan(table)
-    count = known.sum(axis=0)
-    total = np.where(known, table, 0).sum(axis=0, dtype=np.float64)
+    has_value = ~np.isnan(table)
+    count = has_value.sum(axis=0)
+    total = np.where(has_value, table, 0).sum(axis=0, dtype=np.float64)
     return np.asarray(np.where(count > 0, total / np.maximum(count, 1), np.nan))
 
 

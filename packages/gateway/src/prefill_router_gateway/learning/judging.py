@@ -196,8 +196,8 @@ def estimated_error(
     start = max(assumed, own)
     if not compared:
         return min(start, MOST)
-    shown = min(max((contradicted - theirs) / (1 - 2 * theirs), 0.0), MOST)
-    return min((BEHIND * start + compared * shown) / (BEHIND + compared), MOST)
+    share = min(max((contradicted - theirs) / (1 - 2 * theirs), 0.0), MOST)
+    return min((BEHIND * start + compared * share) / (BEHIND + compared), MOST)
 
 
 def _average(flags: Iterable[bool]) -> float:

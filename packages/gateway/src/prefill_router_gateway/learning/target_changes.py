@@ -366,9 +366,9 @@ def _drop_old_answers(sample: LabelledSample, since: Mapping[str, float]) -> Lab
         name: answers[name].at if name in answers else sample.sample.at for name in since
     }
     old = [name for name in since if answered_at[name] < since[name]]
-    drawn = [name for name in questions.drawn if name not in old]
+    names = [name for name in questions.drawn if name not in old]
     chances = {**questions.propensity, **dict.fromkeys(old, 0.0)}
-    return replace(sample, questions=replace(questions, drawn=drawn, propensity=chances))
+    return replace(sample, questions=replace(questions, drawn=names, propensity=chances))
 
 
 def current_scores(

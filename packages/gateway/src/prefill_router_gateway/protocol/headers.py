@@ -248,8 +248,8 @@ def _names(header: _Header, targets: Collection[str]) -> frozenset[str]:
         raise header.wrong("names no target; write names separated by commas")
     unknown = sorted(names - frozenset(targets))
     if unknown:
-        shown = ", ".join(name[:64] for name in unknown[:5])
-        raise header.wrong(f"names unknown targets: {shown}; see /v1/models")
+        listed = ", ".join(name[:64] for name in unknown[:5])
+        raise header.wrong(f"names unknown targets: {listed}; see /v1/models")
     return names
 
 
@@ -521,9 +521,9 @@ def _matches(pattern: str, name: str, pool: Pool) -> bool:
 
 def _no_target(field: str, which: str, names: Sequence[str]) -> RefusalError:
     more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
-    shown = ", ".join(names[:_MOST_SHOWN]) + more
+    listed = ", ".join(names[:_MOST_SHOWN]) + more
     return RefusalError(
-        f"{field} has no target's name or model id{which}; the targets are {shown}", param=field
+        f"{field} has no target's name or model id{which}; the targets are {listed}", param=field
     )
 
 

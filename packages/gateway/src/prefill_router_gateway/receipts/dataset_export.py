@@ -318,8 +318,8 @@ def _add_sample(
 def _label_sources(
     sampled: LabelledSample, receipt: Receipt, scores: Sequence[Feedback]
 ) -> Iterable[str]:
-    drawn = () if sampled.questions is None else sampled.questions.drawn
-    for target in drawn:
+    query_ids = () if sampled.questions is None else sampled.questions.drawn
+    for target in query_ids:
         yield from sampled.sources(target, scores if target == receipt.outcome.target else ())
 
 

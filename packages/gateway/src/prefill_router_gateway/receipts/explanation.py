@@ -137,9 +137,9 @@ class Explanation:
             lines += [step] if (step := version_step_of(self.receipt)) is not None else []
         if choice.lam is not None:
             by = "" if self.receipt.policy == "lambda" else f" by the policy {self.receipt.policy}"
-            asked = choice.lam_asked
-            lowered = asked is not None and asked != choice.lam
-            less = f", lowered from {asked:g} by a budget" if lowered else ""
+            client_lam = choice.lam_asked
+            lowered = client_lam is not None and client_lam != choice.lam
+            less = f", lowered from {client_lam:g} by a budget" if lowered else ""
             lines.append(f"lam = {choice.lam:g}{by}{less}")
         if hints := self.receipt.details.get("left_out"):
             lines.append(f"left out, since a chat can't say it: {', '.join(hints)}")

@@ -345,8 +345,8 @@ def replay_sessions(
     check_any(recorded)
     keeping = [None if r.choice.session is None else affinity_rule_of(r) for r in rows]
     lacking = sum(
-        found is None and row.choice.session is not None
-        for found, row in zip(keeping, rows, strict=True)
+        rule is None and row.choice.session is not None
+        for rule, row in zip(keeping, rows, strict=True)
     )
     if lacking and not any(keeping):
         raise DataError(
@@ -403,8 +403,8 @@ class _RecordedSessions:
             world.ends(receipt, keeping, target)
             if row is not None:
                 column = columns[row] = self._column[target]
-                known = self._recorded.estimated_cost[row, column]
-                cost[row] = known if dollars is None else dollars
+                recorded_cost = self._recorded.estimated_cost[row, column]
+                cost[row] = recorded_cost if dollars is None else dollars
         return replay_setting(self._recorded, name, columns, cost=cost)
 
 
@@ -453,8 +453,8 @@ class _ReplayedSessions:
     def ends(self, receipt: Receipt, keeping: AffinityRule | None, target: str) -> None:
         """End the request at this target, or at the fallback that answered after it."""
         choice, outcome = receipt.choice, receipt.outcome
-        known = outcome.target is not None or outcome.kind == "routed"
-        if choice.session is None or outcome.kind not in _HOLDS or not known:
+        has_outcome = outcome.target is not None or outcome.kind == "routed"
+        if choice.session is None or outcome.kind not in _HOLDS or not has_outcome:
             return
         answerer = outcome.target or choice.target
         target_at_end = answerer if target == choice.target else target

@@ -243,7 +243,7 @@ class Snapshot:
         except TimeoutError:
             pass
         await self.forwarder.close()
-        kept = () if keep is None else [snapshot.forecaster for snapshot in keep.each]
+        forecasters = () if keep is None else [snapshot.forecaster for snapshot in keep.each]
         for snapshot in self.each:
-            if snapshot.forecaster not in kept:
+            if snapshot.forecaster not in forecasters:
                 await snapshot.forecaster.close()

@@ -185,8 +185,8 @@ async def prepare(database: AsyncPostgresDatabase) -> None:
     await database.run(("SET synchronous_commit = off", None))
     (((exists,),),) = await database.run((_EXISTS, None))
     if not exists:
-        made = ((statement, None) for statement in _CREATE)
-        await database.run((LOCK, (TABLES_LOCK,)), *made, together=True)
+        statements = ((statement, None) for statement in _CREATE)
+        await database.run((LOCK, (TABLES_LOCK,)), *statements, together=True)
     (((version,),),) = await database.run((_READ_VERSION, None))
     try:
         if version is None:

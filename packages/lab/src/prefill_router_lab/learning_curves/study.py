@@ -347,9 +347,9 @@ def save_predictions(path: Path, predictions: Predictions) -> None:
     """Keep predictions, whole or not at all."""
     tables = {name: np.ascontiguousarray(getattr(predictions, name)) for name in _TABLES}
     scale = predictions.scale
-    made = json.dumps([scale.low, scale.high, _digest(tables)])
+    content = json.dumps([scale.low, scale.high, _digest(tables)])
     with files.replacing_file(path) as temporary:
-        temporary.write_bytes(save(tables, metadata={"made": made}))
+        temporary.write_bytes(save(tables, metadata={"made": content}))
 
 
 def _digest(tables: Mapping[str, Any]) -> str:

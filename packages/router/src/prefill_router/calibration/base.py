@@ -117,8 +117,8 @@ class Labelled:
     @classmethod
     def of(cls, scores: Scores, labels: Scores) -> "Labelled":
         """Leave out the missing labels."""
-        known = ~np.isnan(labels)
-        scores, labels = round_to_single(scores[known]), labels[known]
+        has_label = ~np.isnan(labels)
+        scores, labels = round_to_single(scores[has_label]), labels[has_label]
         order = np.lexsort((labels, scores))
         return cls(scores[order], labels[order])
 

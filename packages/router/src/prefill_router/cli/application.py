@@ -143,8 +143,8 @@ def load(home: str, name: str) -> Command:
         name: The command's name in its group.
     """
     module = _import_home(home, name)
-    for held in vars(module).values():
-        for info in held.registered_commands if isinstance(held, typer.Typer) else ():
+    for member in vars(module).values():
+        for info in member.registered_commands if isinstance(member, typer.Typer) else ():
             called = info.callback
             if called is None or called.__module__ != module.__name__:
                 continue  # imported from another file

@@ -263,8 +263,8 @@ def check_places(params: list[Any], ctx: Any) -> None:
     from prefill_router.files import refuse_url
 
     for param in params:
-        found = ctx.params.get(param.name)
-        for path in found if isinstance(found, list | tuple) else [found]:
+        value = ctx.params.get(param.name)
+        for path in value if isinstance(value, list | tuple) else [value]:
             if isinstance(path, Path):
                 with usage_errors():
                     refuse_url(path)

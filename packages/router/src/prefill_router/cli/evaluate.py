@@ -487,7 +487,7 @@ def _find_unseen(
     crossed = [set(r.cross_fit.predictions.query_ids) for r in routers if r.cross_fit is not None]
     is_crossed = not ids and len(crossed) == len(routers)
     if is_crossed:
-        ids = [i for i in dataset.query_ids if all(i in held for held in crossed)]
+        ids = [i for i in dataset.query_ids if all(i in ids_of_one for ids_of_one in crossed)]
     if not ids:
         raise DataError(
             "the dataset has no query that both routers can be judged on: none is unseen by "

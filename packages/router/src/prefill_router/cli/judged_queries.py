@@ -203,9 +203,9 @@ class JudgedQueries:
         from prefill_router.evaluation import References
         from prefill_router.progress import SilentProgress
 
-        held = self.router.references
-        if held is not None or self.train is None:
-            return held
+        references = self.router.references
+        if references is not None or self.train is None:
+            return references
         predicted = predict(self.router, self.train, (), SilentProgress())
         return References.fit(self.train, predicted.normalised_cost)
 
@@ -257,8 +257,8 @@ def _cross_fitted(router: "Router", dataset: "RoutingDataset") -> Sequence[str]:
             "its prices or targets changed since; judge it on new queries with --part unseen, "
             "or fit it again"
         )
-    held = set(dataset.query_ids)
-    ids = [name for name in router.cross_fit.predictions.query_ids if name in held]
+    dataset_ids = set(dataset.query_ids)
+    ids = [name for name in router.cross_fit.predictions.query_ids if name in dataset_ids]
     if not ids:
         raise DataError(
             "the dataset has none of the queries that the router was fitted on; give the dataset "

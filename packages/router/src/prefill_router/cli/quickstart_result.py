@@ -163,9 +163,9 @@ class QuickstartResult:
 
     def lacking(self) -> str:
         """What a fit lacks; empty if nothing."""
-        known = ~np.isnan(self.dataset.correct)
-        labelled = (known.sum(axis=0) >= _FEWEST).sum()
-        if not known.any():
+        has_label = ~np.isnan(self.dataset.correct)
+        labelled = (has_label.sum(axis=0) >= _FEWEST).sum()
+        if not has_label.any():
             return "no answer has a label: nothing tells which answers were good"
         if len(self.dataset.pool) < 2:
             return f"there is one target, {self.dataset.pool.names[0]}: nothing can be chosen"
@@ -260,8 +260,8 @@ class QuickstartResult:
             self._propose_fixed_choice(verdict.best, folder, is_voted=router.is_voted)
         else:
             self._propose_routing(folder)
-        found = {"verdict": word, "lam": router.setting, "router": str(folder)}
-        self.numbers |= {"fitted": True, **found}
+        result = {"verdict": word, "lam": router.setting, "router": str(folder)}
+        self.numbers |= {"fitted": True, **result}
 
     def _propose_routing(self, folder: Path) -> None:
         self._note_pool()

@@ -52,5 +52,5 @@ def check_numbers(command: Any, ctx: Any) -> None:
         value = ctx.params.get(name)
         for number in value if isinstance(value, list | tuple) else [value]:
             if number is not None and (not math.isfinite(number) or find_outside(number, bounds)):
-                shown = number if isinstance(number, int) else f"{number:g}"
-                raise UsageError(f"{options[name]} is {shown}; it must be {describe_range(bounds)}")
+                text = number if isinstance(number, int) else f"{number:g}"
+                raise UsageError(f"{options[name]} is {text}; it must be {describe_range(bounds)}")

@@ -197,6 +197,6 @@ def show_plan(plan: "CascadePlan") -> None:
 
 def show_trail(run: "CascadeRun[Reply]") -> None:
     """Print the targets that were asked, and the scores of their answers."""
-    for asked in run.trail:
-        said = asked.failure if asked.score is None else f"scored {asked.score:.3f}"
-        out.say(f"asked {asked.target}: {said}")
+    for step in run.trail:
+        result = step.failure if step.score is None else f"scored {step.score:.3f}"
+        out.say(f"asked {step.target}: {result}")

@@ -101,8 +101,8 @@ def fit_ridge(columns: Inputs, values: Vector, folds: Int64[NDArray[np.int64], "
         for fold, weights in solved.items():
             rows = folds[block] == fold
             unseen[block][rows] = inputs[rows] @ weights
-    found = np.linalg.solve(whole.gram + penalty, whole.right).astype(np.float64, copy=False)
-    return RidgeFit(found[1:], float(found[0]), unseen)
+    solution = np.linalg.solve(whole.gram + penalty, whole.right).astype(np.float64, copy=False)
+    return RidgeFit(solution[1:], float(solution[0]), unseen)
 
 
 def _read_blocks(columns: Inputs) -> Iterator[tuple[slice, Matrix]]:

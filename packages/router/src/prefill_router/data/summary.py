@@ -144,9 +144,9 @@ def _summarise_parts(
 
 def well_measured(correct: Table) -> Bool[NDArray[np.bool_], " target"]:
     """Which targets are measured on enough of the labelled queries to be compared."""
-    known = ~np.isnan(correct)
-    enough: NDArray[np.bool_] = known.sum(axis=0) >= LEAST_SHARE * known.any(axis=1).sum()
-    return enough & known.any(axis=0)
+    has_label = ~np.isnan(correct)
+    enough: NDArray[np.bool_] = has_label.sum(axis=0) >= LEAST_SHARE * has_label.any(axis=1).sum()
+    return enough & has_label.any(axis=0)
 
 
 def _summarise_part(dataset: RoutingDataset) -> PartSummary:

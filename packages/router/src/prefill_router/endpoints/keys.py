@@ -44,9 +44,9 @@ def provider_keys(
     keys = {p: NO_KEY if n is None else environment[n].strip() for p, n in variables.items()}
     odd = sorted(str(variables[p]) for p, key in keys.items() if not _KEY.fullmatch(key))
     if odd:
-        shown = ", ".join(map(_variable_name, odd))
+        names = ", ".join(map(_variable_name, odd))
         raise ConfigError(
-            f"the environment variable {shown} can't be a key: it has blanks or non-ASCII "
+            f"the environment variable {names} can't be a key: it has blanks or non-ASCII "
             "characters; set it to the key"
         )
     for provider, name in variables.items():

@@ -416,8 +416,8 @@ class FeatureSet:
         families = tuple(
             load_family(family, under(tensors, f"{i}.")) for i, family in enumerate(saved)
         )
-        known = {f"{i}." for i in range(len(families))}
-        surplus = sorted(name for name in tensors if name.partition(".")[0] + "." not in known)
+        prefixes = {f"{i}." for i in range(len(families))}
+        surplus = sorted(name for name in tensors if name.partition(".")[0] + "." not in prefixes)
         if surplus:
             raise CorruptError(f"the router's features have the unknown arrays {surplus}")
         return cls(families)

@@ -174,9 +174,9 @@ def _check_assignments(
             f"assignments name {sorted(assignments)}; they must name every target of the pool, "
             f"{sorted(targets)}, and no other"
         )
-    given = {store.provenance for store in stores}
+    provenances = {store.provenance for store in stores}
     for name, store in assignments.items():
-        if store.provenance not in given:
+        if store.provenance not in provenances:
             raise ConfigError(f"{name!r} is assigned {store.name}, which isn't among the stores")
 
 

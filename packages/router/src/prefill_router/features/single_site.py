@@ -164,9 +164,10 @@ def store_of(states: Sequence[Activations], encoder: str, site: Site | None) -> 
     name = recorded_name(encoder)
     named = [store for store in states if store.provenance.encoder == name]
     if not named:
-        given = sorted({store.provenance.encoder for store in states}) or "none"
+        encoders = sorted({store.provenance.encoder for store in states}) or "none"
         raise ConfigError(
-            f"the features need states of the encoder {name!r}; given are those of {given}: make "
+            f"the features need states of the encoder {name!r}; given are those of {encoders}: "
+            "make "
             f"them with prefill-router encode --encoder {encoder}"
         )
     return next((store for store in named if site in store.sites), named[0])

@@ -352,9 +352,9 @@ def posterior_labels(
     count = np.maximum(examples.present.sum(axis=0), 1)
     mean = np.where(examples.present, np.nan_to_num(error), 0).sum(axis=0) / count
     rates = np.clip((examples.base_rates - mean) / (1 - 2 * mean), _EDGE, 1 - _EDGE)
-    said = out_of_fold(config, examples, seed=seed, progress=progress)
-    prior = np.clip((said - mean) / (1 - 2 * mean), _EDGE, 1 - _EDGE)
-    return posterior(examples.correct, error, np.where(np.isnan(said), rates, prior))
+    predictions = out_of_fold(config, examples, seed=seed, progress=progress)
+    prior = np.clip((predictions - mean) / (1 - 2 * mean), _EDGE, 1 - _EDGE)
+    return posterior(examples.correct, error, np.where(np.isnan(predictions), rates, prior))
 
 
 def calibrate(kind: CalibratorKind, predicted: Table, part: RoutingDataset) -> CalibratorFit:
@@ -371,9 +371,9 @@ def calibrate(kind: CalibratorKind, predicted: Table, part: RoutingDataset) -> C
     prior = predicted
     for _ in range(_ROUNDS):
         inside = np.clip(prior, _LEAST, 1 - _LEAST)
-        found = fit_calibrator(kind, predicted, posterior(label, error, inside), names)
-        prior = found.calibrator.calibrate(predicted)
-    return found
+        fitted = fit_calibrator(kind, predicted, posterior(label, error, inside), names)
+        prior = fitted.calibrator.calibrate(predicted)
+    return fitted
 
 
 def error_notes(train: RoutingDataset) -> tuple[str, ...]:

@@ -163,8 +163,8 @@ class Judgments:
         whole = {**vars(reply), "usage": vars(reply.usage)}
         plain = json.dumps(whole, default=dict)
         request = json.dumps(judge.request.to_dict())
-        asked = (call, key, sample, _current_time(), _model_name(judge))
-        self._add_row("judgments", (*asked, request, prompt, reply.text, plain, cost, charged))
+        row = (call, key, sample, _current_time(), _model_name(judge))
+        self._add_row("judgments", (*row, request, prompt, reply.text, plain, cost, charged))
 
     def add_failure(
         self,
@@ -178,8 +178,8 @@ class Judgments:
         charged: float,
     ) -> None:
         """Record a call without a reply, and the most that it may have cost."""
-        asked = (call, key, sample, _current_time(), _model_name(judge))
-        self._add_row("failures", (*asked, failure, detail, charged))
+        row = (call, key, sample, _current_time(), _model_name(judge))
+        self._add_row("failures", (*row, failure, detail, charged))
 
     def _add_row(self, table: str, row: tuple[Any, ...]) -> None:
         marks = ", ".join("?" * len(row))

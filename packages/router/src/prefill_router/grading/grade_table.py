@@ -58,8 +58,8 @@ def _example_of(query: Query, target: str, detail: str) -> UngradedExample:
     line = " ".join(detail.split())
     if _quotes_prompt(line, " ".join(prompt_text(query.prompt).split())):
         line = ""
-    shown = line if len(line) <= _MOST_SHOWN else f"{line[: _MOST_SHOWN - 2]} …"
-    return UngradedExample(query_id=query.id, target=target, detail=shown)
+    text = line if len(line) <= _MOST_SHOWN else f"{line[: _MOST_SHOWN - 2]} …"
+    return UngradedExample(query_id=query.id, target=target, detail=text)
 
 
 def _quotes_prompt(line: str, prompt: str) -> bool:

@@ -263,8 +263,8 @@ class _GraderThreads:
 
     def take_finished(self) -> Iterator[tuple[_WaitingGrade, Grade]]:
         """The answers that are graded by now, after waiting for at least one."""
-        done, _ = wait(self.waiting, return_when=FIRST_COMPLETED)
-        for future in done:
+        finished, _ = wait(self.waiting, return_when=FIRST_COMPLETED)
+        for future in finished:
             yield self.waiting.pop(future), future.result()
 
 

@@ -288,8 +288,8 @@ class JudgeGrader(Grader):
         again: bool = False,
         at_once: int = 1,
     ) -> None:
-        asked = f"{client.judge.name}, {'soft' if soft else 'yes or no'}, {samples} replies"
-        self.about = GraderTraits(name=kind, version=_VERSION, setting=asked, at_once=at_once)
+        description = f"{client.judge.name}, {'soft' if soft else 'yes or no'}, {samples} replies"
+        self.about = GraderTraits(name=kind, version=_VERSION, setting=description, at_once=at_once)
         self._kind: Kind = kind
         self._client = client
         self._judgments = judgments

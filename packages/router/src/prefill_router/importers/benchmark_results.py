@@ -132,8 +132,8 @@ def _result_record(record: Any, place: Place, key: _Key, texts: dict[str, str]) 
 
 def _bench_query(record: dict[str, Any], key: _Key, texts: dict[str, str]) -> Query:
     dataset, split, _ = key
-    given = record.get("origin_query")
-    name = "prompt" if given in (None, "") else "origin_query"
+    query = record.get("origin_query")
+    name = "prompt" if query in (None, "") else "origin_query"
     prompt = values.require_text(record.get(name), name)
     index = values.identifier(record.get("index"), "index")
     prompt = texts.setdefault(prompt, prompt)  # one copy for all targets

@@ -55,8 +55,8 @@ def with_prices(dataset: RoutingDataset, price_list: Pool) -> tuple[RoutingDatas
         price_list.prices_date,
         price_list.providers,
     )
-    known = {name for target in dataset.pool for name in (target.name, target.base)}
-    unknown = [name for name in price_list.names if name not in known]
+    names = {name for target in dataset.pool for name in (target.name, target.base)}
+    unknown = [name for name in price_list.names if name not in names]
     lacking = [target.name for target in pool if not target.has_price]
     notes = []
     if unknown:

@@ -328,7 +328,7 @@ def _are_labels(cells: Iterable[object], label: Callable[[object, str], float | 
         labels = [label(cell, "") for cell in cells]
     except DataError:
         return False
-    return any(found is not None for found in labels)
+    return any(label is not None for label in labels)
 
 
 def read_wide_table(
@@ -383,7 +383,9 @@ def read_wide_table(
                 name: outcome(record, *named, scale=columns.scale)
                 for name, named in of_target.items()
             }
-            measured = {name: found for name, found in outcomes.items() if found != TargetOutcome()}
+            measured = {
+                name: outcome for name, outcome in outcomes.items() if outcome != TargetOutcome()
+            }
             into.add(place, query, measured)
 
 

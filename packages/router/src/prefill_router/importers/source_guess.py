@@ -589,9 +589,9 @@ def _without_container(pattern: str, labels: Sequence[str]) -> tuple[str, tuple[
 
 def _shown_columns(columns: Columns) -> dict[str, str]:
     """The columns and the scale, for people."""
-    shown = {"query": "ids", "correct": "scores", "target": "models"}
+    words = {"query": "ids", "correct": "scores", "target": "models"}
     named = {
-        shown.get(option, option.replace("_", " ")): f"column {value!r}"
+        words.get(option, option.replace("_", " ")): f"column {value!r}"
         for option, value in vars(columns).items()
         if isinstance(value, str) and option != "repeats"
     }

@@ -108,8 +108,8 @@ def columns_of(path: Path) -> list[str]:
     if suffix in _CSVS:
         with _csv_reader(path) as (reader, _):
             return _read_header(reader, path)
-    found = records(path, DatasetBuilder(), needs=())
-    return list(next((record for _, record in found), {}))
+    rows = records(path, DatasetBuilder(), needs=())
+    return list(next((record for _, record in rows), {}))
 
 
 def flat_columns_of(path: Path) -> list[str]:

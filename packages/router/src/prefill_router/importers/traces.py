@@ -43,8 +43,8 @@ def read_langfuse(paths: Sequence[Path], into: DatasetBuilder, columns: Columns)
     """
     calls: list[tuple[Place, _Fields]] = []
     scores: list[_Score] = []
-    with call_logs.calls_of(paths, into) as (log, found):
-        for path in found:
+    with call_logs.calls_of(paths, into) as (log, files):
+        for path in files:
             with into.file(path):
                 for place, record in call_logs.log_records(path, into):
                     scores += _find_scores(record)

@@ -201,8 +201,8 @@ def show_cell(value: object) -> str:
     """A value for a message, truncated."""
     if isinstance(value, int) and abs(value) >= 10**30:
         return "a huge number"
-    shown = repr(value)
-    return shown if len(shown) <= 40 else f"{shown[:37]}..."
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 _NUMBER = r"[+-]?(?:\d*+\.)?\d++"

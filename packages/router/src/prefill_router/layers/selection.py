@@ -124,9 +124,9 @@ def mean_over_targets(
     values: Float64[NDArray[np.float64], "site target"],
 ) -> PerSite:
     """The mean over the targets with a value; NaN where there are none."""
-    known = np.isfinite(values)
-    count = known.sum(axis=1)
-    total = np.where(known, values, 0).sum(axis=1)
+    is_finite = np.isfinite(values)
+    count = is_finite.sum(axis=1)
+    total = np.where(is_finite, values, 0).sum(axis=1)
     mean: PerSite = np.where(count > 0, total / np.maximum(count, 1), np.nan)
     return mean
 
@@ -523,7 +523,7 @@ def select(
         scores = found.fisher
     else:
         grid = search(activations, train, sites=wanted, dims=dims, seed=seed, progress=progress)
-        candidates = tuple(SiteChoice(site, kept) for site in grid.sites for kept in grid.dims)
+        candidates = tuple(SiteChoice(site, dim) for site in grid.sites for dim in grid.dims)
         scores = grid.auc.reshape(len(candidates), -1)
     return choose(
         candidates,

@@ -170,9 +170,9 @@ def _next_winner(
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         lam = np.where(gain > 0, 1 / (1 + gain / extra), np.inf)
     best = np.lexsort((cost[rows], -correctness[rows], lam), axis=1)[:, 0]
-    found = np.isfinite(lam[np.arange(len(rows)), best])
-    takes_over = np.maximum(lam[found, best[found]], begin[found])
-    return rows[found], takes_over, best[found]
+    is_defined = np.isfinite(lam[np.arange(len(rows)), best])
+    takes_over = np.maximum(lam[is_defined, best[is_defined]], begin[is_defined])
+    return rows[is_defined], takes_over, best[is_defined]
 
 
 _LEAST = float(np.nextafter(0, 1))

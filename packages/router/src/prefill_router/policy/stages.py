@@ -102,9 +102,9 @@ def search_stages(
         FitError: No query has a label and a cost, all answers are free, or no target is within the
             budget.
     """
-    known = ~np.isnan(correct) & ~np.isnan(cost)
-    among = _select_targets(known)
-    rows = known[:, among].all(axis=1)
+    is_measured = ~np.isnan(correct) & ~np.isnan(cost)
+    among = _select_targets(is_measured)
+    rows = is_measured[:, among].all(axis=1)
     if not rows.any():
         raise FitError("no query has a label and a cost, so there is no cascade to learn")
     if not cost[rows].any():

@@ -298,9 +298,11 @@ def _cross_fit_weights(unseen: Members, correct: Labels, folds: Folds) -> Correc
     """
     result = unseen.mean(axis=0)
     for fold in np.unique(folds):
-        held = folds == fold
-        weights = _fit_weights(unseen[:, ~held], correct[~held])
-        result[held] = expit(_combine_members(*weights, _clipped_logits(unseen[:, held])))
+        is_held_out = folds == fold
+        weights = _fit_weights(unseen[:, ~is_held_out], correct[~is_held_out])
+        result[is_held_out] = expit(
+            _combine_members(*weights, _clipped_logits(unseen[:, is_held_out]))
+        )
     return np.asarray(result)
 
 

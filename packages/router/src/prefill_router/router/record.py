@@ -450,7 +450,7 @@ def head_inputs(correctness: Correctness) -> Inputs:
 
 def shared_output(expected: Table) -> Float64[NDArray[np.float64], " query"]:
     """The geometric mean of the targets' predicted outputs of each query; NaN without any."""
-    known = ~np.isnan(expected)
-    logs = np.log(np.where(known, expected, 1))
-    count = known.sum(axis=1)
+    is_present = ~np.isnan(expected)
+    logs = np.log(np.where(is_present, expected, 1))
+    count = is_present.sum(axis=1)
     return np.where(count > 0, np.exp(logs.sum(axis=1) / np.maximum(count, 1)), np.nan)

@@ -100,8 +100,8 @@ class TrainReference(Part):
         )
 
     def __post_init__(self) -> None:
-        known = {column for column in self.columns if 0 <= column < self.width}
-        if len(known) < len(self.columns):
+        columns = {column for column in self.columns if 0 <= column < self.width}
+        if len(columns) < len(self.columns):
             raise ConfigError(
                 f"some of a reference's {len(self.columns)} columns repeat, or aren't among the "
                 f"{self.width} columns of the features"

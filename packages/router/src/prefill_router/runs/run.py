@@ -403,8 +403,8 @@ class Run:
     def tasks(self) -> Iterator[Task]:
         """The tasks in the order in which they were added, one by one."""
         for position, _ in self._each("SELECT position, id FROM tasks ORDER BY position"):
-            found = self._each("SELECT body, options FROM tasks WHERE position = ?", [position])
-            yield self._read_task(*next(found))
+            rows = self._each("SELECT body, options FROM tasks WHERE position = ?", [position])
+            yield self._read_task(*next(rows))
 
     def read_digested_tasks(self) -> Iterator[tuple[str, Task]]:
         """Pairs of the digest of a task's whole content and the task without options, in order."""

@@ -161,8 +161,8 @@ def _find_tool(name: str) -> str:
 
 def _check_bubblewrap(bwrap: str) -> None:
     version = _read_output(bwrap, "--version")
-    found = re.search(r"(\d+)\.(\d+)", version)
-    if found is None or (int(found[1]), int(found[2])) < OLDEST_BUBBLEWRAP:
+    match = re.search(r"(\d+)\.(\d+)", version)
+    if match is None or (int(match[1]), int(match[2])) < OLDEST_BUBBLEWRAP:
         raise SandboxError(
             f"{bwrap} is {version.strip() or 'of unknown version'}; the sandbox needs bubblewrap "
             f"{_format_version(OLDEST_BUBBLEWRAP)} or newer (apt-get install bubblewrap)"
@@ -434,8 +434,8 @@ def watch_process(
 
 def _files_in(folder: int) -> int:
     """The number of files in a folder's file system."""
-    found = os.statvfs(folder)
-    return found.f_files - found.f_ffree
+    filesystem = os.statvfs(folder)
+    return filesystem.f_files - filesystem.f_ffree
 
 
 def _read_some(

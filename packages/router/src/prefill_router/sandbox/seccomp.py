@@ -140,9 +140,9 @@ def refused_numbers(*, machine: Machine) -> Iterator[int]:
     """The numbers of the calls that are always refused."""
     for calls in REFUSED.values():
         for numbers in calls.values():
-            found = call_number(numbers, machine=machine)
-            if found is not None:
-                yield found
+            number = call_number(numbers, machine=machine)
+            if number is not None:
+                yield number
 
 
 _Instruction = tuple[int, int, int, int]

@@ -574,8 +574,8 @@ class Kinds(Generic[Entry]):
             with suppress(PluginError):
                 if getattr(self.find(kind), "config", None) is type(config):
                     return kind
-        known = list(self.names)
-        raise ConfigError(f"{type(config).__name__} belongs to no kind; known are {known}")
+        names = list(self.names)
+        raise ConfigError(f"{type(config).__name__} belongs to no kind; known are {names}")
 
     def of_saved(self, config: Mapping[str, Any]) -> Entry:
         """The entry for the kind of a saved part.

@@ -136,8 +136,8 @@ def _claude_budget(model: str, options: "RequestOptions") -> int:
 
 def _claude_version(model: str) -> tuple[int, int]:
     """The version, such as (4, 6); a name without a version counts as a new model."""
-    found = _CLAUDE_VERSION.search(model.lower())
-    return (int(found[1]), int(found[2] or 0)) if found else (99, 0)
+    match = _CLAUDE_VERSION.search(model.lower())
+    return (int(match[1]), int(match[2] or 0)) if match else (99, 0)
 
 
 _QWEN_3_5 = re.compile(r"qwen-?3\.[5-9]")

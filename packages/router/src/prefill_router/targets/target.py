@@ -364,9 +364,9 @@ class Target:
         values = {
             k: _to_plain(v) for k, v in vars(self).items() if v not in (None, ()) and k not in apart
         }
-        asked = {} if self.request == RequestOptions() else {"request": self.request.to_dict()}
+        request = {} if self.request == RequestOptions() else {"request": self.request.to_dict()}
         served = [endpoint.to_dict() for endpoint in self.endpoints]
-        return {**values, **asked, **({"endpoints": served} if served else {})}
+        return {**values, **request, **({"endpoints": served} if served else {})}
 
 
 def _to_plain(value: Any) -> Any:
